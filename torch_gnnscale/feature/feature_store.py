@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData, TensorAttr
 
 from .. import files, ops
+from .._warn import warn
 from ..ops.arguments import check_ids
 from ..ops.feature_rows import has_contiguous_rows
 from ..topology.numbering import Numbering
 from ..topology.reorder import Order, TypedOrder, order_arrays, saved_order
+from .attributes import EDGES, typed_storages, unlike_rows
 from .contract import BoundedAttr, RowStore
 
 KIND = "features"
@@ -37,7 +40,8 @@ class FeatureStore(RowStore):
         """A store of all tensors of a Data or HeteroData that have a row for each node or edge.
 
         Their groups are the node and edge types; in a homogeneous graph None and, as in PyG's LocalFeatureStore,
-        (None, None). With ``order``, rows of nodes are copied in that order, beside a GraphStore of the same one.
+        (None, None). With ``order``, rows of nodes are copied in that order, beside a GraphStore of the same one. A
+        warning names other attributes that have, or seem to have, an entry for each node or edge, such as lists.
 
         Raises:
             TypeError: ``order`` is not an Order, or with a HeteroData not a TypedOrder.
@@ -46,6 +50,13 @@ class FeatureStore(RowStore):
         kind = TypedOrder if isinstance(data, HeteroData) else Order
         if not isinstance(order, (kind, type(None))):
             raise TypeError(f"order: expected {kind.__name__}, such as a store's order, found {type(order).__name__}")
+        store = cls._from_data(data, order)
+        for label, found in [*unlike_rows(data), *store._left_out(data)]:
+            warn(f"{label} has {found}: it is not in the store")
+        return store
+
+    @classmethod
+    def _from_data(cls, data: Data | HeteroData, order: Order | TypedOrder | None = None) -> FeatureStore:
         orders = order if isinstance(order, TypedOrder) else {None: order} if order is not None else {}
         store = cls()
         store.__dict__["order"] = order
@@ -58,11 +69,26 @@ class FeatureStore(RowStore):
             for name, value in stored.items():
                 if not isinstance(value, (Tensor, np.ndarray)) or data.__cat_dim__(name, value, stored) != 0:
                     continue
+                if isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":
+                    continue  # strings, objects and times, which are no tensors
                 if stored.is_edge_attr(name) if of_edges else stored.is_node_attr(name):
                     if (of_type := orders.get(group)) is not None and not of_edges:
                         value = _reordered(name, value, of_type)
                     store.put_tensor(value, group_name=group, attr_name=name, index=None)
         return store
+
+    def _left_out(self, data: Data | HeteroData) -> Iterator[tuple[str, str]]:
+        """(name for messages, what it has) per attribute with an entry for each node or edge that is not stored."""
+        stored = set(self._tensors)
+        for storage in typed_storages(data):
+            groups = {storage.type_name} | ({HOMOGENEOUS_EDGES} if storage.type_name is None else set())
+            for name, value in storage.store.items():
+                if name in EDGES or stored.intersection((group, name) for group in groups):
+                    continue
+                if storage.has_rows(name):
+                    is_row = data.__cat_dim__(name, value, storage.store) == 0
+                    what = f"an entry of a {type(value).__name__}" if is_row else "a column"
+                    yield storage.label(name), f"{what} for each node or edge"
 
     # PyG's abstract methods ##########################################################################################
 

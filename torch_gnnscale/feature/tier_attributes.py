@@ -26,7 +26,7 @@ def node_attributes(data: Data, names: Sequence[str] | None) -> dict[str, Tensor
         NotImplementedError: an attribute that tiers do not hold.
     """
     check_names(names)
-    whole = FeatureStore.from_data(data)
+    whole = FeatureStore._from_data(data)
     found = {name: tensor for (group, name), tensor in whole._tensors.items() if group is None}
     others = {name: "edges' attributes" for group, name in whole._tensors if group is not None and name not in found}
     for name in data.keys():  # noqa: SIM118 (a Data is no mapping)

@@ -10,6 +10,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from .._warn import warn
+from ..feature.attributes import warn_of_whole_attributes
 from ..feature.contract import CollectiveRowStore, RowStore
 from ..ops.arguments import check_tensor, to_int
 from ..ops.feature_rows import has_contiguous_rows
@@ -174,8 +175,10 @@ def warn_of_prefetch(prefetch: int | None, sampler: Any, options: Mapping[str, A
 
 
 def warn_of_rows(data: Any, device: torch.device | None) -> None:
-    """Warns of tensors whose rows are gathered slowly. ``device``: the GPU that makes batches, if one does."""
+    """Warns of attributes that batches have whole, and of tensors whose rows are gathered slowly. ``device``: the GPU
+    that makes batches, if one does."""
     if isinstance(data, (Data, HeteroData)):
+        warn_of_whole_attributes(data)
         _warn_of_slow_rows(data)
     if device is not None:
         _warn_of_host_rows(data, device)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from .._warn import warn
+from ..feature.attributes import typed_storages
 from ..feature.contract import (
     BoundedAttr,
     CollectiveRowStore,
@@ -25,7 +26,7 @@ from ..ranks import Steps
 from ..sampler.keyed import KeyedSampler
 from .layout import EdgeLayout, EdgeLayouts, adj_t_of, edge_device, has_own_values, laid_out, set_edges, stored_values
 from .sampled import NO_IDS, SampledEdges, SampledGraphPart
-from .storages import Ids, rows_at, typed_storages
+from .storages import Ids, rows_at
 
 
 class Bounds:

@@ -1,16 +1,17 @@
-"""The storages of a Data or HeteroData: which of their tensors have rows, and how rows are taken from them."""
+"""The tensors of a Data or HeteroData that have rows, and how rows are taken from attributes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
 from torch_geometric.loader.utils import index_select
 
 from .. import ops
+from ..feature.attributes import typed_storages
 
 _HOST = torch.device("cpu")
 
@@ -32,7 +33,8 @@ class Ids:
 
 
 def rows_at(value: Any, ids: Ids, dim: int, below: int | None = None) -> Any:
-    """``value.index_select(dim, ids)``, by the native gather if it can read ``value`` and is faster.
+    """``value.index_select(dim, ids)``, by the native gather if it can read ``value`` and is faster. Entries of a list
+    or a tuple are in a list; rows of an array whose numbers torch does not have, or of strings, in an array.
 
     ``below``: all ids are known to be in [0, below); if the tensor has that many rows, they are not checked again.
     """
@@ -42,22 +44,18 @@ def rows_at(value: Any, ids: Ids, dim: int, below: int | None = None) -> Any:
         if not check and ops.torch_selects_sooner(value, index.numel()):
             return value.index_select(0, index)
         return ops.gather_rows(value, index, check=check)
+    if isinstance(value, (list, tuple)):
+        return [value[i] for i in index.tolist()]
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":
+        return np.take(value, index.numpy(), axis=dim)
     return index_select(value, index, dim=dim)
-
-
-def typed_storages(data: Any) -> list[tuple[Any, Any, bool, bool]]:
-    """(type, storage, storage has nodes, storage has edges) per storage of a Data or HeteroData."""
-    if isinstance(data, Data):
-        return [(None, data._store, True, True)]
-    nodes = [(node_type, store, True, False) for node_type, store in data.node_items()]
-    return nodes + [(edge_type, store, False, True) for edge_type, store in data.edge_items()]
 
 
 def row_tensors(data: Any) -> Iterator[tuple[str, Tensor]]:
     """(name for messages, tensor) per tensor of a Data or HeteroData that has one row per node or edge."""
-    for type_name, store, _, _ in typed_storages(data):
-        for name, value in store.items():
+    for storage in typed_storages(data):
+        for name, value in storage.store.items():
             if not isinstance(value, Tensor) or value.layout != torch.strided:
                 continue
-            if (store.is_node_attr(name) or store.is_edge_attr(name)) and data.__cat_dim__(name, value, store) == 0:
-                yield (f"data.{name}" if type_name is None else f"data[{type_name!r}].{name}"), value
+            if storage.has_rows(name) and data.__cat_dim__(name, value, storage.store) == 0:
+                yield storage.label(name), value

@@ -1,0 +1,79 @@
+"""The attributes of a Data or HeteroData that have a row for each node or edge, and those that look as if they had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.typing import TensorFrame
+
+from .._warn import warn
+
+_OF_NODES = frozenset({"x", "feat", "pos", "y", "node_type", "n_id", "tf"})
+_OF_EDGES = frozenset({"edge_attr", "edge_weight", "edge_type", "e_id", "adj"})
+EDGES = frozenset({"edge_index", "adj_t"})
+"""The attributes that are edges, which have no rows."""
+
+
+class TypedStorage(NamedTuple):
+    """A storage of a Data or HeteroData."""
+
+    type_name: Any
+    """Its node or edge type; None in a homogeneous graph."""
+    store: Any
+    has_nodes: bool
+    has_edges: bool
+
+    def label(self, name: str) -> str:
+        """What messages call one of its attributes."""
+        return f"data.{name}" if self.type_name is None else f"data[{self.type_name!r}].{name}"
+
+    def has_rows(self, name: str) -> bool:
+        """Whether an attribute has an entry for each node or each edge, as PyG decides."""
+        return self.store.is_node_attr(name) or self.store.is_edge_attr(name)
+
+
+def typed_storages(data: Any) -> list[TypedStorage]:
+    """The storages of a Data or HeteroData, those of nodes first."""
+    if isinstance(data, Data):
+        return [TypedStorage(None, data._store, True, True)]
+    nodes = [TypedStorage(node_type, store, True, False) for node_type, store in data.node_items()]
+    return nodes + [TypedStorage(edge_type, store, False, True) for edge_type, store in data.edge_items()]
+
+
+def unlike_rows(data: Any) -> Iterator[tuple[str, str]]:
+    """(name for messages, what it has instead of a row for each node or edge) per attribute that seems to have rows:
+    its name is one of PyG's names of such attributes (``x``, ``y``, ``pos``, ``edge_attr``, ..., masks) and it has
+    several rows, or it has as many rows as there are nodes or edges, but is of a type of which rows are not taken."""
+    graphs = getattr(data, "num_graphs", None)  # of PyG's Batch, which may have labels of its graphs
+    for storage in typed_storages(data):
+        store = storage.store
+        counts = {"nodes": store.num_nodes} if storage.has_nodes else {}
+        counts |= {"edges": store.num_edges} if storage.has_edges else {}
+        for name, value in store.items():
+            rows = None if name in EDGES else _count_rows(value)
+            if rows is None or rows in (1, graphs) or storage.has_rows(name):
+                continue
+            known = (storage.has_nodes and name in _OF_NODES) or (storage.has_edges and name in _OF_EDGES)
+            is_typed = isinstance(value, (Tensor, np.ndarray, TensorFrame, list, tuple))
+            if known or name.endswith("mask") or (not is_typed and rows in counts.values()):
+                of = "" if is_typed else f" of a {type(value).__name__}, which is no tensor,"
+                beside = " and ".join(f"{count} {what}" for what, count in counts.items())
+                yield storage.label(name), f"{rows} rows{of} beside {beside}"
+
+
+def warn_of_whole_attributes(data: Any) -> None:
+    """Warns of each attribute that batches have whole although it seems to have rows of nodes or edges."""
+    for label, found in unlike_rows(data):
+        warn(f"{label} has {found}: each batch has all of it")
+
+
+def _count_rows(value: Any) -> int | None:
+    """The number of rows of a tensor, an array, a list or another table; None for what has none."""
+    if isinstance(value, (list, tuple)):
+        return len(value)
+    shape = value.sizes() if hasattr(value, "sizes") and callable(value.sizes) else getattr(value, "shape", None)
+    return int(shape[0]) if shape else None
