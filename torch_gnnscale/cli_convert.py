@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
 
 from . import files
-from .cli_errors import check_at_least
+from .cli_errors import check_at_least, naming_options
 from .datasets import node_files, saved
 from .feature import FeatureStore
 from .topology import EdgeFiles, build_on_disk
@@ -44,7 +44,9 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
         metavar=("SRC", "REL", "DST"),
         help="each column has ids of a type of nodes (user buys item); by default both have ids of the same nodes",
     )
-    add("--columns", nargs=2, metavar=("SRC", "DST"), help="of files with names: those of sources and destinations")
+    add(
+        "--columns", nargs=2, metavar=("SRC", "DST"), help="of sources and destinations: their names, or numbers from 0"
+    )
     add(
         "--header",
         choices=HEADERS,
@@ -73,7 +75,8 @@ def convert(args: argparse.Namespace) -> None:
         raise ValueError(f"--memory: expected a finite number of GiB above 0, found {args.memory}")
     edge_type: EdgeType | None = None if args.types is None else tuple(args.types)
     types: list[NodeType | None] = [None, None] if edge_type is None else [edge_type[0], edge_type[-1]]
-    edges = EdgeFiles(args.sources, None if args.columns is None else tuple(args.columns), args.header)
+    with naming_options({"columns": "--columns", "header": "--header"}):
+        edges = EdgeFiles(args.sources, None if args.columns is None else tuple(args.columns), args.header)
     files.check_unused(Path(args.out))
     features, labelled = _rows(args, types)
     counts = _counts(args, types, features)

@@ -102,6 +102,7 @@ def test_any_two_columns_of_parquet_are_edges(tmp_path):
     pq.write_table(pa.table({"a": [1], "b": [2]}), tmp_path / "two.parquet")
     assert torch.cat(list(EdgeFiles([tmp_path / "two.parquet"]).chunks()), 1).tolist() == [[1], [2]]
     pq.write_table(pa.table({"a": [1], "b": [2], "c": [3]}), tmp_path / "three.parquet")
+    assert torch.cat(list(EdgeFiles([tmp_path / "three.parquet"], (2, "a")).chunks()), 1).tolist() == [[3], [1]]
     with pytest.raises(ValueError, match=r"three\.parquet: expected two columns, or some named .*'c'\]; name them by"):
         list(EdgeFiles([tmp_path / "three.parquet"]).chunks())
 
@@ -204,6 +205,41 @@ def test_header_as_asked_for(tmp_path, text, header, expected):
             list(files.chunks())
 
 
+POSITIONS = [
+    ("0,9,2\n3,9,4\n", ("0", "2"), "auto", "line 1: '0,9,2' may be an edge or the names of columns; say which"),
+    ("0,9,2\n3,9,4\n", (0, 2), "auto", "line 1: '0,9,2' may be an edge or the names of columns; say which"),
+    ("0,9,2\n3,9,4\n", ("0", "2"), "no", [[0, 3], [2, 4]]),
+    ("0,9,2\n3,9,4\n", ("0", "2"), "yes", [[3], [4]]),
+    ("0,9,1\n3,9,4\n", ("0", "2"), "auto", [[0, 3], [1, 4]]),
+    ("0,0.5,2\n3,,4\n", ("0", "2"), "auto", [[0, 3], [2, 4]]),
+    ("5,6,7\n", (2, 0), "auto", [[7], [5]]),
+    (",0,1\n0,5,6\n", ("1", "2"), "auto", "line 1: ',0,1' may be an edge or the names of columns; say which"),
+    (",0,1\n0,5,6\n", ("1", "0"), "yes", [[6], [5]]),
+    ("w,src,dst\n9,1,2\n", ("1", "2"), "auto", [[1], [2]]),
+    ("w,a,b\n9,1,2\n", ("1", "2"), "auto", "line 1: expected two ids, found 'w,a,b'; is it a header?"),
+    ("w,a,b\n9,1,2\n", ("1", "b"), "auto", [[1], [2]]),
+    ("w,a,b\n9,1,2\n", ("a", "2"), "yes", [[1], [2]]),
+    ("w,a,b\n9,1,2\n", ("b", 2), "auto", "expected two different columns, found ['b', 2]"),
+    ("1,2\n", ("0", "2"), "auto", "expected columns ['0', '2'], counted from 0, found 2 columns"),
+    ("1,2\n", (0, -1), "no", "expected columns [0, -1], counted from 0, found 2 columns"),
+    ("U,I,rating\n1,2,3\n", None, "auto", [[1], [2]]),
+    ("citing,cited\n1,2\n", None, "auto", [[1], [2]]),
+    ("item,user\n1,2\n", None, "auto", [[2], [1]]),
+]
+
+
+@pytest.mark.parametrize(("text", "columns", "header", "expected"), POSITIONS)
+def test_columns_by_position_lose_no_edge(tmp_path, text, columns, header, expected):
+    pytest.importorskip("pyarrow")
+    (tmp_path / "x.csv").write_text(text)
+    files = EdgeFiles([tmp_path / "x.csv"], columns, header)
+    if isinstance(expected, list):
+        assert torch.cat(list(files.chunks()), 1).tolist() == expected
+    else:
+        with pytest.raises(ValueError, match=rf"^{tmp_path}/x\.csv[:,] {re.escape(expected)}"):
+            list(files.chunks())
+
+
 @pytest.mark.parametrize("text", ["", "\n\n", "# nothing\n", "# nothing\n\n", "src,dst\n"])
 def test_text_without_edges(tmp_path, text):
     pytest.importorskip("pyarrow")
@@ -230,8 +266,17 @@ def test_bad_arguments(tmp_path):
     with pytest.raises(TypeError, match=r"^sources: expected a list of files, found '/a.npy'$"):
         EdgeFiles("/a.npy")
     for columns in ("ab", ("a", "a"), ("a", "b", "c")):
-        with pytest.raises(ValueError, match=r"^columns: expected two different names, found "):
+        with pytest.raises(ValueError, match=r"^columns: expected two different names or positions, found "):
             EdgeFiles([], columns)
+    with pytest.raises(TypeError, match=r"^columns: expected names or positions, found \(0, 1.5\)$"):
+        EdgeFiles([], (0, 1.5))
+    np.save(tmp_path / "x.npy", np.array([[0, 1], [1, 2]]))
+    for options, message in (
+        ({"columns": (0, 1)}, r"columns: expected a file among \('.parquet', '.csv', .* beside it, found \['.npy'\]"),
+        ({"header": "yes"}, r"header: expected a file among \('.csv', .* beside it, found \['.npy'\]"),
+    ):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            EdgeFiles([tmp_path / "x.npy"], **options)
     with pytest.raises(ValueError, match=r"^header: expected one of \('auto', 'yes', 'no'\), found True$"):
         EdgeFiles([], header=True)
     with pytest.raises(FileNotFoundError, match=r"no.npy: not found"):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .edge_columns import find_ends
+from .edge_columns import Columns, find_ends, position
 from .edge_text import HEADERS, TextFormat, find_format, first_refused
 
 Source = str | os.PathLike | tuple[str | os.PathLike, str | os.PathLike]
@@ -49,11 +49,11 @@ class EdgeFiles:
             (sources, destinations); ``.parquet``; text (``.csv``, ``.tsv``, ``.txt``, ``.edges``) in UTF-8. Text has
             an edge per line, after comment lines that begin with # and a header, where there are any. Ids are decimal,
             in text also hexadecimal (0x1f), below 2^63, and may be quoted. Parquet and text are read by pyarrow.
-        columns: the names of the columns of sources and of destinations, in files whose columns have names. By default
-            those named as a pair of ``edge_columns.ENDS`` is (src and dst, ...), else a file's only two columns.
-            Without names the first two columns count.
-        header: whether the first line of text is a header. "auto": if ``columns`` are given, or if it names a pair of
-            ``edge_columns.ENDS``; "yes"; "no". Every other line is an edge or an error.
+        columns: the names, or the positions from 0, of the columns of sources and of destinations, in parquet and text.
+            By default those named as a pair of ``edge_columns.ENDS`` is (src and dst, ...), else a file's only two
+            columns. In text without a header the first two columns count.
+        header: whether the first line of text is a header. "auto": if it has the names that are given as ``columns``,
+            or a pair of ``edge_columns.ENDS``; "yes"; "no". Every other line is an edge or an error.
 
     Raises:
         FileNotFoundError, TypeError, ValueError: an argument that is wrong, or a file that is missing or of another
@@ -61,14 +61,17 @@ class EdgeFiles:
             line.
     """
 
-    def __init__(self, sources: Sequence[Source], columns: tuple[str, str] | None = None, header: str = "auto") -> None:
+    def __init__(self, sources: Sequence[Source], columns: Columns | None = None, header: str = "auto") -> None:
         if isinstance(sources, (str, os.PathLike)):
             raise TypeError(f"sources: expected a list of files, found {sources!r}")
         if columns is not None and (isinstance(columns, str) or len(columns) != 2 or columns[0] == columns[1]):
-            raise ValueError(f"columns: expected two different names, found {columns!r}")
+            raise ValueError(f"columns: expected two different names or positions, found {columns!r}")
+        if columns is not None and not all(isinstance(column, (str, int)) for column in columns):
+            raise TypeError(f"columns: expected names or positions, found {columns!r}")
         if header not in HEADERS:
             raise ValueError(f"header: expected one of {HEADERS}, found {header!r}")
         self.sources, self.columns, self.header = list(sources), columns, header
+        self._check_options()
         for source in self.sources:
             for file in source if isinstance(source, tuple) else (source,):
                 path = Path(file)
@@ -77,8 +80,19 @@ class EdgeFiles:
                 kinds = (".npy",) if isinstance(source, tuple) else (".npy", ".parquet", *_TEXT)
                 if path.suffix not in kinds:
                     raise ValueError(f"{path}: expected a file of edges {kinds}, found {path.suffix!r}")
-                if path.suffix in _TEXT and columns is not None and header == "no":
+                named = [column for column in columns or () if position(column) is None]
+                if path.suffix in _TEXT and named and header == "no":
                     raise ValueError(f"{path}: expected a header that names the columns {columns}, found header='no'")
+
+    def _check_options(self) -> None:
+        """Raises ValueError for options that no file reads."""
+        kinds = {Path(source).suffix for source in self.sources if not isinstance(source, tuple)}
+        for name, given, readers in (
+            ("columns", self.columns is not None, (".parquet", *_TEXT)),
+            ("header", self.header != "auto", _TEXT),
+        ):
+            if given and self.sources and not kinds.intersection(readers):
+                raise ValueError(f"{name}: expected a file among {readers} beside it, found {sorted(kinds)}")
 
     def count(self) -> int | None:
         """How many edges there are, if the files' headers say so."""
@@ -188,7 +202,7 @@ def _parquet(path: Path) -> Iterator[Any]:
         raise ValueError(f"{path}: expected a parquet file, found something else ({error})") from None
 
 
-def _read_parquet(path: Path, columns: tuple[str, str] | None, chunk: int) -> Iterator[Tensor]:
+def _read_parquet(path: Path, columns: Columns | None, chunk: int) -> Iterator[Tensor]:
     first = 0
     with _parquet(path) as file:
         names = file.schema_arrow.names

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from .edge_columns import find_ends, pairs_among
+from .edge_columns import Columns, find_ends, pairs_among, position
 
 HEADERS = ("auto", "yes", "no")
-"""Whether a file's first line is a header. ``auto``: if it names the columns; ``yes``: always; ``no``: never."""
+"""Whether a file's first line is a header. ``auto``: if it names the columns and is no edge; ``yes``: always; ``no``:
+never."""
 _DELIMITERS = ",\t; "
 _ID = re.compile(r"[ \t]*([0-9]+|0[xX][0-9a-fA-F]+)[ \t]*")
 _FOREIGN = {b"\x1f\x8b": "gzip: unpack it first", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"PK": "a zip archive",
@@ -40,14 +41,16 @@ def open_text(path: Path) -> TextIO:
     return path.open(encoding="utf-8-sig", errors="replace", newline=None)
 
 
-def find_format(path: Path, columns: tuple[str, str] | None, header: str) -> TextFormat | None:
+def find_format(path: Path, columns: Columns | None, header: str) -> TextFormat | None:
     """How to read a file, from its first line that is neither blank nor a comment; None if there is none.
 
     The delimiter is the first of comma, tab, semicolon and space that the line has. The line is a header if ``header``
-    is "yes", if ``columns`` are given, or if it names the columns of sources and destinations (:data:`ENDS`).
+    is "yes", or with "auto", if it names the ``columns`` that are given or those of sources and destinations
+    (:data:`ENDS`). Without a header, columns are positions.
 
     Raises:
-        ValueError: a file that is no UTF-8 text, a header without the columns, a line of one column.
+        ValueError: a file that is no UTF-8 text, a header without the columns, a line of one column, or one that may be
+            a header as well as an edge.
     """
     with path.open("rb") as stream:
         begin = stream.read(4)
@@ -61,12 +64,28 @@ def find_format(path: Path, columns: tuple[str, str] | None, header: str) -> Tex
         return None
     delimiter = next((mark for mark in _DELIMITERS if mark in line.strip()), ",")
     names = [name.strip() for name in _fields(line, delimiter)]
-    if header == "yes" or columns is not None or (header == "auto" and pairs_among(names)):
+    if header == "yes" or (header == "auto" and _is_header(path, number, names, columns)):
         return TextFormat(number, delimiter, len(names), find_ends(path, names, columns), False)
     if len(names) < 2:
         raise ValueError(f"{path}, line {number}: expected two columns, found {_shown(line)}")
-    may_be_header = header == "auto" and all(_is_name(name) for name in names[:2])
-    return TextFormat(number - 1, delimiter, len(names), (0, 1), may_be_header)
+    ends = (0, 1) if columns is None else find_ends(path, [""] * len(names), columns)
+    may_be_header = header == "auto" and all(_is_name(names[end]) for end in ends)
+    return TextFormat(number - 1, delimiter, len(names), ends, may_be_header)
+
+
+def _is_header(path: Path, number: int, names: list[str], columns: Columns | None) -> bool:
+    """Whether the first line names the columns; ValueError if it may be an edge as well."""
+    if pairs_among(names) or columns is None:
+        return bool(pairs_among(names))
+    if any(position(column) is None for column in columns):
+        return True
+    may_name = all(map(is_id, names)) and all(str(column) in names for column in columns)
+    if may_name or names == ["", *map(str, range(len(names) - 1))]:  # as pandas names columns, its index first
+        raise ValueError(
+            f"{path}, line {number}: {','.join(names)!r} may be an edge or the names of columns; say which "
+            f"(header='no' or 'yes', --header no or yes)"
+        )
+    return False
 
 
 def _fields(line: str, delimiter: str) -> list[str]:
