@@ -6,12 +6,14 @@
 import json
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 from helpers.data import edges_of, node_rows
+from helpers.forked import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -281,3 +283,19 @@ def test_files(saved, tmp_path, kind, damage):
                 ops.sample_neighbors(csc.relations(), [torch.arange(5)], [3, -1], 1)
 
     fuzz()
+
+
+@pytest.mark.slow
+def test_crafted_parts(request):
+    """Directories of parts with one fault and right checksums, opened and read by one rank or by two: no rank crashes,
+    hangs, or raises what is not meant for users."""
+    count, processes = max(20, TOTAL // 60), 2
+    seed = request.config.getoption("hypothesis_seed")
+    first = (int(seed) if str(seed).isdigit() else 0) << 20
+    code = "import sys; from helpers.crafted import main; main(*sys.argv[1:])"
+    with ThreadPoolExecutor(processes) as pool:
+        starts = range(first, first + count, -(-count // processes))
+        each = [pool.submit(run, code, str(k), str(starts.step), timeout=5.0 * count) for k in starts]
+        done = [process.result() for process in each]
+    assert [process.returncode for process in done] == [0] * processes, [process.stderr for process in done]
+    assert [json.loads(process.stdout) for process in done] == [[]] * processes

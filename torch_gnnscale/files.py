@@ -206,6 +206,21 @@ def read_name(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+@contextmanager
+def described(file: Path, what: str) -> Iterator[None]:
+    """A block that reads what a saved directory says: a manifest that is right may lack what its reader needs.
+
+    Raises:
+        ValueError: names the file, and says that ``what`` was expected, in place of what the block raises for an entry
+            that is missing, or of another type or value.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        found = f"no entry {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{file}: expected {what}, found {found}") from error
+
+
 def _manifest(folder: Path) -> dict[str, Any]:
     file = folder / MANIFEST
     if not file.is_file():
@@ -215,7 +230,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(file.read_text())
         version = manifest["format"]
-        _ = manifest["kind"], manifest["meta"], manifest["arrays"].items()
+        _ = manifest["kind"], manifest["meta"].items(), manifest["arrays"].items()
         intact = manifest.get("crc32") == _checksum(manifest)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(

@@ -202,7 +202,11 @@ def test_the_last_that_open_parts_know(parts):
 
 @pytest.mark.parametrize(
     ("meta", "found"),
-    [({}, "'given'"), ({"given": {}}, "'num_nodes'"), ({"given": {"num_nodes": 3}}, "'int' object is not iterable")],
+    [
+        ({}, "no entry 'given'"),
+        ({"given": {}}, "no entry 'parts'"),
+        ({"given": {"parts": 1, "num_nodes": 3}}, "'int' object is not iterable"),
+    ],
 )
 def test_a_book_that_is_none(tmp_path, meta, found):
     files.save(tmp_path / "book", layout.BOOK, {}, meta)

@@ -96,7 +96,9 @@ DAMAGES = {
                    "expected a directory of kind 'features', found 'graph'"),
     "arrays a list": (lambda f: edit_manifest(f, lambda m: m.update(arrays=[])), ValueError, files.MANIFEST, ""),
     "entry a list": (lambda f: edit_manifest(f, lambda m: m["arrays"].update({"0": []})), ValueError, "0.npy", ""),
-    "meta": (lambda f: edit_manifest(f, lambda m: m.update(meta=[])), ValueError, files.MANIFEST, "expected saved"),
+    "meta": (
+        lambda f: edit_manifest(f, lambda m: m.update(meta=[])), ValueError, files.MANIFEST, "expected the manifest of",
+    ),
     "meta entry": (
         lambda f: edit_manifest(f, lambda m: m["meta"].update(tensors=[{"group": None}])), ValueError, files.MANIFEST,
         "expected saved features",

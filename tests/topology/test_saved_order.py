@@ -108,8 +108,8 @@ DAMAGES = {
     "int32": (
         lambda arrays, _: arrays.update(order_1=arrays["order_1"].int()), "order*.npy", "order_1: expected int64",
     ),
-    "missing": (lambda arrays, _: arrays.pop("order_1"), "order*.npy", "found 'order_1'"),
-    "a type too many": (lambda _, meta: meta["orders"].append("venue"), "order*.npy", "found 'order_2'"),
+    "missing": (lambda arrays, _: arrays.pop("order_1"), "order*.npy", "found no entry 'order_1'"),
+    "a type too many": (lambda _, meta: meta["orders"].append("venue"), "order*.npy", "found no entry 'order_2'"),
     "no list": (lambda _, meta: meta.update(orders=3), "order*.npy", "not iterable"),
 }  # fmt: skip
 

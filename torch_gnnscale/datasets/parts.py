@@ -13,6 +13,7 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from ..distributed import Part
 from ..loader.share import SharedOrder
+from ..ops.arguments import check_ids
 from ..partition import RowsMeta, StoredParts
 from .links import LinkTask
 from .nodes import NodeTask, sizes_of
@@ -138,9 +139,10 @@ class PartNodeTask(_PartTask):
     def labelled(self, subset: str) -> tuple[Tensor, Tensor]:
         """See :meth:`NodeTask.labelled`: those of this rank. The ranks together have each node once."""
         part, node_type = self.part, self.node_type
-        stored = part.parts.stored_ids(node_type)[part.stored.seeds[node_type, subset]].to(torch.int64)
-        ranks = part.ranks
-        rows = (stored - part.parts.book.nodes(ranks.part, node_type).start)[ranks.copy :: ranks.copies]
+        stored, ranks = part.parts.to_stored(part.stored.seeds[node_type, subset], node_type), part.ranks
+        own = part.parts.book.nodes(ranks.part, node_type)
+        rows = (stored - own.start)[ranks.copy :: ranks.copies]
+        check_ids(f"seeds of {subset!r}", rows, len(own), "rows of the part")
         return part.stored.rows[node_type, "x"][rows].float(), part.stored.rows[node_type, "y"][rows].long()
 
 

@@ -15,6 +15,7 @@ from torch_geometric.typing import NodeType
 from ..feature import TieredFeatureStore
 from ..feature.contract import CollectiveRowStore
 from ..partition import StoredPart, StoredParts
+from ..partition.reading import checked_halo
 from ..ranks import Ranks, Steps
 from .buffer import Kept, PrefetchBuffer, capacities
 from .loader_buffers import Asked, LoaderBuffers
@@ -92,7 +93,7 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         for node_type, count in rows.items():
             number = self._groups[node_type]
             if count:
-                policy = self._kept.make(count, *halo[node_type])
+                policy = self._kept.make(count, *checked_halo(halo[node_type], book, self.part.number, node_type))
                 attrs = dict(enumerate(map(tuple, self._kinds[number])))
                 made[number] = PrefetchBuffer(policy, attrs, self._device)
         return made

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch_geometric.typing import NodeType
 
-from ..ops.arguments import check_ids
 from ..partition import StoredParts
 
 
@@ -28,9 +27,7 @@ class PartNumbering:
 
     def to_stored(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
         """See :meth:`Numbering.to_stored`."""
-        stored = self._parts.stored_ids(node_type)
-        check_ids("ids", ids.to(torch.int64).reshape(-1), len(stored), "nodes")
-        return stored[ids.to(torch.int64)]
+        return self._parts.to_stored(ids.to(torch.int64), node_type)
 
     def to_user(self, ids: Tensor, node_type: NodeType | None = None) -> None:
         """See :meth:`Numbering.to_user`."""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import ops
 from ..feature import TieredFeatureStore
 from ..feature.hotness import check_hotness, labelled_ids, named_scores
 from ..feature.tier_builder import Source
@@ -85,7 +86,7 @@ class OwnTiers:
                     "labelled: expected the nodes that training starts from, found no split 'train' either"
                 )
             ids = parts.input_nodes("train")
-        return parts.stored_ids()[labelled_ids(ids, parts.book.num_nodes()).to(torch.int64)].to(torch.int64)
+        return parts.to_stored(labelled_ids(ids, parts.book.num_nodes()).to(torch.int64))
 
     def scores(self, parts: StoredParts, part: StoredPart) -> Tensor:
         """The scores of the part's own nodes, shape [m]."""
@@ -119,6 +120,7 @@ class OwnTiers:
 
 def _within(csc: CSC, nodes: range) -> CSC:
     """The edges of a part's relation that begin at its own nodes too, by row numbers in the part."""
+    ops.check_colptr(csc.colptr, csc.num_edges)
     kept = (csc.row >= nodes.start) & (csc.row < nodes.stop)
     before = torch.cat([torch.zeros(1, dtype=torch.int64), kept.cumsum(0)])
     return CSC(before[csc.colptr], csc.row[kept] - nodes.start, None, len(nodes))

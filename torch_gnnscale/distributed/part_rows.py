@@ -126,7 +126,7 @@ class PartRows(RowStore):
         if not BoundedAttr.covers(attr, count):
             check_ids("index", ids, count, "rows")
         ids = ids.to(torch.int64)
-        return self.parts.stored_edges(self._edge_type(group))[ids] if isinstance(group, tuple) else ids
+        return self.parts.to_positions(ids, self._edge_type(group)) if isinstance(group, tuple) else ids
 
     @staticmethod
     def _edge_type(group: tuple) -> Any:
@@ -162,7 +162,9 @@ class PartRows(RowStore):
                 f"or edges (times, weights) is to be named when the parts are written: graph_attrs=[{key[1]!r}]"
             )
         value = self.parts.graph_attrs[key]
-        return value[self.parts.stored_edges(self._edge_type(key[0]))] if isinstance(key[0], tuple) else value
+        if not isinstance(key[0], tuple):
+            return value
+        return value[self.parts.to_positions(torch.arange(len(value)), self._edge_type(key[0]))]
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
         meta = self._attrs.get((attr.group_name, attr.attr_name))

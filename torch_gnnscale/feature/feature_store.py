@@ -192,16 +192,13 @@ class FeatureStore(RowStore):
         """Opens a saved store, memory-mapped; arguments and errors as :meth:`GraphStore.open`."""
         arrays, meta = files.load(path, KIND, verify)
         store = cls()
-        at_fault = Path(path) / files.MANIFEST
-        try:
+        with files.described(Path(path) / files.MANIFEST, "saved features"):
             for i, entry in enumerate(meta["tensors"]):
                 key = (files.read_name(entry["group"]), entry["name"])
                 store._tensors[key] = arrays[str(i)]
                 store._origins[key] = (os.path.abspath(path), str(i))
-            at_fault = at_fault.with_name("order*.npy")
+        with files.described(Path(path) / "order*.npy", "saved features"):
             store.__dict__["order"] = saved_order(arrays, meta, {})
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise ValueError(f"{at_fault}: expected saved features, found {error}") from error
         return store
 
     def __reduce__(self):

@@ -62,6 +62,10 @@ class PartitionBook:
         """The positions of a part's edges in the stored relation."""
         return self._range(_of_type("edge type", self.edge_bounds, edge_type), part)
 
+    def rows(self, part: int, of: RowsMeta) -> range:
+        """Where a part's rows of an attribute are among those of all parts."""
+        return self.edges(part, edge_type_of(of.group_name)) if of.of_edges else self.nodes(part, of.group_name)
+
     def _range(self, bounds: Tensor, part: int) -> range:
         return range(*bounds[check_part_number("part", part, self.num_parts) :][:2].tolist())
 

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Container, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
+from torch_geometric.typing import EdgeType, NodeType
 
 from .. import files
-from .book import PartitionBook, RowsMeta
+from ..ops.arguments import check_int
+from ..sampler.edge_types import end_types
+from .book import PartitionBook, RowsMeta, edge_type_of
 from .report import PartitionReport
 
 BOOK, IDS, PART, ATTRS, COMPLETE = (
     "partition-book", "partition-ids", "partition-part", "partition-attrs", "partition-complete",
 )  # fmt: skip
 """Kinds of directories. The graph is of the kind of a saved GraphStore."""
+TOPOLOGIES = ("replicated", "partitioned")
+"""Where the edges of a partitioned graph are stored: all in one place that every rank maps, or each with its part."""
 
 
 def part_folder(path: Path, part: int) -> Path:
@@ -31,10 +39,13 @@ def rows_entry(meta: RowsMeta) -> dict[str, Any]:
     return {"group": meta.group_name, "name": meta.attr_name, "dtype": dtype, "shape": list(meta.shape)}
 
 
-def rows_meta(entry: dict[str, Any], num_rows: int) -> RowsMeta:
+def _rows_meta(entry: dict[str, Any], book: PartitionBook) -> RowsMeta:
     """An attribute of the book."""
-    group = files.read_name(entry["group"])
-    return RowsMeta(group, entry["name"], getattr(torch, entry["dtype"]), tuple(entry["shape"]), num_rows)
+    group, dtype = files.read_name(entry["group"]), getattr(torch, entry["dtype"])
+    count = book.num_edges(edge_type_of(group)) if isinstance(group, tuple) else book.num_nodes(group)
+    if not isinstance(dtype, torch.dtype) or not isinstance(entry["name"], str):
+        raise ValueError(f"rows {entry}")
+    return RowsMeta(group, entry["name"], dtype, tuple(check_int("shape", size) for size in entry["shape"]), count)
 
 
 def plain(value: Any) -> Any:
@@ -48,20 +59,113 @@ def load_book(path: Path, verify: bool = True) -> tuple[PartitionBook, dict[str,
     Raises:
         FileNotFoundError, ValueError: there is none, or it is damaged; names the file.
     """
-    arrays, meta = files.load(path / "book", BOOK, verify)
-    try:
+    folder = path / "book"
+    arrays, meta = files.load(folder, BOOK, verify)
+    with _said(path):
         given = meta["given"]
-        nodes = [files.read_name(node_type) for node_type, _ in given["num_nodes"]]
-        edges = [files.read_name(entry["edge_type"]) for entry in given["relations"]]
-        bounds = {node_type: arrays[f"bounds_{i}"] for i, node_type in enumerate(nodes)}
-        return PartitionBook(bounds, {edge_type: arrays[f"edge_bounds_{i}"] for i, edge_type in enumerate(edges)}), meta
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path / 'book' / files.MANIFEST}: expected a partition book, found {error}") from error
+        parts = check_int("parts", given["parts"], 1)
+        nodes = {files.read_name(node_type): check_int("num_nodes", count) for node_type, count in given["num_nodes"]}
+        edges = {files.read_name(of["edge_type"]): check_int("num_edges", of["num_edges"]) for of in given["relations"]}
+        if not nodes or (len(nodes), len(edges)) != (len(given["num_nodes"]), len(given["relations"])):
+            raise ValueError(f"types {[*nodes, *edges]}, not all different")
+        for edge_type, entry in zip(edges, given["relations"], strict=True):
+            sizes, counted = [entry["num_src"], entry["num_dst"]], [nodes[end] for end in end_types(edge_type)]
+            if sizes != counted:
+                raise ValueError(f"{sizes} nodes at the ends of {edge_type!r}, of which there are {counted}")
+    bounds, edge_bounds = (
+        {of: _bounds(folder, arrays, f"{name}_{i}", parts, count) for i, (of, count) in enumerate(counts.items())}
+        for name, counts in (("bounds", nodes), ("edge_bounds", edges))
+    )
+    return PartitionBook(bounds, edge_bounds), meta
 
 
-def report_of(meta: dict[str, Any]) -> PartitionReport:
-    """The report that is in the metadata of a book."""
-    return PartitionReport(**{field.name: meta["report"][field.name] for field in fields(PartitionReport)})
+def _said(path: Path) -> AbstractContextManager[None]:
+    """A block that reads what the manifest of a directory's book says; ValueError where that is not there."""
+    return files.described(path / "book" / files.MANIFEST, "a partition book")
+
+
+class Described(NamedTuple):
+    """What a book says besides the bounds of parts."""
+
+    topology: str
+    folders: dict[str, int]
+    """The checksums of the folders that all parts share, by name."""
+    attrs: list[RowsMeta]
+    graph_attrs: list[str]
+    splits: dict[tuple[NodeType | None, str], int]
+    """By node type and name: the number of seeds."""
+    links: dict[tuple[EdgeType | None, str], int]
+    """By edge type and name: the number of links."""
+    about: dict[str, Any]
+    assigned: dict[str, Any]
+    report: PartitionReport
+    largest_degree: dict[EdgeType | None, int]
+
+    @classmethod
+    def of(cls, path: Path, book: PartitionBook, meta: dict[str, Any]) -> Described:
+        """Reads the metadata of the book of a directory; ValueError for what is missing or of another type."""
+        with _said(path):
+            given, folders = meta["given"], dict(meta["folders"])
+            topology, shared = given["topology"], {"ids", "graph"} if given["topology"] == "replicated" else {"ids"}
+            if topology not in TOPOLOGIES or not shared <= folders.keys() <= {"ids", "graph", "attrs"}:
+                raise ValueError(f"topology {topology!r} and folders {sorted(folders)}")
+            attrs = [_rows_meta(entry, book) for entry in given["rows"]]
+            degrees = [check_int("largest_degree", degree) for degree in meta["largest_degree"]]
+            return cls(
+                topology, folders, attrs, list(given["graph_attrs"]), _counts(given["splits"], book.bounds),
+                _counts(given["links"], book.edge_bounds), dict(given["about"]), dict(meta["assigned"]),
+                report_of(path, meta), dict(zip(book.edge_bounds, degrees, strict=True)),
+            )  # fmt: skip
+
+
+def _counts(entries: Iterable[list[Any]], types: Container[Any]) -> dict[tuple[Any, str], int]:
+    """How many seeds or links each split has, by type and name, in the order of the book."""
+    found = {(files.read_name(of), name): check_int("count", count) for of, name, count in entries}
+    if unknown := [key for key in found if key[0] not in types or not isinstance(key[1], str)]:
+        raise ValueError(f"splits {unknown}")
+    return found
+
+
+def array_of(folder: Path, arrays: Mapping[str, Tensor], name: str, kinds: Any, *shape: int) -> Tensor:
+    """An array of a folder, of a shape that follows from the book.
+
+    Args:
+        folder: where it lies.
+        arrays: all arrays of the folder, by name.
+        name: of the array.
+        kinds: its dtype, or those that it may have.
+        shape: -1 for any size.
+
+    Raises:
+        ValueError: names the file of an array that is missing, or of another dtype or shape.
+    """
+    kinds, array = kinds if isinstance(kinds, tuple) else (kinds,), arrays.get(name)
+    if array is None:
+        raise ValueError(f"{folder / files.MANIFEST}: expected an array {name}, found {sorted(arrays)}")
+    alike = array.dim() == len(shape) and all(n in (-1, size) for n, size in zip(shape, array.shape, strict=True))
+    if array.dtype not in kinds or not alike:
+        dtypes, sizes = " or ".join(map(str, kinds)), ", ".join("any" if n < 0 else str(n) for n in shape)
+        raise ValueError(
+            f"{folder / name}.npy: expected {dtypes} of shape ({sizes}), found {array.dtype} of {tuple(array.shape)}"
+        )
+    return array
+
+
+def _bounds(folder: Path, arrays: Mapping[str, Tensor], name: str, parts: int, count: int) -> Tensor:
+    """The bounds of the parts of ``count`` nodes or edges; ValueError unless they rise from 0 to ``count``."""
+    bounds = array_of(folder, arrays, name, torch.int64, parts + 1)
+    ends = int(bounds[0]), int(bounds[-1])
+    if ends != (0, count) or bool((bounds[1:] < bounds[:-1]).any()):
+        raise ValueError(f"{folder / name}.npy: expected bounds that rise from 0 to {count}, found others")
+    return bounds
+
+
+def report_of(path: Path, meta: dict[str, Any]) -> PartitionReport:
+    """The report that is in the metadata of the book of a directory; ValueError unless it can be printed."""
+    with _said(path):
+        found = PartitionReport(**{field.name: meta["report"][field.name] for field in fields(PartitionReport)})
+        str(found)
+    return found
 
 
 def fingerprint_of_parts(path: Path) -> int:

@@ -118,12 +118,7 @@ class PartWriter:
                 for i, (edge_type, csc) in enumerate(self.relations.items()):
                     self._write_relation(arrays, i, csc, edge_type, own[end_types(edge_type)[1]])
             for i, rows in enumerate(self.inputs.rows):
-                group = rows.meta.group_name
-                at = (
-                    self.book.edges(number, edge_type_of(group))
-                    if rows.meta.of_edges
-                    else self.book.nodes(number, group)
-                )
+                at = self.book.rows(number, rows.meta)
                 arrays.write(f"rows_{i}", rows.meta.dtype, (len(at), *rows.meta.shape), self._rows(rows, own))
             for i, ((node_type, _), seeds) in enumerate(self.inputs.splits.items()):
                 arrays.whole(f"seeds_{i}", seeds[self._belongs(number, node_type, seeds)])

@@ -9,10 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
 
-from .. import files
+from .. import files, ops
+from ..ops.arguments import ID_DTYPES, check_ids, to_int
 from ..sampler.edge_types import end_types
 from ..topology import CSC, GraphStore
 from . import layout
@@ -27,6 +29,16 @@ class Halo(NamedTuple):
     """Stored ids, rising: int64, shape [h]."""
     degree: Tensor
     """How many edges of the whole graph begin at each: int64, shape [h]."""
+
+
+def checked_halo(halo: Halo, book: PartitionBook, part: int, node_type: NodeType | None) -> Halo:
+    """The halo of a part; raises ValueError unless it is rising ids of other parts' nodes."""
+    ids, own = halo.ids, book.nodes(part, node_type)
+    outside = ops.first_outside(ids, book.num_nodes(node_type)) >= 0
+    if outside or bool((ids[1:] <= ids[:-1]).any()) or bool(((ids >= own.start) & (ids < own.stop)).any()):
+        kind = "nodes" if node_type is None else f"{node_type} nodes"
+        raise ValueError(f"part {part}: expected a halo of rising stored ids of other parts' {kind}, found others")
+    return halo
 
 
 @dataclass(eq=False)
@@ -49,6 +61,15 @@ class StoredPart:
     links: dict[tuple[EdgeType | None, str], Tensor]
     """By edge type and split: the links that lead to the part's nodes, in the user's ids and order: int64, [2, m]."""
     halo: dict[NodeType | None, Halo]
+
+
+class Mark(NamedTuple):
+    """What says that a directory is complete."""
+
+    fingerprint: int
+    """Of the book and what all parts share."""
+    parts: list[int]
+    """The checksum of each part's manifest."""
 
 
 @dataclass(eq=False)
@@ -81,7 +102,7 @@ class StoredParts:
     _graph: GraphStore | None = field(repr=False)
     _ids: dict[str, Tensor] = field(repr=False)
     _verify: bool = field(repr=False)
-    _mark: dict[str, Any] = field(repr=False)
+    _mark: Mark = field(repr=False)
 
     @property
     def hetero(self) -> bool:
@@ -108,6 +129,17 @@ class StoredParts:
             raise ValueError(f"edge type {edge_type!r}: expected one whose edges have rows")
         return self._ids[name]
 
+    def to_stored(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
+        """The stored ids of the user's nodes ``ids``, int64 of any shape; IndexError for an id that is no node."""
+        table = self.stored_ids(node_type)
+        check_ids("ids", ids.reshape(-1), len(table), "nodes")
+        return _checked(table[ids], len(table), self._file_of("stored", self.book.bounds, node_type))
+
+    def to_positions(self, ids: Tensor, edge_type: EdgeType | None = None) -> Tensor:
+        """The stored positions of the user's edges ``ids``, int64 in [0, e), which are not checked."""
+        table = self.stored_edges(edge_type)
+        return _checked(table[ids], len(table), self._file_of("edges", self.book.edge_bounds, edge_type))
+
     def input_nodes(self, split: str, node_type: NodeType | None = None) -> Tensor:
         """The seeds of a split in all parts: the user's ids in the user's order, int64."""
         self._check_open()
@@ -132,44 +164,49 @@ class StoredParts:
         self._check_open()
         folder = layout.part_folder(self.path, check_part_number("part", number, self.book.num_parts))
         arrays, meta = files.load(folder, layout.PART, self._verify if verify is None else verify)
-        layout.check_part_of(folder, meta, number, self._mark["fingerprint"])
-        if (found := files.checksum(folder)) != (expected := self._mark["parts"][number]):
+        layout.check_part_of(folder, meta, number, self._mark.fingerprint)
+        if (found := files.checksum(folder)) != (expected := self._mark.parts[number]):
             raise ValueError(f"{folder / files.MANIFEST}: expected checksum {expected}, found {found}: it was replaced")
-        nodes = list(self.book.bounds)
+        of, book = partial(layout.array_of, folder, arrays), self.book
         names = {(meta.group_name, meta.attr_name): f"rows_{i}" for i, meta in enumerate(self.attrs)}
+        rows = [of(f"rows_{i}", m.dtype, len(book.rows(number, m)), *m.shape) for i, m in enumerate(self.attrs)]
+        nodes = {node_type: len(book.nodes(number, node_type)) for node_type in book.bounds}
+        halos = [of(f"halo_{i}", torch.int64, -1) for i in range(len(nodes))]
+        degrees = [of(f"degree_{i}", torch.int64, len(halo)) for i, halo in enumerate(halos)]
         return StoredPart(
             number,
-            {
-                edge_type: self._relation(arrays, i, edge_type, number)
-                for i, edge_type in enumerate(self.book.edge_bounds)
-            },
-            {key: arrays[name] for key, name in names.items()},
+            {t: self._relation(folder, arrays, i, t, number) for i, t in enumerate(book.edge_bounds)},
+            dict(zip(names, rows, strict=True)),
             {key: (str(folder), layout.PART, name) for key, name in names.items()},
-            {node_type: arrays[f"user_ids_{i}"] for i, node_type in enumerate(nodes)},
-            {pair: arrays[f"seeds_{i}"] for i, pair in enumerate(self.splits)},
-            {pair: arrays[f"links_{i}"] for i, pair in enumerate(self.link_splits)},
-            {node_type: Halo(arrays[f"halo_{i}"], arrays[f"degree_{i}"]) for i, node_type in enumerate(nodes)},
+            {t: of(f"user_ids_{i}", torch.int64, count) for i, (t, count) in enumerate(nodes.items())},
+            {pair: of(f"seeds_{i}", torch.int64, -1) for i, pair in enumerate(self.splits)},
+            {pair: of(f"links_{i}", torch.int64, 2, -1) for i, pair in enumerate(self.link_splits)},
+            dict(zip(nodes, map(Halo, halos, degrees), strict=True)),
         )
+
+    def _file_of(self, what: str, types: Iterable[Any], of: Any) -> Path:
+        return self.path / "ids" / f"{what}_{list(types).index(of)}.npy"
 
     def _check_open(self) -> None:
         if not self._ids:
             raise ValueError(f"{self.path}: expected parts that are open, found closed ones")
 
-    def _relation(self, arrays: dict[str, Tensor], i: int, edge_type: EdgeType | None, number: int) -> CSC:
-        """The columns of a part: its own file's, or those of the whole graph that lead to its nodes."""
+    def _relation(
+        self, folder: Path, arrays: dict[str, Tensor], i: int, edge_type: EdgeType | None, number: int
+    ) -> CSC:
+        """The columns of a part: those of its own folder, or of the whole graph, that lead to its nodes."""
         origin = (partial(_reopened, self.path, edge_type), (number,))
         src, dst = end_types(edge_type)
+        nodes, edges = self.book.nodes(number, dst), self.book.edges(number, edge_type)
         if self._graph is None:
+            of = partial(layout.array_of, folder, arrays)
             if f"{i}_edges" in arrays:
-                row, edge_id = arrays[f"{i}_edges"].unbind(1)
+                row, edge_id = of(f"{i}_edges", ID_DTYPES, len(edges), 2).unbind(1)
             else:
-                row, edge_id = arrays[f"{i}_row"], arrays[f"{i}_edge_id"]
-            return CSC(arrays[f"{i}_colptr"], row, edge_id, self.book.num_nodes(src), origin)
-        whole, nodes, edges = (
-            self._graph.relation(edge_type),
-            self.book.nodes(number, dst),
-            self.book.edges(number, edge_type),
-        )
+                row, edge_id = (of(f"{i}_{name}", ID_DTYPES, len(edges)) for name in ("row", "edge_id"))
+            colptr = of(f"{i}_colptr", torch.int64, len(nodes) + 1)
+            return CSC(colptr, row, edge_id, self.book.num_nodes(src), origin)
+        whole = self._graph.relation(edge_type)
         assert whole.edge_id is not None
         colptr = whole.colptr[nodes.start : nodes.stop + 1] - edges.start
         at = slice(edges.start, edges.stop)
@@ -204,43 +241,69 @@ def open_parts(path: str | os.PathLike, verify: bool = True) -> StoredParts:
     path = Path(path).resolve()
     if not (path / "complete" / files.MANIFEST).is_file():
         raise _unfinished(path)
-    _, mark = files.load(path / "complete", layout.COMPLETE)
+    _, completed = files.load(path / "complete", layout.COMPLETE)
     book, meta = layout.load_book(path)
-    fingerprint = layout.fingerprint_of_parts(path)
-    if mark["fingerprint"] != fingerprint:
-        raise ValueError(
-            f"{path / 'book'}: expected the book {mark['fingerprint']}, found {fingerprint}: it was replaced"
-        )
-    for name, expected in meta["folders"].items():
+    said, fingerprint = layout.Described.of(path, book, meta), layout.fingerprint_of_parts(path)
+    with files.described(path / "complete" / files.MANIFEST, "the mark of a complete directory"):
+        checksums = [to_int("checksum", of) for of in completed["parts"]]
+        mark = Mark(to_int("fingerprint", completed["fingerprint"]), checksums)
+        if len(mark.parts) != book.num_parts:
+            raise ValueError(f"{len(mark.parts)} parts, of which the book has {book.num_parts}")
+    if mark.fingerprint != fingerprint:
+        raise ValueError(f"{path / 'book'}: expected the book {mark.fingerprint}, found {fingerprint}: it was replaced")
+    for name, expected in said.folders.items():
         if (found := files.checksum(path / name)) != expected:
             raise ValueError(
                 f"{path / name / files.MANIFEST}: expected checksum {expected}, found {found}: it was replaced"
             )
-    given = meta["given"]
-    ids, _ = files.load(path / "ids", layout.IDS, verify)
-    graph = GraphStore.open(path / "graph", verify) if given["topology"] == "replicated" else None
-    attrs = []
-    for entry in given["rows"]:
-        group = files.read_name(entry["group"])
-        edges = isinstance(group, tuple)
-        attrs.append(layout.rows_meta(entry, book.num_edges(edge_type_of(group)) if edges else book.num_nodes(group)))
+    ids = _opened_ids(path / "ids", book, said, verify)
+    graph = _opened_graph(path / "graph", book, verify) if said.topology == "replicated" else None
     whole = {}
-    if given["graph_attrs"]:
+    if said.graph_attrs:
         arrays, _ = files.load(path / "attrs", layout.ATTRS, verify)
-        named = {(meta.group_name, meta.attr_name): f"rows_{i}" for i, meta in enumerate(attrs)}
-        whole = {key: arrays[name] for key, name in named.items() if name in arrays}
-    degree = dict(zip(book.edge_bounds, meta["largest_degree"], strict=True))
+        for i, m in enumerate(said.attrs):
+            if m.attr_name in said.graph_attrs:
+                rows = layout.array_of(path / "attrs", arrays, f"rows_{i}", m.dtype, m.num_rows, *m.shape)
+                whole[m.group_name, m.attr_name] = rows
     return StoredParts(
-        path, book, given["topology"], attrs, _pairs(given["splits"]), _pairs(given["links"]), whole, given["about"],
-        meta["assigned"], layout.report_of(meta), degree, layout.digest(mark), graph, ids, verify, mark,
+        path, book, said.topology, said.attrs, list(said.splits), list(said.links), whole, said.about, said.assigned,
+        said.report, said.largest_degree, layout.digest(mark._asdict()), graph, ids, verify, mark,
     )  # fmt: skip
+
+
+def _opened_ids(path: Path, book: PartitionBook, said: layout.Described, verify: bool) -> dict[str, Tensor]:
+    """The arrays of all ids, by name. ValueError names one that is not of its shape."""
+    arrays, _ = files.load(path, layout.IDS, verify)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for i, node_type in enumerate(book.bounds):
+        shapes |= dict.fromkeys((f"stored_{i}", f"degree_{i}"), (book.num_nodes(node_type),))
+    with_rows = {edge_type_of(meta.group_name) for meta in said.attrs if meta.of_edges}
+    shapes |= {f"edges_{i}": (book.num_edges(of),) for i, of in enumerate(book.edge_bounds) if of in with_rows}
+    shapes |= {f"seeds_{i}": (count,) for i, count in enumerate(said.splits.values())}
+    shapes |= {f"links_{i}": (2, count) for i, count in enumerate(said.links.values())}
+    return {name: layout.array_of(path, arrays, name, torch.int64, *shape) for name, shape in shapes.items()}
+
+
+def _opened_graph(path: Path, book: PartitionBook, verify: bool) -> GraphStore:
+    """The whole graph; ValueError, which names the manifest, unless its relations are those of the book."""
+    graph = GraphStore.open(path, verify)
+    with files.described(path / files.MANIFEST, "the graph of the book"):
+        if (found := [attr.edge_type for attr in graph.get_all_edge_attrs()]) != list(book.edge_bounds):
+            raise ValueError(f"relations {found}")
+        for edge_type, bounds in book.edge_bounds.items():
+            csc, (src, dst) = graph.relation(edge_type), end_types(edge_type)
+            if csc.edge_id is None or (csc.num_src, csc.num_dst) != (book.num_nodes(src), book.num_nodes(dst)):
+                raise ValueError(f"relation {edge_type!r}: {csc}")
+            if not torch.equal(csc.colptr[book.bounds[dst]], bounds):
+                raise ValueError(f"relation {edge_type!r}: parts that begin at other edges")
+    return graph
 
 
 def read_report(path: str | os.PathLike) -> tuple[dict[str, Any], PartitionReport]:
     """How the parts of a directory, finished or not, were chosen and how good they are: ``assigned`` and ``report`` of
     :class:`StoredParts`."""
-    _, meta = layout.load_book(Path(path))
-    return meta["assigned"], layout.report_of(meta)
+    said = layout.Described.of(Path(path), *layout.load_book(Path(path)))
+    return said.assigned, said.report
 
 
 def _unfinished(path: Path) -> Exception:
@@ -256,9 +319,11 @@ def _reopened(path: Path, edge_type: EdgeType | None, number: int) -> CSC:
     return open_parts(path, verify=False).part(number).relations[edge_type]
 
 
-def _pairs(entries: Iterable[list[Any]]) -> list[tuple[Any, str]]:
-    """Type and name of each split, in the order of the book."""
-    return [(files.read_name(type_name), split) for type_name, split, _ in entries]
+def _checked(found: Tensor, limit: int, file: Path) -> Tensor:
+    """What a table in a file says, unless it leads outside of [0, limit); then raises ValueError."""
+    if (at := ops.first_outside(found.reshape(-1), limit)) >= 0:
+        raise ValueError(f"{file}: expected numbers in [0, {limit}), found {int(found.reshape(-1)[at])}")
+    return found
 
 
 def _place(what: str, known: Iterable[Any], wanted: Any) -> int:

@@ -16,13 +16,12 @@ from ..topology.graph_store import relation_entry
 from . import layout
 from .book import check_part_number
 from .input_graph import InputGraph, given_owners, input_graph_of
+from .layout import TOPOLOGIES
 from .methods import METHODS, assign
 from .part_writer import PartWriter
 from .report import report
 from .whole import BALANCED
 
-TOPOLOGIES = ("replicated", "partitioned")
-"""Where the edges of a partitioned graph are stored: all in one place that every rank maps, or each with its part."""
 _STREAMED = 1 << 30  # bytes of memory, unless the user says how many
 
 

@@ -7,15 +7,17 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from .. import files
+from .. import files, ops
 from ..feature import FeatureStore, TieredFeatureStore
 from ..memory import Budget
+from ..ops.arguments import check_int
 from ..partition.report import of_parts
 from ..text import table
 from .own_store import own_store
@@ -102,7 +104,19 @@ class Plan(SplitByOwners):
             FileNotFoundError, ValueError: names the file that is missing, truncated, corrupt or foreign.
         """
         arrays, meta = files.load(path, KIND, verify)
-        return cls(parts=meta["parts"], cut=meta["cut"], about=meta["about"], **arrays)
+        with files.described(Path(path) / files.MANIFEST, "a saved split plan"):
+            read = {name: arrays[name] for name in _ARRAYS}
+            parts, cut = check_int("parts", meta["parts"], 1), check_int("cut", meta["cut"])
+            plan = cls(parts=parts, cut=cut, about=dict(meta["about"]), **read)
+            for name, array in read.items():
+                if array.dtype not in ops.ID_DTYPES or array.dim() != 1:
+                    raise ValueError(f"{name} of {array.dtype} {tuple(array.shape)}")
+            if {len(plan.node_load), len(plan.rows)} != {len(plan.owners)} or plan.owners.dtype != torch.int32:
+                raise ValueError(f"owners {plan.owners.dtype} and counts of other numbers of nodes")
+        if (at := ops.first_outside(plan.owners, plan.parts)) >= 0:
+            file = Path(path) / "owners.npy"
+            raise ValueError(f"{file}: expected parts in [0, {plan.parts}), found {int(plan.owners[at])}")
+        return plan
 
     def store(
         self,

@@ -220,10 +220,8 @@ class GraphStore(PyGGraphStore):
     def _open(cls, path: str | os.PathLike, verify: bool, with_order: bool) -> GraphStore:
         arrays, meta = files.load(path, KIND, verify)
         store = cls()
-        manifest = at_fault = Path(path) / files.MANIFEST
-        try:
+        with files.described(Path(path) / files.MANIFEST, "a saved graph"):
             for i, entry in enumerate(meta["relations"]):
-                at_fault = manifest
                 edge_id: Tensor | None
                 if f"{i}_edges" in arrays:
                     row, edge_id = arrays[f"{i}_edges"][:, 0], arrays[f"{i}_edges"][:, 1]
@@ -233,15 +231,16 @@ class GraphStore(PyGGraphStore):
                 origin = (open_relation, (os.path.abspath(path), edge_type))
                 csc = CSC(arrays[f"{i}_colptr"], row, edge_id, int(entry["num_src"]), origin)
                 _check_mapped(csc, entry)
-                if verify:
-                    at_fault = manifest.with_name(f"{i}_*.npy")
-                    _check_inside(csc)
+                if edge_type in store._relations:
+                    raise ValueError(f"relation {edge_type!r} twice")
                 store._relations[edge_type] = csc
-            if with_order:
-                at_fault = manifest.with_name("order*.npy")
+        if verify:
+            for i, csc in enumerate(store._relations.values()):
+                with files.described(Path(path) / f"{i}_*.npy", "a saved graph"):
+                    _check_inside(csc)
+        if with_order:
+            with files.described(Path(path) / "order*.npy", "a saved graph"):
                 store.__dict__["order"] = saved_order(arrays, meta, store._num_nodes())
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise ValueError(f"{at_fault}: expected a saved graph, found {error}") from error
         return store
 
     def _num_nodes(self) -> dict[NodeType | None, int]:
@@ -287,6 +286,9 @@ def relation_entry(edge_type: EdgeType | None, num_src: int, num_dst: int, num_e
 
 def _check_mapped(csc: CSC, entry: dict[str, Any]) -> None:
     """Checks what is known of a mapped relation without reading its arrays; raises ValueError."""
+    shapes = csc.colptr.shape, csc.row.shape
+    if [len(shape) for shape in shapes] != [1, 1] or csc.colptr.numel() == 0:
+        raise ValueError(f"colptr and row of shapes {[tuple(shape) for shape in shapes]}")
     if csc.colptr.dtype != torch.int64 or csc.row.dtype not in ops.ID_DTYPES or csc.num_src < 0:
         raise ValueError(f"colptr {csc.colptr.dtype}, row {csc.row.dtype}, {csc.num_src} sources")
     if csc.edge_id is not None and (csc.edge_id.dtype not in ops.ID_DTYPES or csc.edge_id.shape != csc.row.shape):

@@ -1,0 +1,185 @@
+"""Directories of parts whose checksums are right, and in which something else is wrong."""
+
+import copy
+import json
+import re
+import shutil
+from functools import partial
+
+import pytest
+import torch
+from helpers import crafted
+from helpers.parts import homogeneous
+
+from torch_gnnscale import NeighborLoader, files, partition
+from torch_gnnscale.distributed import open_part
+from torch_gnnscale.split import Plan
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A directory of one part, and one of two parts of edges."""
+    path, data = tmp_path_factory.mktemp("whole"), homogeneous(60)
+    arguments = {"method": "random", "links": {"train": data.edge_index[:, ::40]}, "graph_attrs": ["time"]}
+    partition.write(data, path / "replicated", 1, **arguments)
+    partition.write(data, path / "partitioned", 2, topology="partitioned", **arguments)
+    return path
+
+
+def change(path, name, how):
+    """Changes an array of a directory of parts, whose checksums are right afterwards."""
+    folder, _, array = name.rpartition("/")
+    arrays, _ = files.load(path / folder, json.loads((path / folder / files.MANIFEST).read_text())["kind"])
+    crafted.put(path / folder, array, how(arrays[array].clone()))
+    crafted.seal_all(path)
+
+
+def set_to(at, value, array):
+    array.view(-1)[at] = value
+    return array
+
+
+# The array that is changed: (how, what the error says was expected).
+SHAPES = {
+    "book/bounds_0": (partial(set_to, 0, 1), "bounds that rise from 0 to 60, found others"),
+    "book/edge_bounds_0": (lambda a: a[:-1], "torch.int64 of shape (3), found torch.int64 of (2,)"),
+    "ids/stored_0": (lambda a: a[:-1], "torch.int64 of shape (60), found torch.int64 of (59,)"),
+    "ids/edges_0": (lambda a: a.int(), "torch.int64 of shape (1500), found torch.int32 of (1500,)"),
+    "ids/seeds_0": (lambda a: a[1:], "torch.int64 of shape ("),
+    "ids/links_0": (lambda a: a[:1], "torch.int64 of shape (2, 38), found torch.int64 of (1, 38)"),
+    "attrs/rows_3": (lambda a: a[:9], "torch.int64 of shape (60), found torch.int64 of (9,)"),
+    "part-00000/rows_0": (lambda a: a[:-1], "torch.float64 of shape (30, 3), found torch.float64 of (29, 3)"),
+    "part-00000/user_ids_0": (lambda a: a[:-1], "torch.int64 of shape (30), found torch.int64 of (29,)"),
+    "part-00000/degree_0": (lambda a: torch.cat([a, a[:1]]), "torch.int64 of shape ("),
+    "part-00000/links_0": (lambda a: a.view(-1), "torch.int64 of shape (2, any), found torch.int64 of ("),
+    "part-00000/0_colptr": (lambda a: a[:-1], "torch.int64 of shape (31), found torch.int64 of (30,)"),
+    "part-00000/0_edges": (lambda a: a[:-1], "torch.int32 or torch.int64 of shape ("),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("name", SHAPES)
+def test_arrays_are_as_the_book_says(whole, tmp_path, name, verify):
+    how, message = SHAPES[name]
+    path = shutil.copytree(whole / "partitioned", tmp_path / "parts")
+    change(path, name, how)
+    with pytest.raises(ValueError, match="^" + re.escape(f"{path}/{name}.npy: expected {message}")):
+        partition.open_parts(path, verify).part(0)
+
+
+def rows_of(path, **options):
+    """The rows of all batches of a loader over the only part."""
+    with open_part(path, verify=False) as part:
+        loader = NeighborLoader((part.features, part.graph), [4], part.input_nodes("train"), batch_size=60, **options)
+        return [batch.edge_attr for batch in loader]
+
+
+@pytest.mark.parametrize("value", [-1, 1500, 1 << 40, -(1 << 62)])
+def test_edges_that_lead_outside(whole, tmp_path, value):
+    """Rows of edges are not read where a file says."""
+    path = shutil.copytree(whole / "replicated", tmp_path / "parts")
+    assert len(rows_of(path)) == 1
+    change(path, "ids/edges_0", lambda positions: torch.full_like(positions, value))
+    message = rf"^{path}/ids/edges_0.npy: expected numbers in \[0, 1500\), found {value}$"
+    with pytest.raises(ValueError, match=message):
+        rows_of(path, prefetch=0)
+
+
+def test_nodes_that_lead_outside(whole, tmp_path):
+    path = shutil.copytree(whole / "partitioned", tmp_path / "parts")
+    change(path, "ids/stored_0", partial(set_to, 7, 60))
+    parts = partition.open_parts(path, verify=False)
+    assert parts.to_stored(torch.tensor([[6], [8]])).shape == (2, 1)
+    with pytest.raises(ValueError, match=rf"^{path}/ids/stored_0.npy: expected numbers in \[0, 60\), found 60$"):
+        parts.to_stored(torch.tensor([6, 7]))
+
+
+def test_a_graph_of_another_book(whole, tmp_path):
+    """Parts that begin elsewhere in the whole graph than the book says."""
+    path = tmp_path / "parts"
+    partition.write(homogeneous(60), path, 2, method="random")
+    change(path, "book/edge_bounds_0", lambda bounds: bounds + torch.tensor([0, 1, 0]))
+    message = f"^{path}/graph/gnnscale.json: expected the graph of the book, found relation None: parts that begin at "
+    with pytest.raises(ValueError, match=message):
+        partition.open_parts(path)
+
+
+@pytest.mark.parametrize(
+    "how", [lambda ids: ids.flip(0), partial(set_to, -1, 60), partial(set_to, 0, -1), lambda ids: ids.fill_(0)]
+)
+def test_a_halo_that_is_none(whole, tmp_path, how):
+    path = shutil.copytree(whole / "partitioned", tmp_path / "parts")
+    change(path, "part-00000/halo_0", how)
+    parts = partition.open_parts(path)
+    with pytest.raises(ValueError, match=r"^part 0: expected a halo of rising stored ids of other parts' nodes, found"):
+        partition.reading.checked_halo(parts.part(0).halo[None], parts.book, 0, None)
+
+
+# Manifests ###########################################################################################################
+
+
+def without_each(value, place=()):
+    """(the name of the place, a copy without it) of each entry of dictionaries, at all depths."""
+    for name, inner in value.items():
+        rest = copy.deepcopy(value)
+        del rest[name]
+        yield (*place, name), rest
+        if isinstance(inner, dict):
+            for below, changed in without_each(inner, (*place, name)):
+                rest = copy.deepcopy(value)
+                rest[name] = changed
+                yield below, rest
+
+
+def refusal(path):
+    """The message with which the only part is refused; empty if it is opened."""
+    try:
+        partition.open_parts(path).part(0)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("folder", ["book", "complete", "graph", "part-00000"])
+def test_manifests_that_lack_an_entry(whole, tmp_path, folder):
+    """The file's name, whatever is missing in it; what is not read may be missing."""
+    path = shutil.copytree(whole / "replicated", tmp_path / "parts")
+    manifest = json.loads((path / folder / files.MANIFEST).read_text())
+    found = {}
+    for place, meta in without_each(manifest["meta"]):
+        crafted.seal(path / folder, {**copy.deepcopy(manifest), "meta": meta})
+        if folder != "complete":
+            crafted.seal_all(path)
+        found[place[-1]] = refusal(path)
+    needed = {
+        "book": {"given", "parts", "num_nodes", "relations", "rows", "splits", "links", "about", "topology", "report",
+                 "assigned", "folders", "ids", "graph", "largest_degree", "graph_attrs"},
+        "complete": {"fingerprint", "parts"}, "graph": {"relations"}, "part-00000": {"part"},
+    }  # fmt: skip
+    for name in needed[folder]:
+        assert found[name].startswith(f"{path}/"), (name, found[name])
+        assert "expected" in found[name]
+
+
+def test_a_plan_that_lacks_an_entry(tmp_path):
+    counts = torch.arange(4)
+    plan = Plan(
+        owners=torch.tensor([0, 1, 1, 0], dtype=torch.int32), parts=2, node_load=counts, edge_load=counts, rows=counts,
+        cut=3, about={},
+    )  # fmt: skip
+    plan.save(tmp_path / "plan")
+    manifest = json.loads((tmp_path / "plan" / files.MANIFEST).read_text())
+    for name in manifest["meta"]:
+        changed = copy.deepcopy(manifest)
+        del changed["meta"][name]
+        crafted.seal(tmp_path / "plan", changed)
+        message = rf"^{tmp_path}/plan/gnnscale.json: expected a saved split plan, found no entry '{name}'$"
+        with pytest.raises(ValueError, match=message):
+            Plan.open(tmp_path / "plan")
+    crafted.seal(tmp_path / "plan", manifest)
+    crafted.put(tmp_path / "plan", "owners", torch.tensor([0, 1, 2, 0], dtype=torch.int32))
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/plan/owners.npy: expected parts in \[0, 2\), found 2$"):
+        Plan.open(tmp_path / "plan")
+    crafted.put(tmp_path / "plan", "rows", counts[1:])
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/plan/gnnscale.json: expected a saved split plan, found owners"):
+        Plan.open(tmp_path / "plan")
