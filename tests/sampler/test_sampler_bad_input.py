@@ -19,7 +19,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 from torch_geometric.sampler.base import NumNeighbors
 
-from torch_gnnscale import GraphStore, NeighborSampler
+from torch_gnnscale import GraphStore, NeighborLoader, NeighborSampler
 from torch_gnnscale.random import batch_key
 from torch_gnnscale.sampler import LayerSampler
 
@@ -48,6 +48,48 @@ KEY = batch_key(3, 1, 4)
 def test_bad_fanouts(given, error, message):
     with pytest.raises(error, match=rf"^num_neighbors: {message}"):
         NeighborSampler(make_hetero(), given)
+
+
+def ambiguous():
+    """A graph of two edge types whose names joined by ``__`` are equal."""
+    data, types = HeteroData(), (("a", "b__c", "d"), ("a__b", "c", "d"))
+    for node_type in ("a", "a__b", "d"):
+        data[node_type].x = torch.arange(8.0).view(8, 1)
+    for edge_type in types:
+        data[edge_type].edge_index = torch.stack([torch.arange(64) % 8, torch.arange(64) // 8])
+    return data, *types
+
+
+def test_fanouts_of_edge_types_whose_joined_names_are_equal():
+    data, first, second = ambiguous()
+    given = {first: [3], second: [0]}
+    sampler = NeighborSampler(data, given)
+    assert (sampler.fanouts, sampler.num_neighbors) == ([[3], [0]], given)
+    batch = next(iter(NeighborLoader(data, given, "d", batch_size=8)))
+    assert (batch[first].edge_index.size(1), batch[second].edge_index.size(1)) == (24, 0)
+    message = (
+        "num_neighbors: expected a dictionary whose keys are edge types, because 'a__b__c__d' could be any of "
+        f"{[first, second]}"
+    )
+    for unclear in (NumNeighbors(given), {"a__b__c__d": [1]}, NumNeighbors({first: [1]}, [2])):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            NeighborSampler(data, unclear)
+
+
+def test_fanouts_by_every_form_of_an_edge_type():
+    data = HeteroData()
+    data["a"].x = data["b"].x = torch.zeros(4, 1)
+    types = [("a", "to", "b"), ("b", "rel", "a")]
+    for edge_type in types:
+        data[edge_type].edge_index = torch.tensor([[0, 1], [1, 2]])
+    short = {("a", "b"): [1]}
+    for given in ({**short, "b__rel__a": [2]}, {"a__to__b": [1], types[1]: [2]}, NumNeighbors(short, [2])):
+        sampler = NeighborSampler(data, given)
+        assert sampler.fanouts == [[1], [2]]
+        assert isinstance(sampler.num_neighbors, NumNeighbors)
+    message = f"num_neighbors: expected fanouts of {types[0]} once, found them twice"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        NeighborSampler(data, {types[0]: [1], "a__to__b": [2], types[1]: [1]})
 
 
 def test_fanouts_by_type_of_a_graph_without_types():

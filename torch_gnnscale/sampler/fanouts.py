@@ -24,30 +24,74 @@ def fanouts_of(num_neighbors: NumNeighborsLike, edge_types: Sequence[EdgeType | 
         edge_types: the relations; [None] in a homogeneous graph.
 
     Raises:
-        TypeError, ValueError: ``num_neighbors`` has another form, or the lists differ in length.
+        TypeError, ValueError: ``num_neighbors`` has another form, or the lists differ in length; a NumNeighbors cannot
+            tell two edge types apart whose names joined by ``__`` are equal.
     """
     if isinstance(num_neighbors, (np.ndarray, Sequence)):
         return [_checked(num_neighbors)] * len(edge_types)
-    if isinstance(num_neighbors, dict):
-        num_neighbors = NumNeighbors(num_neighbors)
-    if not isinstance(num_neighbors, NumNeighbors):
-        raise TypeError(f"num_neighbors: expected a list of ints, found {type(num_neighbors).__name__}")
-    given, default = num_neighbors.values, num_neighbors.default
+    if isinstance(num_neighbors, NumNeighbors):
+        given, default = num_neighbors.values, num_neighbors.default
+    else:
+        given, default = num_neighbors, None
     if not isinstance(given, dict):
+        if not isinstance(num_neighbors, NumNeighbors):
+            raise TypeError(f"num_neighbors: expected a list of ints, found {type(num_neighbors).__name__}")
         return [_checked(given)] * len(edge_types)
     if edge_types == [None]:
         raise ValueError("num_neighbors: expected a list of ints for a graph without edge types, found a dict")
-    names = [EdgeTypeStr(edge_type) for edge_type in edge_types]
-    if unknown := [name for name in given if name not in names]:
-        raise ValueError(f"num_neighbors: expected edge types of {names}, found {unknown}")
-    if default is None and (missing := [name for name in names if name not in given]):
-        raise ValueError(f"num_neighbors: expected fanouts of edge type {missing[0]!r} or a default, found neither")
-    fanouts = [_checked(given.get(name, default)) for name in names]
+    found = _by_edge_type(given, [edge_type for edge_type in edge_types if edge_type is not None])
+    if default is None and (missing := [edge_type for edge_type in edge_types if edge_type not in found]):
+        name = EdgeTypeStr(missing[0])
+        raise ValueError(f"num_neighbors: expected fanouts of edge type {name!r} or a default, found neither")
+    fanouts = [_checked(found.get(edge_type, default)) for edge_type in edge_types]
     if len({len(entry) for entry in fanouts}) > 1:
         raise ValueError(
             f"num_neighbors: number of hops must be the same across all edge types, found {[len(f) for f in fanouts]}"
         )
     return fanouts
+
+
+def as_num_neighbors(num_neighbors: Any) -> Any:
+    """Fanouts as PyG's NumNeighbors; the dictionary itself where a NumNeighbors would take two of its edge types for
+    one, because their names joined by ``__`` are equal."""
+    if isinstance(num_neighbors, NumNeighbors):
+        return num_neighbors
+    if not isinstance(num_neighbors, dict):
+        return NumNeighbors([int(fanout) for fanout in num_neighbors])
+    made = NumNeighbors(num_neighbors)
+    return made if len(made.values) == len(num_neighbors) else num_neighbors
+
+
+def _by_edge_type(given: dict[Any, Any], edge_types: list[EdgeType]) -> dict[EdgeType | None, Any]:
+    """Values by edge type. A key is an edge type, PyG's short form of one, or its names joined by ``__``.
+
+    Raises:
+        ValueError: a key of no edge type, or of several whose joined names are equal; two keys of one.
+    """
+    named: dict[str, list[EdgeType]] = {}
+    for edge_type in edge_types:
+        named.setdefault(EdgeTypeStr(edge_type), []).append(edge_type)
+    found: dict[EdgeType | None, Any] = {}
+    unknown = []
+    for key, value in given.items():
+        if key in edge_types:
+            matching = [key]
+        else:
+            matching = named.get(str(key) if isinstance(key, str) else EdgeTypeStr(key), [])
+        if len(matching) > 1:
+            raise ValueError(
+                f"num_neighbors: expected a dictionary whose keys are edge types, because {str(key)!r} could be any of "
+                f"{matching}"
+            )
+        if not matching:
+            unknown.append(key if isinstance(key, str) else EdgeTypeStr(key))
+        elif matching[0] in found:
+            raise ValueError(f"num_neighbors: expected fanouts of {matching[0]} once, found them twice")
+        else:
+            found[matching[0]] = value
+    if unknown:
+        raise ValueError(f"num_neighbors: expected edge types of {list(named)}, found {unknown}")
+    return found
 
 
 def _checked(values: Any) -> list[int]:

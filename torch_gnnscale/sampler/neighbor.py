@@ -22,7 +22,7 @@ from ..ops.arguments import checked_device
 from ..random import draw_seed
 from ..topology.segmented import SegmentedCSC, check_graph_budgets
 from .executor import Drawing, Executor, GPUExecutor, HostExecutor, check_bulk
-from .fanouts import NumNeighborsLike, drawable, fanouts_of
+from .fanouts import NumNeighborsLike, as_num_neighbors, drawable, fanouts_of
 from .keyed import Inputs
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
 from .on_executor import OnExecutor
@@ -216,7 +216,7 @@ class NeighborSampler(PyGAttributes, OnExecutor):
 
     @property
     def num_neighbors(self) -> NumNeighbors:
-        """The fanouts, as PyG's type."""
+        """The fanouts, as PyG's type; a dictionary if it has edge types that PyG's type takes for one."""
         return self._num_neighbors
 
     @num_neighbors.setter
@@ -224,10 +224,7 @@ class NeighborSampler(PyGAttributes, OnExecutor):
         fanouts = fanouts_of(num_neighbors, self.graph.edge_types)
         self.fanouts = drawable(fanouts, self.graph.largest_degree, self.replace)
         """fanouts[relation][hop]."""
-        if not isinstance(num_neighbors, (NumNeighbors, dict)):
-            num_neighbors = [int(fanout) for fanout in num_neighbors]
-        given = num_neighbors if isinstance(num_neighbors, NumNeighbors) else NumNeighbors(num_neighbors)
-        self._num_neighbors = given
+        self._num_neighbors = as_num_neighbors(num_neighbors)
 
     # The contract of samplers ########################################################################################
 
