@@ -1,4 +1,4 @@
-"""Writes the tables of measurements in docs/ from the JSON in benchmarks/results.
+"""Writes the tables of measurements in README.md and docs/ from the JSON in benchmarks/results.
 
     python benchmarks/tables.py
 
@@ -16,6 +16,7 @@ from typing import Any
 
 from common import PAPERS, RESULTS, layer_defaults, on_threads
 from markdown import by_graph, table, taken_on, title
+from tables_of_numbers import numbers
 from tables_of_ranks import (
     breakdown,
     checks,
@@ -38,7 +39,8 @@ from tables_of_ranks import (
 
 from torch_gnnscale.ops.layer_drawing import SCHEMES_OF
 
-DOCUMENTS = sorted((Path(__file__).parents[1] / "docs").rglob("*.md"))
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def sampling(results: Any) -> str:
@@ -361,21 +363,23 @@ TABLES: dict[Callable[[Any], str], str] = {
 
 
 def main() -> None:
-    texts = {document: document.read_text() for document in DOCUMENTS}
+    made = {numbers.__name__: numbers()}
     for make, name in TABLES.items():
         path = RESULTS / f"{name}.json"
         if not path.exists():
             print(f"{make.__name__}: left as it is, {path} is missing")
             continue
         found = json.loads(path.read_text())
-        made = f"{make(found['results'])}\n\n{taken_on(found['machine'])}"
-        pattern = rf"(<!-- {make.__name__} -->\n).*?(<!-- end -->)"
+        made[make.__name__] = f"{make(found['results'])}\n\n{taken_on(found['machine'])}"
+    texts = {document: document.read_text() for document in DOCUMENTS}
+    for name, lines in made.items():
+        pattern = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
         for document, text in texts.items():
             texts[document], count = re.subn(
-                pattern, lambda m, made=made: f"{m[1]}\n{made}\n\n{m[2]}", text, flags=re.DOTALL
+                pattern, lambda m, lines=lines: f"{m[1]}\n{lines}\n\n{m[2]}", text, flags=re.DOTALL
             )
             if count:
-                print(f"{make.__name__}: {count} written into {document.name}")
+                print(f"{name}: {count} written into {document.name}")
     for document, text in texts.items():
         document.write_text(text)
 

@@ -2,21 +2,29 @@
 
 import importlib
 import pkgutil
+import re
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from sphinx.util import logging
 
 import torch_gnnscale
 
+sys.path.append(str(Path(__file__).parent))
+from notebook_pages import write_pages
+
 project = "torch_gnnscale"
 release = torch_gnnscale.__version__
 html_theme = "furo"
 html_title = f"{project} {release}"
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 myst_heading_anchors = 3
 autodoc_default_options = {"members": True, "undoc-members": True, "show-inheritance": True}
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
+autodoc_preserve_defaults = False
 napoleon_include_init_with_doc = False
 napoleon_use_rtype = False
 python_maximum_signature_line_length = 100
@@ -54,6 +62,14 @@ def check_that_all_is_documented(app, env) -> None:
             logging.getLogger(__name__).warning("%s: expected in docs/api, found on no page", name)
 
 
+def link_to_pages(app, name, source) -> None:
+    """Links to notebooks, which lead to their files in the repository, lead to their pages here."""
+    up = "../" * name.count("/")
+    source[0] = re.sub(r"\]\((?:\.\./)+notebooks/(\w+)\.ipynb\)", rf"]({up}notebooks/\1.md)", source[0])
+
+
 def setup(app) -> None:
     """Called by Sphinx."""
+    write_pages()
+    app.connect("source-read", link_to_pages)
     app.connect("env-check-consistency", check_that_all_is_documented)

@@ -58,9 +58,10 @@ def test_the_blocks_of_a_page_are_a_program(page, tmp_path):
         assert float(accuracy[1]) > 0.85
 
 
-def test_the_program_of_the_readme_has_20_lines():
-    lines = [line for line in blocks_of("README.md")[0].splitlines() if line.strip()]
-    assert len(lines) == 20
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_of_the_manual_is_short(page):
+    """What was measured and tried is in docs/notes."""
+    assert len(page.read_text().split()) < 1500
 
 
 def test_every_argument_of_pygs_loaders_has_a_row():
