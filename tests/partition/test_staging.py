@@ -1,7 +1,9 @@
 """Copies of parts on a machine's own disk, and directories on network file systems."""
 
+import errno
 import os
 import shutil
+import stat
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -91,13 +93,45 @@ stage(sys.argv[1], sys.argv[2], [0, int(sys.argv[3])])
 """
 
 
+def test_a_link_in_place_of_the_lock_is_not_followed(parts, tmp_path):
+    """Whatever it leads to stays as it was."""
+    copy = stage(parts, tmp_path / "disk", [0])
+    lock = copy.with_suffix(".lock")
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o600
+    lock.write_text("kept")
+    assert stage(parts, tmp_path / "disk", [0]) == copy
+    assert lock.read_text() == "kept"
+    precious = tmp_path / "precious"
+    lock.rename(precious)
+    lock.symlink_to(precious)
+    expected = f"[Errno {errno.ELOOP}] expected a file of this package, found a link: '{lock}'"
+    with refuses(OSError, expected):
+        stage(parts, tmp_path / "disk", [0])
+    assert precious.read_text() == "kept"
+
+
+def test_a_folder_that_is_no_copy(parts, tmp_path):
+    """Whole, by its checksums, but of other parts."""
+    copy, data = stage(parts, tmp_path / "disk", [0]), make_data()
+    data.x += 1
+    write(data, tmp_path / "others", 3, method="random", graph_attrs=["x"])
+    shutil.rmtree(copy / "part-00000")
+    shutil.copytree(tmp_path / "others" / "part-00000", copy / "part-00000")
+    expected = f"{copy}/part-00000: expected a copy of {parts}/part-00000, found something else; remove it"
+    for verify in (True, False):
+        with refuses(ValueError, expected):
+            stage(parts, tmp_path / "disk", [0], verify)
+
+
 @pytest.mark.slow
 def test_two_runs_at_once(parts, tmp_path):
     """The second one waits for what both need, then copies its own part."""
     with ThreadPoolExecutor(2) as pool:
         given = [(str(parts), str(tmp_path / "disk"), str(part)) for part in (1, 2)]
         ended = list(pool.map(lambda arguments: run(SLOWLY, *arguments), given))
-    assert [(process.returncode, process.stderr) for process in ended] == [(0, "")] * 2
+    assert [process.returncode for process in ended] == [0, 0]
+    waited = f"{tmp_path / 'disk'}: another process copies the same parts there; waiting until it has ended"
+    assert sorted(waited in process.stderr for process in ended) == [False, True]
     copy = stage(parts, tmp_path / "disk", [0, 1, 2])
     names = {"attrs", "book", "complete", "graph", "ids", *(f"part-0000{part}" for part in range(3))}
     assert {folder.name for folder in copy.iterdir()} == names

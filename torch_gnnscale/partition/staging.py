@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .. import files
+from .._warn import warn
 from . import layout
 from .reading import open_parts
 
@@ -41,7 +43,7 @@ def stage(path: str | os.PathLike, to: str | os.PathLike, parts: Iterable[int], 
 
     The copy is ``to``/parts-FINGERPRINT. It has what all ranks need, and the given parts. Each of its folders appears
     when it is complete and its checksums were compared; folders that are there already are not copied again. If another
-    process is copying to the same place, this one waits until it has done so, or has ended.
+    process is copying to the same place, this one warns, and waits until it has done so, or has ended.
 
     Args:
         path: the directory of parts.
@@ -51,7 +53,7 @@ def stage(path: str | os.PathLike, to: str | os.PathLike, parts: Iterable[int], 
 
     Raises:
         OSError: there is too little space, or a file cannot be copied.
-        ValueError: ``to`` is ``path`` or lies below it.
+        ValueError: ``to`` is ``path`` or lies below it; what is there is no copy.
         FileNotFoundError, ValueError: as :func:`open_parts`.
     """
     with open_parts(path, verify=False) as opened:
@@ -63,6 +65,9 @@ def stage(path: str | os.PathLike, to: str | os.PathLike, parts: Iterable[int], 
     Path(to).mkdir(parents=True, exist_ok=True)
     with _alone(copy.with_suffix(".lock")):
         there = [name for name in names if (copy / name / files.MANIFEST).is_file()]
+        for name in there:
+            if files.checksum(copy / name) != files.checksum(source / name):
+                raise ValueError(f"{copy / name}: expected a copy of {source / name}, found something else; remove it")
         if verify:
             for name in there:
                 files.verify(copy / name)
@@ -80,7 +85,25 @@ def stage(path: str | os.PathLike, to: str | os.PathLike, parts: Iterable[int], 
 
 @contextmanager
 def _alone(file: Path) -> Iterator[None]:
-    """A context that one process of this machine at a time can be in for the same file, which is made and remains."""
-    with file.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the process, however that ends
+    """A context that one process of this machine at a time can be in for the same file, which is made and remains.
+
+    Others can foresee the file's name: what is there is not written to, and no link is followed.
+
+    Raises:
+        OSError: the file is a link, or of another user.
+    """
+    try:
+        lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(error.errno, "expected a file of this package, found a link", str(file)) from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            warn(f"{file.parent}: another process copies the same parts there; waiting until it has ended")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)  # the lock ends with the process, too, however that ends
