@@ -118,6 +118,8 @@ def test_a_plan_is_opened_and_reaches_the_trainer(task, monkeypatch, tmp_path):
 class Short:
     """A trainer that trains nothing."""
 
+    ranks_per_batch = 1
+
     def __init__(self, task, config, folder, checkpoint_every, ranks):
         self.model, self.history, self.resumed = torch.nn.Linear(2, 3), [1, 2], bool(config.epochs > 1)
 
@@ -157,6 +159,18 @@ def test_ranks_other_than_the_first_are_silent(monkeypatch, tmp_path, capsys):
     config = SimpleNamespace(epochs=2, fanouts=[3, 2], batch_size=64)
     cli_train._run(argparse.Namespace(checkpoint_every=7, resume=True), Short, "the task", config, tmp_path, ranks)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ((1, 1), "batches of 256"), ((4, 1), "4 ranks x 256 = 1024 seeds per step (one process: 256)"),
+        ((4, 4), "256 seeds per step, shared by 4 ranks"),
+        ((8, 4), "2 x 256 = 512 seeds per step, each batch shared by 4 of 8 ranks (one process: 256)"),
+    ],
+)  # fmt: skip
+def test_the_seeds_of_a_step_are_those_of_all_ranks(ranks, said):
+    assert cli_train._per_step(256, *ranks) == said
 
 
 def test_a_file_that_is_no_checkpoint_is_not_gone_on_from(task, monkeypatch, tmp_path, capsys):

@@ -112,7 +112,7 @@ def test_torchrun(parts, tmp_path):
     assert done.returncode == 0, done.stderr
     printed = done.stdout
     assert printed.count("GraphSAGE, ") == printed.count("test accuracy ") == printed.count("plot in ") == 1
-    assert "batches of 64, 2 ranks\n" in printed
+    assert "2 ranks x 64 = 128 seeds per step (one process: 64)\n" in printed
     assert printed.count("epoch   2  loss ") == 1
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert len(torch.load(tmp_path / "checkpoint.pt", weights_only=True)["ranks"]) == 2

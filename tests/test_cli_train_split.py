@@ -95,7 +95,7 @@ def test_two_ranks_train_what_one_process_does(task, plan, alone, tmp_path, orde
         return "".join(rank.stdout for rank in ranks), summary(folder)
 
     printed, both = run("two")
-    assert "batches of 512, 2 ranks\n" in printed
+    assert "512 seeds per step, shared by 2 ranks\n" in printed
     assert printed.count("test accuracy ") == 1
     check_alike(both, alone(*order))
     run("stopped", "--epochs", "1")

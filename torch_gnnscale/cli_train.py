@@ -183,10 +183,9 @@ def _run(
     ranks.first(lambda: folder.mkdir(parents=True, exist_ok=True))
     model = trainer.model
     parameters = sum(p.numel() for p in model.parameters())
-    many = f", {ranks.world} ranks" if ranks.world > 1 else ""
     say(
-        f"{type(model).__name__}, {parameters:,} parameters; fanouts {config.fanouts}, batches of {config.batch_size}"
-        f"{many}"
+        f"{type(model).__name__}, {parameters:,} parameters; fanouts {config.fanouts}, "
+        f"{_per_step(config.batch_size, ranks.world, trainer.ranks_per_batch)}"
     )
     summary = trainer.run()
     say(f"checkpoint and summary in {folder}")
@@ -197,6 +196,17 @@ def _run(
     else:
         plot_run(summary, folder / "run.png")
         say(f"plot in {folder / 'run.png'}")
+
+
+def _per_step(size: int, world: int, shared: int) -> str:
+    """The seeds of a step of all ranks, beside those of one process: batches of ``size``, each shared by ``shared``
+    ranks."""
+    if world == 1:
+        return f"batches of {size}"
+    if shared == world:
+        return f"{size} seeds per step, shared by {world} ranks"
+    count, of = world // shared, f", each batch shared by {shared} of {world} ranks" if shared > 1 else ""
+    return f"{count}{' ranks' if shared == 1 else ''} x {size} = {count * size} seeds per step{of} (one process: {size})"
 
 
 def _resume(trainer: Trainer, folder: Path, say: Callable[[str], None]) -> None:

@@ -46,6 +46,11 @@ class SplitNodeTrainer(NodeTrainer):
         self.plan, self.order = plan, order
         super().__init__(task, config, *options, **others)
 
+    @property
+    def ranks_per_batch(self) -> int:
+        """See :attr:`Trainer.ranks_per_batch`: one for each part, or one alone."""
+        return min(self.plan.parts, self.ranks.world)
+
     def called_module(self) -> nn.Module:
         """The model, split, and weighed if batches have weights."""
         return SeedScores(self.model, self.config.method != NEIGHBOR, split.parallelize)

@@ -151,6 +151,11 @@ class Trainer(ABC):
         evaluation mode."""
 
     @property
+    def ranks_per_batch(self) -> int:
+        """How many ranks compute one batch together."""
+        return 1
+
+    @property
     def device(self) -> torch.device:
         """The device of the model, on which this package's loaders make their batches."""
         return torch.device("cpu")
