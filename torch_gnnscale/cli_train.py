@@ -27,6 +27,7 @@ from .tasks import TASKS
 from .tasks.nodes import MODELS
 from .tasks.split_nodes import SplitNodeTrainer, SplitRanks
 from .training import Config, RankGroup, Trainer, plot_run
+from .training.checkpoint import keep_backup
 from .training.rank_group import launched, launched_ranks
 
 _OF_PARTS = ("stage", "buffer", "policy")
@@ -180,6 +181,8 @@ def _run(
         trainer = trainer_type(task, config, folder, checkpoint_every=args.checkpoint_every, ranks=ranks)
     if args.resume:
         _resume(trainer, folder, say)
+    elif (backup := ranks.first(lambda: keep_backup(folder))) is not None:
+        say(f"the checkpoint of the run before is kept as {backup} (to go on with it: --resume)")
     ranks.first(lambda: folder.mkdir(parents=True, exist_ok=True))
     model = trainer.model
     parameters = sum(p.numel() for p in model.parameters())
@@ -206,7 +209,9 @@ def _per_step(size: int, world: int, shared: int) -> str:
     if shared == world:
         return f"{size} seeds per step, shared by {world} ranks"
     count, of = world // shared, f", each batch shared by {shared} of {world} ranks" if shared > 1 else ""
-    return f"{count}{' ranks' if shared == 1 else ''} x {size} = {count * size} seeds per step{of} (one process: {size})"
+    return (
+        f"{count}{' ranks' if shared == 1 else ''} x {size} = {count * size} seeds per step{of} (one process: {size})"
+    )
 
 
 def _resume(trainer: Trainer, folder: Path, say: Callable[[str], None]) -> None:

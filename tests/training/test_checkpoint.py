@@ -1,6 +1,8 @@
 """The file that a run is resumed from, and what a resumed run knows of the epoch in which it was stopped."""
 
+import errno
 import io
+import os
 import time
 from contextlib import contextmanager
 
@@ -115,12 +117,29 @@ def test_a_write_that_fails_leaves_the_checkpoint_before_it(tmp_path, monkeypatc
 
     def save(state, stream):
         stream.write(b"the beginning")
-        raise OSError("the disk is full")
+        raise OSError(errno.ENOSPC, "the disk is full")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(checkpoint.torch, "save", save)
-        with pytest.raises(OSError, match="the disk is full"):
-            checkpoint.write(tmp_path, {"run": {}, "step": 2})
+    class Full:
+        def write(self, data):
+            raise OSError(errno.ENOSPC, "the disk is full")
+
+    plain = torch.save
+
+    def save_to_full_disk(state, stream):
+        plain(state, Full())
+
+    def interrupted(state, stream):
+        stream.write(b"the beginning")
+        raise KeyboardInterrupt
+
+    full = pytest.raises(OSError, match=f"the disk is full: '{tmp_path}/{CHECKPOINT}'$")
+    stopped = pytest.raises(KeyboardInterrupt)
+    for fault, raised in ((save, full), (save_to_full_disk, full), (interrupted, stopped)):
+        with monkeypatch.context() as patched:
+            patched.setattr(checkpoint.torch, "save", fault)
+            with raised:
+                checkpoint.write(tmp_path, {"run": {}, "step": 2})
+        assert [file.name for file in tmp_path.iterdir()] == [CHECKPOINT], "what was begun is removed"
     assert checkpoint.read(tmp_path, {}) == {"run": {}, "step": 1}
     checkpoint.write(tmp_path, {"run": {}, "step": 3})
     assert checkpoint.read(tmp_path, {}) == {"run": {}, "step": 3}
@@ -197,3 +216,46 @@ def test_the_time_in_which_an_epoch_ends_is_nobody_s(task, monkeypatch):
 
     trainer.progress = progress
     assert trainer.train_epoch()["seconds"] == len(trainer.train_loader)
+
+
+def test_a_flipped_bit_is_found_or_means_nothing(tmp_path):
+    torch.manual_seed(0)
+    state = {"run": {"lr": 0.1}, "model": torch.nn.Linear(3, 2).state_dict(), "best": 0.5, "loader": {"epoch": 1}}
+    checkpoint.write(tmp_path, state)
+    file = tmp_path / CHECKPOINT
+    whole, errors = file.read_bytes(), []
+    for bit in range(3, 8 * len(whole), 401):  # in every byte's turn another bit
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(flipped)
+        try:
+            found = checkpoint.read(tmp_path, {"lr": 0.1})
+        except ValueError as error:
+            errors.append(str(error))
+            continue
+        assert found is not None
+        model = found.pop("model")
+        assert found == {name: value for name, value in state.items() if name != "model"}
+        assert all(torch.equal(model[name], value) for name, value in state["model"].items())
+    assert len(errors) > 15
+    assert all(
+        error.startswith(f"{file}: expected a checkpoint, found another or a damaged file (") for error in errors
+    )
+    for cut in (0, 1, len(whole) // 2, len(whole) - 1):
+        file.write_bytes(whole[:cut])
+        with pytest.raises(ValueError, match=rf"^{file}: expected a checkpoint, found another or a damaged file \("):
+            checkpoint.read(tmp_path, {"lr": 0.1})
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_one_backup_is_kept(tmp_path, monkeypatch, links):
+    if not links:
+        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(PermissionError(1, "Operation not permitted")))
+    assert checkpoint.keep_backup(tmp_path) is None
+    for step in range(3):
+        checkpoint.write(tmp_path, {"run": {}, "step": step})
+        assert checkpoint.keep_backup(tmp_path) == tmp_path / checkpoint.BACKUP
+        assert checkpoint.read(tmp_path, {}) == {"run": {}, "step": step}
+        checkpoint.write(tmp_path, {"run": {}, "step": -1})
+        assert torch.load(tmp_path / checkpoint.BACKUP, weights_only=True) == {"run": {}, "step": step}
+    assert {file.name for file in tmp_path.iterdir()} == {CHECKPOINT, checkpoint.BACKUP}

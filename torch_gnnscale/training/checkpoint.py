@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-import pickle
+import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
 CHECKPOINT = "checkpoint.pt"
+BACKUP = "checkpoint.before.pt"
+"""The checkpoint of the run before the one that :data:`CHECKPOINT` is of."""
 FORMAT = 2
 """Version of what is in the file."""
 MAY_DIFFER = ("epochs", "device")
@@ -21,19 +24,56 @@ def write(folder: Path, state: dict[str, Any]) -> None:
 
     The file replaces the previous checkpoint only when it is on the disk: a process that is killed at any moment leaves
     one of the two, complete.
+
+    Raises:
+        OSError: names the file that cannot be written; the previous checkpoint is as it was.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f"{CHECKPOINT}.partial"
-    with partial.open("wb") as stream:
-        torch.save(state, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(folder / CHECKPOINT)
+    file, partial = folder / CHECKPOINT, folder / f"{CHECKPOINT}.partial"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with partial.open("wb") as stream:
+                torch.save(state, stream)
+                stream.flush()
+                os.fsync(stream.fileno())
+            partial.replace(file)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+    except (OSError, RuntimeError) as error:
+        # torch.save raises a RuntimeError of its own while it handles the OSError of the file.
+        reason = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(reason, OSError):
+            raise
+        raise OSError(reason.errno, reason.strerror, str(file)) from error
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def keep_backup(folder: Path) -> Path | None:
+    """Keeps the checkpoint in ``folder``, if there is one, under the name :data:`BACKUP`, too, which a new run does not
+    overwrite; returns that path. There is one backup: it takes the place of an earlier one.
+
+    Raises:
+        OSError: names the file that cannot be written.
+    """
+    file, backup = folder / CHECKPOINT, folder / BACKUP
+    if not file.exists():
+        return None
+    partial = folder / f"{BACKUP}.partial"
+    try:
+        partial.unlink(missing_ok=True)
+        try:
+            os.link(file, partial)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(file, partial)
+        partial.replace(backup)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(backup)) from error
+    return backup
 
 
 def state_of_rank(saved: list[dict[str, Any]], rank: int, world: int) -> dict[str, Any]:
@@ -71,8 +111,11 @@ def read(folder: Path, run: dict[str, Any]) -> dict[str, Any] | None:
     if not file.exists():
         return None
     try:
+        with zipfile.ZipFile(file) as members:  # torch.load compares no checksums
+            if (damaged := members.testzip()) is not None:
+                raise ValueError(f"the checksum of its member {damaged} differs")
         state = torch.load(file, weights_only=True, map_location="cpu")
-    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
+    except Exception as error:  # any type: damaged bytes may mean anything to zipfile and pickle
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{file}: expected a checkpoint, found another or a damaged file ({reason})") from None
     before = state.get("run") if isinstance(state, dict) else None
