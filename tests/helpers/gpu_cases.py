@@ -111,7 +111,7 @@ def random_drawing(generator: torch.Generator) -> ops.LayerDrawing:
     return ops.LayerDrawing(
         method,
         choice(generator, SCHEMES_OF[method]),
-        choice(generator, SCORES),
+        choice(generator, SCORES if may_keep else SCORES[:1]),
         choice(generator, AGGREGATIONS),
         choice(generator, WEIGHTS),
         keep_known=may_keep and flag,

@@ -3,6 +3,7 @@
 import inspect
 import pickle
 import re
+import warnings
 
 import pytest
 import torch
@@ -104,6 +105,22 @@ def test_labels(edge_type):
     for batch in loader_of(data, edge_type, edge_label=label):
         link = parts(batch, edge_type)[0]
         assert torch.equal(link.edge_label, label[link.input_id])
+
+
+def test_labels_that_look_like_negatives_are_warned_of():
+    data = homogeneous()
+    links, binary = data.edge_index[:, :3], {"neg_sampling": "binary"}
+    message = (
+        "edge_label: links of label 0 look like negatives, which have label 0: 1 is not added to the labels, as in "
+        "PyG, because the smallest is -1; pass labels of at least 0"
+    )
+    for negatives in (binary, {"neg_sampling_ratio": 1.0}):
+        with pytest.warns(UserWarning, match=f"^{re.escape(message)}$"):
+            loader_of(data, None, edge_label_index=links, edge_label=torch.tensor([-1, 0, 1]), **negatives)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for label, negatives in (([-1, 1, 2], binary), ([0, 1, 2], binary), ([-1, 0, 1], {})):
+            loader_of(data, None, edge_label_index=links, edge_label=torch.tensor(label), **negatives)
 
 
 @pytest.mark.parametrize("negatives", [None, "binary"])

@@ -344,6 +344,9 @@ def test_options_beside_a_sampler_of_the_users(data):
         ({"edge_layout": "csr"}, ValueError, "edge_layout: expected one of"),
         ({"temporal_strategy": "first"}, ValueError, "temporal_strategy: expected 'uniform' or 'last', found 'first'"),
         ({"subgraph_type": "all"}, ValueError, "all"),
+        ({"data": [Data(num_nodes=2), Data(num_nodes=2)]}, TypeError, "data: expected one graph, or a (FeatureStore, "
+         "GraphStore) pair, found a list of two graphs; make one graph of them "
+         "(torch_geometric.data.Batch.from_data_list), or a loader for each"),
         ({"data": 3}, TypeError, "data: expected a Data, a HeteroData or a (FeatureStore, GraphStore) pair, found int"),
         ({"data": Data(x=torch.zeros(3, 1), edge_index=edges_of(9, 9) + 3)}, IndexError, "out of range"),
         ({"nonsense": 3}, TypeError, "nonsense"),

@@ -23,9 +23,10 @@ from torch_gnnscale import (
     ops,
     reference,
 )
+from torch_gnnscale.nn import weigh
 from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, METHODS, SCHEMES, SCORES, WEIGHTS
 from torch_gnnscale.random import Purpose, batch_key
-from torch_gnnscale.sampler import WeightedLayer
+from torch_gnnscale.sampler import KeyedSampler, WeightedLayer
 from torch_gnnscale.sampler.layer_executor import GPULayers, LayerOptions
 from torch_gnnscale.topology import CSC
 from torch_gnnscale.topology.reorder import Order
@@ -290,6 +291,27 @@ def test_no_name_of_a_loaders_own_fields_is_one_of_the_weights(data):
 
 
 @pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("", ValueError, "weight_name: expected the name of a field, found ''"),
+        (None, TypeError, "weight_name: expected a str, found NoneType"),
+        (3, TypeError, "weight_name: expected a str, found int"),
+    ],
+)
+def test_names_of_weights_that_are_none(name, error, message):
+    class Named(KeyedSampler):
+        weight_name = name
+
+    message = f"^{re.escape(message)}$"
+    with pytest.raises(error, match=message):
+        LayerSampler(make_data(), HOPS, weight_name=name)
+    with pytest.raises(error, match=message):
+        NeighborLoader(make_data(), HOPS, neighbor_sampler=Named())
+    with pytest.raises(error, match=message):
+        weigh(torch.nn.Linear(1, 1), weight_name=name)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"method": "sage"}, "method: expected one of ('neighbor', 'ladies', 'fastgcn', 'labor'), found 'sage'"),
@@ -323,6 +345,10 @@ def test_what_a_method_does_not_have(data, options, message):
         ({"num_nodes": [1] * 65}, "num_nodes: expected at most 64 hops, found 65"),
         ({"method": "labor", "keep_known": True},
          "keep_known=True: expected method='ladies' or 'fastgcn', found 'labor'"),
+        ({"method": "labor", "scores": "counts"},
+         "scores='counts': expected method='ladies' or 'fastgcn', found 'labor'"),
+        ({"layers": True, "weight_name": "share"},
+         "weight_name='share': expected layers=False, found True: layers have edge_weight"),
         ({"method": "fastgcn", "layer_dependency": True},
          "layer_dependency=True: expected method='labor', found 'fastgcn'"),
         ({"method": "labor", "batch_dependency": 0},

@@ -16,7 +16,7 @@ from .. import ops
 from .._warn import warn
 from ..memory import move_to_huge_pages
 from ..ops.arguments import check_int
-from ..sampler.keyed import KeyedSampler, Output
+from ..sampler.keyed import KeyedSampler, Output, check_weight_name
 from . import checks
 from .chunks import KeyedShuffle
 from .collate import Collator
@@ -76,6 +76,8 @@ class KeyedLoader(ResumableLoader):
         self._sampler = sampler = self._sharing.sampler
         share = self._sharing.share
         options_of(sampler)  # raises here, and not when a state is asked for
+        if isinstance(sampler, KeyedSampler):
+            check_weight_name(sampler.weight_name)
         kwargs = without_processes(data, sampler, kwargs, timed=split is not None)
         checks.check_features(data, sampler)
         checks.check_part(data, sampler, kwargs)

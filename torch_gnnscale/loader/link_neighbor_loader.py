@@ -17,12 +17,14 @@ from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampl
 from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.typing import EdgeType, InputEdges
 
+from .._warn import warn
 from ..ops.arguments import check_tensor
 from ..sampler.edge_types import end_types
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.keyed import KeyedSampler, Output
 from ..sampler.links import ExcludeSeedEdges, check_links, check_weights
 from ..sampler.methods import NEIGHBOR, make_sampler
+from ..sampler.sources import check_data
 from ..topology import CSC
 from ..topology.numbering import Numbering
 from . import checks
@@ -122,6 +124,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         uneven: Uneven = "pad",
         **kwargs: Any,
     ) -> None:
+        check_data(data)
         _pop_options_of_seeds(kwargs)
         edge_type, links = _links_of(data, edge_label_index)
         for name, value in (("edge_label", edge_label), ("edge_label_time", edge_label_time)):
@@ -167,6 +170,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
             if value is not None and value.shape[:1] != links.shape[1:]:
                 found = len(value) if value.dim() else "a number"
                 raise ValueError(f"{name}: expected one for each of {links.size(1)} links, found {found}")
+        _warn_of_labels(edge_label, NegativeSampling("binary") if neg_sampling_ratio else neg_sampling)
         no_labels = edge_label is not None and edge_label.numel() == 0  # PyG's constructor asks for their minimum
         super().__init__(
             data,
@@ -254,6 +258,18 @@ def label_links(loader: Any, batch: Data | HeteroData, out: Output) -> None:
             del store[name]
 
 
+def _warn_of_labels(edge_label: Tensor | None, neg_sampling: Any) -> None:
+    """Warns if links have the label that binary negatives get, 0: as in PyG, 1 is added to labels only if 0 is the
+    smallest of them."""
+    if edge_label is None or edge_label.numel() == 0 or neg_sampling is None:
+        return
+    if NegativeSampling.cast(neg_sampling).is_binary() and bool((edge_label < 0).any() & (edge_label == 0).any()):
+        warn(
+            f"edge_label: links of label 0 look like negatives, which have label 0: 1 is not added to the labels, as "
+            f"in PyG, because the smallest is {edge_label.min().item()}; pass labels of at least 0"
+        )
+
+
 def _pop_options_of_seeds(options: dict[str, Any]) -> None:
     """Removes arguments that only NeighborLoader has. Raises NotImplementedError unless they have the values by which
     nothing is asked for."""
@@ -281,8 +297,6 @@ def _links_of(data: Any, edge_label_index: Any) -> tuple[EdgeType | None, Tensor
         _check_type(edge_type, links, data.edge_types)
         if links is None:
             links = _stored_links(data[edge_type], [data[end].num_nodes for end in end_types(edge_type)])
-    elif not (isinstance(data, (tuple, list)) and len(data) == 2 and isinstance(data[1], PyGGraphStore)):
-        return edge_type, links  # the sampler refuses such data
     else:
         _check_type(edge_type, links, list(dict.fromkeys(attr.edge_type for attr in data[1].get_all_edge_attrs())))
     if links is None:

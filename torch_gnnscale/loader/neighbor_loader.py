@@ -23,6 +23,7 @@ from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.keyed import KeyedSampler, Output
 from ..sampler.methods import NEIGHBOR, make_sampler
 from ..sampler.requests import check_no_mask
+from ..sampler.sources import check_data
 from . import checks
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
@@ -149,6 +150,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         split: Split | None = None,
         **kwargs: Any,
     ) -> None:
+        check_data(data)
         if input_time is not None:
             check_tensor("input_time", input_time)
         options: dict[str, Any] = {

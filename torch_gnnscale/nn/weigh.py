@@ -11,6 +11,7 @@ import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
 from torch_geometric import EdgeIndex
 
+from ..sampler.keyed import check_weight_name
 from .messages import refuse_twice, refuse_unfit, weigh_messages
 from .shadow import Shadow
 from .wrapper import Wrapper
@@ -36,6 +37,7 @@ class Weighed(Wrapper):
     ) -> None:
         super().__init__(module)
         self.call = call
+        check_weight_name(weight_name)
         self.weight_name = weight_name
         if found := next((m for m in module.modules() if isinstance(m, Wrapper)), None):
             raise ValueError(

@@ -65,6 +65,8 @@ def check_drawing(drawing: LayerDrawing, layers: bool, include_dst: bool) -> Non
             of = f" of method={method!r}" if name == "scheme" else ""
             raise ValueError(f"{name}: expected one of {known}{of}, found {value!r}")
     check_weighing(drawing.aggregation, drawing.weights)
+    if drawing.scores != SCORES[0] and method == "labor":
+        raise ValueError(f"scores={drawing.scores!r}: expected method='ladies' or 'fastgcn', found 'labor'")
     if drawing.keep_known and method == "labor":
         raise ValueError("keep_known=True: expected method='ladies' or 'fastgcn', found 'labor'")
     if drawing.layer_dependency and method != "labor":

@@ -31,6 +31,16 @@ OWN_FIELDS = frozenset(
 """The fields that a loader itself puts into its batches: no names for a sampler's weights."""
 
 
+def check_weight_name(name: Any) -> None:
+    """Raises TypeError or ValueError unless ``name`` can be the field of a batch that holds weights."""
+    if not isinstance(name, str):
+        raise TypeError(f"weight_name: expected a str, found {type(name).__name__}")
+    if not name:
+        raise ValueError("weight_name: expected the name of a field, found ''")
+    if name in OWN_FIELDS:
+        raise ValueError(f"weight_name: expected another name than those of a loader's own fields, found {name!r}")
+
+
 class KeyedSampler(BaseSampler):
     """Base class of PyG samplers whose samples are a function of (inputs, key).
 

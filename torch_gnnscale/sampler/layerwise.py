@@ -21,7 +21,7 @@ from ..ops.arguments import as_ids, check_int, check_key, checked_device
 from ..ops.layer_drawing import SCHEMES_OF, check_drawing, check_num_nodes
 from ..random import Purpose, batch_key, draw_seed
 from ..topology.segmented import SegmentedCSC, check_graph_budgets
-from .keyed import OWN_FIELDS, Inputs
+from .keyed import Inputs, check_weight_name
 from .layer_executor import GPULayers, HostLayers, LayerExecutor, LayerOptions
 from .links import LinkSampling, StrictNegatives
 from .on_executor import OnExecutor
@@ -46,9 +46,9 @@ class LayerSampler(PyGAttributes, OnExecutor):
             ``labor``: neighbors of each node, where a source has the same random number for all destinations.
         scheme: how nodes are drawn by their scores: ``priority`` (default), ``poisson``, ``replace`` or ``successive``;
             with LABOR ``sequential`` (default) or ``poisson``.
-        scores: of a node, from its edges into the frontier (FastGCN: from all of its edges). ``squares``: the sum of
-            1 / d^2, d being the degree of an edge's destination (Zou et al. 2019); ``counts``: the squared number of
-            these edges (FastGCN: their number).
+        scores: of a node, from its edges into the frontier (FastGCN: from all of its edges); not with LABOR.
+            ``squares``: the sum of 1 / d^2, d being the degree of an edge's destination (Zou et al. 2019); ``counts``:
+            the squared number of these edges (FastGCN: their number).
         aggregation: which aggregation over all neighbors the weighted sum over sampled edges estimates: ``mean``,
             ``sum``, or ``gcn``: the sum of x_j / sqrt(d_i d_j). Degrees are those of the stored graph; self loops are
             not added.
@@ -66,6 +66,7 @@ class LayerSampler(PyGAttributes, OnExecutor):
         is_sorted: edges are sorted by destination, so that an edge's id is its position.
         strict_negatives: as in :class:`torch_gnnscale.NeighborSampler`.
         weight_name: the name of the batches' field with the weights; not one that loaders themselves give to a field.
+            Not with ``layers``.
         device, graph_on_gpu, graph_on_peers: as in :class:`torch_gnnscale.NeighborSampler`.
 
     Raises:
@@ -110,10 +111,9 @@ class LayerSampler(PyGAttributes, OnExecutor):
         if batch_dependency > 1 and method != "labor":
             raise ValueError(f"batch_dependency={batch_dependency}: expected method='labor', found {method!r}")
         self.layers, self.include_dst = layers, include_dst
-        if weight_name in OWN_FIELDS:
-            raise ValueError(
-                f"weight_name: expected another name than those of a loader's own fields, found {weight_name!r}"
-            )
+        check_weight_name(weight_name)
+        if layers and weight_name != type(self).weight_name:
+            raise ValueError(f"weight_name={weight_name!r}: expected layers=False, found True: layers have edge_weight")
         self.weight_name = weight_name
         options = LayerOptions(self.num_nodes_of_hops, self.drawing, layers, include_dst)
         self.executor: LayerExecutor

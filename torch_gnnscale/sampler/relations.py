@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.data import FeatureStore as PyGFeatureStore
-from torch_geometric.data import GraphStore as PyGGraphStore
 from torch_geometric.sampler.base import DataType
 from torch_geometric.typing import EdgeType, NodeType
 
@@ -16,7 +14,7 @@ from .. import ops
 from ..topology import CSC
 from .edge_types import end_types
 from .graph import Relation, SampledGraph
-from .sources import DataSource, Source, StoreSource, of_type
+from .sources import DataSource, Source, StoreSource, check_data, of_type
 from .times import check_exact, check_times, ordered
 
 
@@ -31,19 +29,9 @@ def sampled_graph(
             of another length or type, NaN, or, for weights, infinite or negative; integer times above 2^53 in size
             beside times of another type that are floats.
     """
-    if isinstance(data, (Data, HeteroData)):
-        source: Source = DataSource(data, is_sorted)
-    elif (
-        isinstance(data, (tuple, list))
-        and len(data) == 2
-        and isinstance(data[0], PyGFeatureStore)
-        and isinstance(data[1], PyGGraphStore)
-    ):
-        source = StoreSource(*data)
-    else:
-        raise TypeError(
-            f"data: expected a Data, a HeteroData or a (FeatureStore, GraphStore) pair, found {type(data).__name__}"
-        )
+    check_data(data)
+    alone = isinstance(data, (Data, HeteroData))
+    source: Source = DataSource(data, is_sorted) if alone else StoreSource(*data)
     cscs = source.edges()
     sizes = _sizes(source, cscs)
     node_time, edge_time = (None, None) if time_attr is None else _times(source, time_attr, sizes, cscs)

@@ -24,6 +24,26 @@ _PREFERRED = [EdgeLayout.CSC, EdgeLayout.COO, EdgeLayout.CSR]
 """The layout that is read if a store has several: the first of these, as in PyG."""
 
 
+def check_data(data: Any) -> None:
+    """Raises TypeError unless it is a Data, a HeteroData or a (FeatureStore, GraphStore) pair.
+
+    PyG's Data is both kinds of store, but a pair of two of them is refused: it is taken for two graphs.
+    """
+    if isinstance(data, (Data, HeteroData)):
+        return
+    pair = isinstance(data, (tuple, list)) and len(data) == 2
+    kinds = (Data, HeteroData)
+    if pair and data[0] is not data[1] and all(isinstance(store, kinds) for store in data):
+        raise TypeError(
+            f"data: expected one graph, or a (FeatureStore, GraphStore) pair, found a {type(data).__name__} of two "
+            f"graphs; make one graph of them (torch_geometric.data.Batch.from_data_list), or a loader for each"
+        )
+    if not (pair and isinstance(data[0], PyGFeatureStore) and isinstance(data[1], PyGGraphStore)):
+        raise TypeError(
+            f"data: expected a Data, a HeteroData or a (FeatureStore, GraphStore) pair, found {type(data).__name__}"
+        )
+
+
 class Source(ABC):
     """Edges and attributes by type. The only type of a homogeneous graph is None."""
 
