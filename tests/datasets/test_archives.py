@@ -1,6 +1,7 @@
 """Tasks from .npz archives, and what is wrong with some."""
 
 import re
+import zipfile
 
 import numpy as np
 import pytest
@@ -12,20 +13,64 @@ from torch_gnnscale.datasets import archives
 from torch_gnnscale.tasks import TASKS
 
 
+def archive(folder, **arrays):
+    """An archive of these arrays, opened."""
+    np.savez(folder / "archive.npz", **arrays)
+    return archives.Arrays(folder / "archive.npz", "expected some")
+
+
 @pytest.mark.parametrize(
     ("values", "dtype"), [([0, 255], torch.uint8), ([1, 256], torch.float32), ([-1, 2], torch.float32)]
 )
-def test_sparse_features_take_a_byte_where_that_holds_them(values, dtype):
-    arrays = {"x_indptr": np.array([0, 1, 2]), "x_indices": np.array([1, 0]), "x_dim": 2, "x_data": np.array(values)}
-    x = archives.features(arrays)
+def test_sparse_features_take_a_byte_where_that_holds_them(tmp_path, values, dtype):
+    x = archive(tmp_path, x_indptr=[0, 1, 2], x_indices=[1, 0], x_dim=2, x_data=values).features()
     assert (x.dtype, x.tolist()) == (dtype, [[0, values[0]], [values[1], 0]])
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float32])
-def test_sparse_features_that_are_all_zero(dtype):
-    nothing = np.empty(0, dtype)
-    x = archives.features({"x_indptr": np.zeros(3, int), "x_indices": np.empty(0, int), "x_dim": 2, "x_data": nothing})
+def test_sparse_features_that_are_all_zero(tmp_path, dtype):
+    nothing, none = np.empty(0, int), np.empty(0, dtype)
+    x = archive(tmp_path, x_indptr=np.zeros(3, int), x_indices=nothing, x_dim=2, x_data=none).features()
     assert x.tolist() == [[0, 0], [0, 0]]
+
+
+_SPARSE = {"x_indptr": [0, 1, 2], "x_indices": [1, 0], "x_dim": 2, "x_data": [3, 4]}
+
+
+# The array that is changed, its value, and what the error says after the file's name.
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("x_indices", [1, -1], "x_indices: expected numbers in [0, 2), found -1"),
+        ("x_indices", [1, 2], "x_indices: expected numbers in [0, 2), found 2"),
+        ("x_indices", [1], "x_indices: expected 2 columns, found shape (1,)"),
+        ("x_indptr", [0, 2, 1], "x_indptr: expected numbers that rise from 0, found others"),
+        ("x_indptr", [], "x_indptr: expected numbers that rise from 0, found others"),
+        ("x_dim", 1 << 45, "x_dim: expected features that "),
+        ("x_dim", -1, "x_dim: expected one integer of at least 0, found -1"),
+        ("x_dim", [2, 2], "x_dim: expected one integer of at least 0, found shape (2,)"),
+        ("x_data", [3], "x_data: expected 2 values, found int64 of shape (1,)"),
+        ("x_data", ["3", "4"], "x_data: expected 2 values, found <U1 of shape (2,)"),
+    ],
+)
+def test_sparse_features_that_are_none(tmp_path, name, value, message):
+    with pytest.raises(ValueError, match="^" + re.escape(f"{tmp_path}/archive.npz, {message}")):
+        archive(tmp_path, **{**_SPARSE, name: value}).features()
+
+
+def test_members_that_nobody_asks_for_are_not_read(tmp_path):
+    """An archive with a damaged member beside those of a task."""
+    np.savez(tmp_path / "some.npz", **_NODES, zz=np.full(99, 7))
+    with zipfile.ZipFile(tmp_path / "some.npz") as whole:
+        begin = whole.getinfo("zz.npy").header_offset + 200
+    content = bytearray((tmp_path / "some.npz").read_bytes())
+    content[begin] ^= 1
+    (tmp_path / "some.npz").write_bytes(content)
+    assert datasets.load("some", tmp_path).num_nodes == 1
+    file = tmp_path / "some.npz"
+    expected = f"{file}: expected arrays of numbers (.npy or .npz), found something else or a damaged file"
+    with refuses(ValueError, expected):
+        archives.Arrays(file, "expected some")["zz"]
 
 
 _LINKS = {"num_users": 2, "num_items": 2, "train_edge_index": [[0], [1]], "test_edge_index": [[1], [0]]}
@@ -58,6 +103,37 @@ def test_arrays_that_an_archive_lacks_are_named(load, arrays, expected, lacking,
         np.savez(tmp_path / "archive.npz", **{key: array for key, array in arrays.items() if key != name})
         with pytest.raises(ValueError, match=f"{re.escape(expected)}, found no {name}$"):
             load("archive", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("load", "arrays", "name", "value", "message"),
+    [
+        (datasets.load, _NODES, "edge_index", [[0], [1]], "expected numbers in [0, 1), found 1"),
+        (datasets.load, _NODES, "edge_index", [[0], [-1]], "expected numbers in [0, 1), found -1"),
+        (datasets.load, _NODES, "edge_index", [0, 0], "expected sources and destinations, shape (2, edges), found sha"),
+        (datasets.load, _NODES, "y", ["a"], "expected integers, found <U1 of shape (1,)"),
+        (datasets.load, _NODES, "y", [0.5], "expected integers, found float64 of shape (1,)"),
+        (datasets.load, _NODES, "y", [0, 1], "expected a class of each of 1 nodes, found shape (2,)"),
+        (datasets.load, _NODES, "val_mask", [1], "expected a mask of 1 nodes, found int64 of shape (1,)"),
+        (datasets.load, _NODES, "x", [["a"]], "expected features, shape (nodes, features), found <U1 of shape (1, 1)"),
+        (datasets.load_links, _LINKS, "test_edge_index", [[2], [0]], "expected numbers in [0, 2), found 2"),
+        (datasets.load_links, _LINKS, "num_items", -1, "expected one integer of at least 0, found -1"),
+        (datasets.load_links, _SPLITS, "edge_split__u__likes__i", [3], "expected numbers in [0, 3), found 3"),
+        (datasets.load_links, _SPLITS, "edge_split__u__likes__i", [0, 0], "expected the splits of 1 edges, found sha"),
+        (datasets.load_links, _SPLITS, "num_nodes__i", 1, "expected nodes in [0, 1), found 1"),
+        (datasets.load_events, _EVENTS, "edge_index", [[0], [0]], "expected destinations of at least 1, after all u"),
+        (datasets.load_events, _EVENTS, "edge_time", [5, 6], "expected times of 1 edges, found shape (2,)"),
+        (datasets.load_types, _TYPES, "target", "b", "expected one of ['a'], found 'b'"),
+        (datasets.load_types, _TYPES, "num_nodes__a", 2, "expected 1, the number of rows of features, found 2"),
+        (datasets.load_types, _TYPES, "y__a", [0, 0], "expected a class of each of 1 nodes, found shape (2,)"),
+    ],
+)
+def test_arrays_of_an_archive_that_are_none(load, arrays, name, value, message, tmp_path):
+    """The file and the array are named, and no id is taken for the last but so many."""
+    np.savez(tmp_path / "archive.npz", **{**arrays, name: value})
+    wrong = "edge_index__u__likes__i" if name == "num_nodes__i" else name
+    with pytest.raises(ValueError, match="^" + re.escape(f"{tmp_path}/archive.npz, {wrong}: {message}")):
+        load("archive", tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["nodes", "links"])

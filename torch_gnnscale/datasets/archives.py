@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -12,21 +14,132 @@ import torch
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
+from .. import machine
 
-class Arrays(dict[str, np.ndarray]):
-    """The arrays of an archive by name; one that is missing is a ValueError that names it.
+_LARGEST = 1 << 62
+
+
+class Arrays(Mapping[str, np.ndarray]):
+    """The arrays of an archive by name. Each is read when it is asked for.
+
+    All methods raise ValueError, which names the archive, for an array that is missing, or of another shape, type or
+    range than they expect.
 
     Args:
-        arrays: by name.
-        expected: the beginning of that error's message, which says what was expected of which archive.
+        file: the archive.
+        expected: the beginning of the message about an array that is missing: what was expected of which archive.
     """
 
-    def __init__(self, arrays: Mapping[str, np.ndarray], expected: str) -> None:
-        super().__init__(arrays)
-        self._expected = expected
+    def __init__(self, file: Path, expected: str) -> None:
+        self.file, self._expected = file, expected
+        with _reading(file) as found:
+            if isinstance(found, np.ndarray):
+                raise ValueError(f"{file}: expected an archive of arrays (.npz), found a single array")
+            self._names = list(found.files)
 
-    def __missing__(self, key: str) -> np.ndarray:
-        raise ValueError(f"{self._expected}, found no {key}")
+    def need(self, *keys: str) -> None:
+        """Raises ValueError for the first of these arrays that is missing."""
+        for key in keys:
+            if key not in self._names:
+                raise ValueError(f"{self._expected}, found no {key}")
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        self.need(key)
+        with _reading(self.file) as found:
+            return found[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The array, or ``default`` if there is none of this name."""
+        return self[key] if key in self._names else default
+
+    def number(self, key: str) -> int:
+        """An integer of at least 0."""
+        array = self[key]
+        if array.size != 1 or array.dtype.kind not in "iu" or not 0 <= int(array.reshape(-1)[0]) < _LARGEST:
+            found = array.reshape(-1)[0] if array.size == 1 else f"shape {array.shape}"
+            raise self.wrong(key, "one integer of at least 0", found)
+        return int(array.reshape(-1)[0])
+
+    def integers(self, key: str, least: int = -_LARGEST, below: int = _LARGEST) -> Tensor:
+        """Integers in [least, below), of any shape: int64."""
+        array = self[key]
+        kind = array.dtype.kind
+        if kind not in "biuf" or (kind == "f" and not (np.isfinite(array).all() and (array == np.rint(array)).all())):
+            raise self.wrong(key, "integers", f"{array.dtype} of shape {array.shape}")
+        if array.size and not (least <= array.min() and array.max() < below):
+            found = array.min() if array.min() < least else array.max()
+            raise self.wrong(key, f"numbers in [{least}, {below})", found)
+        return torch.from_numpy(array.astype(np.int64))
+
+    def edges(self, key: str, num_src: int = _LARGEST, num_dst: int = _LARGEST) -> Tensor:
+        """Sources in [0, num_src) and destinations in [0, num_dst): int64, shape [2, E]."""
+        edges = self.integers(key, 0, max(num_src, num_dst))
+        if edges.dim() != 2 or len(edges) != 2:
+            raise self.wrong(key, "sources and destinations, shape (2, edges)", f"shape {tuple(edges.shape)}")
+        for end, count in zip(edges, (num_src, num_dst), strict=True):
+            if len(end) and int(end.max()) >= count:
+                raise self.wrong(key, f"nodes in [0, {count})", int(end.max()))
+        return edges
+
+    def mask(self, key: str, count: int) -> Tensor:
+        """A mask of ``count`` nodes: bool, shape [count], or [count, S] for S data splits."""
+        mask = self[key]
+        if mask.dtype != np.bool_ or mask.ndim not in (1, 2) or len(mask) != count:
+            raise self.wrong(key, f"a mask of {count} nodes", f"{mask.dtype} of shape {mask.shape}")
+        return torch.from_numpy(mask)
+
+    def split_of(self, key: str, count: int) -> Tensor:
+        """The data split of ``count`` edges: 0 for training, 1 for validation, 2 for testing: int64, shape [count]."""
+        number = self.integers(key, 0, 3)
+        if number.shape != (count,):
+            raise self.wrong(key, f"the splits of {count} edges", f"shape {tuple(number.shape)}")
+        return number
+
+    def features(self, suffix: str = "") -> Tensor | None:
+        """Features of nodes, shape [N, F]; None if there are none.
+
+        They are stored as ``x``, or in CSR form as ``x_indptr``, ``x_indices``, ``x_dim`` and optionally ``x_data``
+        (the values; by default all are 1). Features from ``x`` are float32; from CSR, uint8 if all values are integers
+        in 0..255, else float32. ``suffix`` is appended to the names of arrays: ``__TYPE`` for a node type.
+        """
+        names = {name: f"{name}{suffix}" for name in ("x", "x_indptr", "x_indices", "x_dim", "x_data")}
+        if names["x"] in self:
+            rows = self[names["x"]]
+            if rows.dtype.kind not in "biuf" or rows.ndim < 1:
+                raise self.wrong(names["x"], "features, shape (nodes, features)", f"{rows.dtype} of shape {rows.shape}")
+            return torch.from_numpy(rows.astype(np.float32))
+        if names["x_indptr"] not in self:
+            return None
+        width = self.number(names["x_dim"])
+        pointer, column = self.integers(names["x_indptr"], 0), self.integers(names["x_indices"], 0, width)
+        degree, count = pointer.diff(), len(pointer) - 1
+        if pointer.dim() != 1 or count < 0 or int(pointer[0]) != 0 or bool((degree < 0).any()):
+            raise self.wrong(names["x_indptr"], "numbers that rise from 0", "others")
+        if column.shape != (int(pointer[-1]),):
+            raise self.wrong(names["x_indices"], f"{int(pointer[-1])} columns", f"shape {tuple(column.shape)}")
+        data = self.get(names["x_data"], np.uint8(1))
+        if data.dtype.kind not in "biuf" or data.shape not in ((), tuple(column.shape)):
+            raise self.wrong(names["x_data"], f"{len(column)} values", f"{data.dtype} of shape {data.shape}")
+        small = data.dtype.kind in "iu" and data.size > 0 and data.min() >= 0 and data.max() <= 255
+        needed, there = count * width * (1 if small else 4), machine.available_memory()
+        if needed > there:
+            raise self.wrong(names["x_dim"], f"features that {there} bytes of memory hold", f"{count} rows of {width}")
+        x = torch.zeros(count, width, dtype=torch.uint8 if small else torch.float32)
+        x.numpy()[np.repeat(np.arange(count), degree.numpy()), column.numpy()] = data
+        return x
+
+    def wrong(self, key: str, expected: str, found: Any) -> ValueError:
+        """The error about an array."""
+        return ValueError(f"{self.file}, {key}: expected {expected}, found {found}")
 
 
 def candidates(name: str, root: str | Path) -> list[Path]:
@@ -34,13 +147,30 @@ def candidates(name: str, root: str | Path) -> list[Path]:
     return [Path(root) / f"{name}.npz", Path(root) / name / f"{name}.npz"]
 
 
-def opened(file: Path, expected: str) -> Arrays:
-    """All arrays of an archive; ``expected`` as of :class:`Arrays`. ValueError, which names the file, if it is not
-    an archive."""
-    arrays = loaded(file)
-    if isinstance(arrays, np.ndarray):
-        raise ValueError(f"{file}: expected an archive of arrays (.npz), found a single array")
-    return Arrays(arrays, expected)
+@contextmanager
+def _reading(file: Path, mapped: bool = False) -> Iterator[Any]:
+    """What NumPy opens: an array, or an archive, whose members are read in the block. ValueError, which names the file,
+    if it is neither, or damaged."""
+    try:
+        found = np.load(file, mmap_mode="c" if mapped else None)
+    except _DAMAGE as error:
+        raise _damaged(file) from error
+    if isinstance(found, np.ndarray):
+        yield found
+        return
+    with found:
+        try:
+            yield found
+        except _DAMAGE as error:
+            raise _damaged(file) from error
+
+
+_DAMAGE = (ValueError, EOFError, BadZipFile, zlib.error, NotImplementedError, OverflowError, MemoryError)
+"""What reading a file that is damaged or foreign raises."""
+
+
+def _damaged(file: Path) -> ValueError:
+    return ValueError(f"{file}: expected arrays of numbers (.npy or .npz), found something else or a damaged file")
 
 
 def loaded(file: Path, mapped: bool = False) -> np.ndarray | dict[str, np.ndarray]:
@@ -48,20 +178,12 @@ def loaded(file: Path, mapped: bool = False) -> np.ndarray | dict[str, np.ndarra
 
     ``mapped``: the array of a .npy file is memory-mapped, copy-on-write.
     """
-    try:
-        found = np.load(file, mmap_mode="c" if mapped else None)
-        if isinstance(found, np.ndarray):
-            return found
-        with found:
-            return {key: found[key] for key in found.files}
-    except (ValueError, EOFError, BadZipFile, zlib.error) as error:
-        raise ValueError(
-            f"{file}: expected arrays of numbers (.npy or .npz), found something else or a damaged file"
-        ) from error
+    with _reading(file, mapped) as found:
+        return found if isinstance(found, np.ndarray) else {key: found[key] for key in found.files}
 
 
 def read(name: str, root: str | Path, needed: str) -> Arrays:
-    """All arrays of the archive ``NAME.npz`` or ``NAME/NAME.npz`` below ``root``.
+    """The archive ``NAME.npz`` or ``NAME/NAME.npz`` below ``root``.
 
     Raises:
         ValueError: there is no such archive: the message has ``needed`` (which says what was expected) and both paths;
@@ -74,50 +196,32 @@ def read(name: str, root: str | Path, needed: str) -> Arrays:
             f"dataset {name!r}: expected {needed}, found neither {files[0]} nor {files[1]} (--root, by default the "
             f"folder that the environment variable GNNSCALE_DATA names)"
         )
-    return opened(file, f"dataset {name!r}: expected {needed}")
+    return Arrays(file, f"dataset {name!r}: expected {needed}")
 
 
-def features(arrays: Mapping[str, np.ndarray], suffix: str = "") -> Tensor | None:
-    """Features of nodes, shape [N, F]; None if there are none.
-
-    They are stored as ``x``, or in CSR form as ``x_indptr``, ``x_indices``, ``x_dim`` and optionally ``x_data`` (the
-    values; by default all are 1). Features from ``x`` are float32; from CSR, uint8 if all values are integers in
-    0..255, else float32. ``suffix`` is appended to the names of arrays: ``__TYPE`` for a node type.
-    """
-    if f"x{suffix}" in arrays:
-        return torch.from_numpy(arrays[f"x{suffix}"].astype(np.float32))
-    if f"x_indptr{suffix}" not in arrays:
-        return None
-    degree = np.diff(arrays[f"x_indptr{suffix}"])
-    data = arrays.get(f"x_data{suffix}", np.uint8(1))
-    small = data.dtype.kind in "iu" and data.size > 0 and data.min() >= 0 and data.max() <= 255
-    x = torch.zeros(len(degree), int(arrays[f"x_dim{suffix}"]), dtype=torch.uint8 if small else torch.float32)
-    x.numpy()[np.repeat(np.arange(len(degree)), degree), arrays[f"x_indices{suffix}"].astype(np.int64)] = data
-    return x
-
-
-def ids(array: np.ndarray) -> Tensor:
-    """Ids of any integer type as an int64 tensor."""
-    return torch.from_numpy(array.astype(np.int64))
-
-
-def hetero_graph(arrays: Mapping[str, np.ndarray]) -> HeteroData:
+def hetero_graph(arrays: Arrays) -> HeteroData:
     """A heterogeneous graph from its arrays.
 
-    Per node type T: ``num_nodes__T`` and optionally features (see :func:`features`). Per relation R from S to T:
+    Per node type T: ``num_nodes__T`` and optionally features (see :meth:`Arrays.features`). Per relation R from S to T:
     ``edge_index__S__R__T``.
     """
-    data = HeteroData()
+    data, counts = HeteroData(), {}
     for key in arrays:
         if key.startswith("num_nodes__"):
             node_type = key.removeprefix("num_nodes__")
-            x = features(arrays, f"__{node_type}")
+            counts[node_type] = arrays.number(key)
+            x = arrays.features(f"__{node_type}")
             if x is None:
-                data[node_type].num_nodes = int(arrays[key])
+                data[node_type].num_nodes = counts[node_type]
+            elif len(x) != counts[node_type]:
+                raise arrays.wrong(key, f"{len(x)}, the number of rows of features", counts[node_type])
             else:
                 data[node_type].x = x
     for key in arrays:
         if key.startswith("edge_index__"):
-            src, rel, dst = key.removeprefix("edge_index__").split("__")
-            data[src, rel, dst].edge_index = ids(arrays[key])
+            edge_type = key.removeprefix("edge_index__").split("__")
+            if len(edge_type) != 3 or not {edge_type[0], edge_type[2]} <= set(counts):
+                raise arrays.wrong(key, f"a name of the form edge_index__S__R__T, S and T among {list(counts)}", key)
+            src, rel, dst = edge_type
+            data[src, rel, dst].edge_index = arrays.edges(key, counts[src], counts[dst])
     return data

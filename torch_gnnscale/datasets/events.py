@@ -53,12 +53,17 @@ def load_events(name: str = "planted", root: str | Path = ".", split: int = 0) -
         bounds = [len(ids) * 70 // 100, len(ids) * 85 // 100]  # 70 % train, 15 % val, 15 % test
         return EventTask(name, data, edge_type, dict(zip(subsets, ids.tensor_split(bounds), strict=True)))
     arrays = archives.read(name, root, "events in time")
-    users = int(arrays["num_users"])
+    users, items = arrays.number("num_users"), arrays.number("num_items")
     edge_type = ("user", "edits", "page")
     data = HeteroData()
-    data["user"].num_nodes, data["page"].num_nodes = users, int(arrays["num_items"])
-    data[edge_type].edge_index = archives.ids(arrays["edge_index"]) - torch.tensor([[0], [users]])
-    data[edge_type].time = archives.ids(arrays["edge_time"])
-    number_of = torch.from_numpy(arrays["edge_split"])
+    data["user"].num_nodes, data["page"].num_nodes = users, items
+    edges = arrays.edges("edge_index", users, users + items)
+    if edges.numel() and int(edges[1].min()) < users:
+        raise arrays.wrong("edge_index", f"destinations of at least {users}, after all users", int(edges[1].min()))
+    data[edge_type].edge_index = edges - torch.tensor([[0], [users]])
+    data[edge_type].time = time = arrays.integers("edge_time")
+    if time.shape != edges[0].shape:
+        raise arrays.wrong("edge_time", f"times of {edges.size(1)} edges", f"shape {tuple(time.shape)}")
+    number_of = arrays.split_of("edge_split", edges.size(1))
     events = {subset: (number_of == number).nonzero().view(-1) for number, subset in enumerate(subsets)}
     return EventTask(name, with_reverses(data), edge_type, events)

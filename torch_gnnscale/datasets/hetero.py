@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from . import archives, saved
 from .nodes import NodeTask, check_data_split
 from .planted_types import planted_types, with_reverses
@@ -38,7 +36,12 @@ def load_types(name: str = "planted", root: str | Path = ".", split: int = 0) ->
     arrays = archives.read(name, root, "a heterogeneous graph with labels (target, y__T)")
     target = str(arrays["target"])
     data = archives.hetero_graph(arrays)
-    data[target].y = archives.ids(arrays[f"y__{target}"])
+    if target not in data.node_types:
+        raise arrays.wrong("target", f"one of {data.node_types}", repr(target))
+    count = arrays.number(f"num_nodes__{target}")
+    data[target].y = y = arrays.integers(f"y__{target}")
+    if not y.dim() or len(y) != count:
+        raise arrays.wrong(f"y__{target}", f"a class of each of {count} nodes", f"shape {tuple(y.shape)}")
     for subset in ("train", "val", "test"):
-        data[target][f"{subset}_mask"] = torch.from_numpy(arrays[f"{subset}_mask__{target}"])
+        data[target][f"{subset}_mask"] = arrays.mask(f"{subset}_mask__{target}", count)
     return NodeTask.from_types(name, with_reverses(data), target, split)

@@ -79,15 +79,16 @@ def load_links(name: str = "planted", root: str | Path = ".", split: int = 0) ->
         return _of_saved(name)
     arrays = archives.read(name, root, "links to be predicted")
     if "train_edge_index" in arrays and "num_users" in arrays:
-        train = archives.ids(arrays["train_edge_index"])
+        users, items = arrays.number("num_users"), arrays.number("num_items")
+        train = arrays.edges("train_edge_index", users, items)
         held_out = torch.arange(train.size(1)) % 10 == 9
         data = HeteroData()
-        data["user"].num_nodes, data["item"].num_nodes = int(arrays["num_users"]), int(arrays["num_items"])
+        data["user"].num_nodes, data["item"].num_nodes = users, items
         edge_type = ("user", "chooses", "item")
         links = {
             "train": train[:, ~held_out],
             "val": train[:, held_out],
-            "test": archives.ids(arrays["test_edge_index"]),
+            "test": arrays.edges("test_edge_index", users, items),
         }
     else:
         splits = [key.removeprefix("edge_split__") for key in arrays if key.startswith("edge_split__")]
@@ -97,10 +98,12 @@ def load_links(name: str = "planted", root: str | Path = ".", split: int = 0) ->
                 f"edge_split__S__R__T of one relation, found {sorted(arrays)}"
             )
         data = archives.hetero_graph(arrays)
+        if splits[0].count("__") != 2:
+            raise arrays.wrong(f"edge_split__{splits[0]}", "a name of the form edge_split__S__R__T", "another")
         src, rel, dst = splits[0].split("__")
         edge_type = (src, rel, dst)
-        number_of = torch.from_numpy(arrays[f"edge_split__{splits[0]}"])
-        edges = archives.ids(arrays[f"edge_index__{splits[0]}"])
+        edges = arrays.edges(f"edge_index__{splits[0]}")
+        number_of = arrays.split_of(f"edge_split__{splits[0]}", edges.size(1))
         links = {subset: edges[:, number_of == number] for number, subset in enumerate(("train", "val", "test"))}
     src, rel, dst = edge_type
     if (reverse := (dst, f"rev_{rel}", src)) in data.edge_types:

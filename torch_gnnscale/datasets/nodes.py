@@ -214,35 +214,42 @@ def _saved(name: str, found: saved.Saved) -> NodeTask:
 
 
 def _archive(path: Path) -> Data:
-    """A graph from the arrays ``edge_index``, ``y``, three masks, features (:func:`archives.features`) and, optionally,
-    ``undirected`` (True: edges are stored in one direction only)."""
-    arrays = archives.opened(path, f"{path}: expected edge_index, y and three masks")
-    edge_index = archives.ids(arrays["edge_index"])
-    if bool(arrays.get("undirected", False)):
-        edge_index = torch.cat([edge_index, edge_index.flip(0)], dim=1)
-    x = archives.features(arrays)
+    """A graph from the arrays ``edge_index``, ``y``, three masks, features (:meth:`archives.Arrays.features`) and,
+    optionally, ``undirected`` (True: edges are stored in one direction only)."""
+    arrays = archives.Arrays(path, f"{path}: expected edge_index, y and three masks")
+    arrays.need("edge_index")
+    x = arrays.features()
     if x is None:
         raise ValueError(f"{path}: expected features (x, or x_indptr and x_indices), found {sorted(arrays)}")
-    masks = {key: torch.from_numpy(arrays[key]) for key in ("train_mask", "val_mask", "test_mask")}
-    return Data(x=x.float(), edge_index=edge_index, y=archives.ids(arrays["y"]), **masks)
+    edge_index = arrays.edges("edge_index", len(x), len(x))
+    if arrays.get("undirected", np.False_).any():
+        edge_index = torch.cat([edge_index, edge_index.flip(0)], dim=1)
+    masks = {key: arrays.mask(key, len(x)) for key in ("train_mask", "val_mask", "test_mask")}
+    y = arrays.integers("y")
+    if len(y.shape) == 0 or len(y) != len(x):
+        raise arrays.wrong("y", f"a class of each of {len(x)} nodes", f"shape {tuple(y.shape)}")
+    return Data(x=x.float(), edge_index=edge_index, y=y, **masks)
 
 
 def _fb100(paths: list[Path]) -> Data:
     """Schools of Facebook100 as one graph without edges between schools. Features are one-hot codes (bool), ``y``
     the class years."""
-    arrays_of: dict[str, list[np.ndarray]] = {}
+    arrays_of: dict[str, list[Tensor]] = {}
     offset = 0
     for path in paths:
-        arrays = archives.opened(path, f"{path}: expected a school of Facebook100")
-        for key in ("x_codes", "y", "train_mask", "val_mask", "test_mask"):
-            arrays_of.setdefault(key, []).append(arrays[key])
-        arrays_of.setdefault("edge_index", []).append(arrays["edge_index"].astype(np.int64) + offset)
-        offset += int(arrays["num_nodes"])
-    joined = {
-        key: torch.from_numpy(np.concatenate(values, axis=int(key == "edge_index")))
-        for key, values in arrays_of.items()
-    }
-    codes = joined.pop("x_codes").to(torch.int64)
+        arrays = archives.Arrays(path, f"{path}: expected a school of Facebook100")
+        codes, y, count = arrays.integers("x_codes", 0), arrays.integers("y"), arrays.number("num_nodes")
+        if codes.shape != (count, len(FB100_WIDTHS)) or bool((codes > torch.tensor(FB100_WIDTHS)).any()):
+            raise arrays.wrong("x_codes", f"codes of at most {FB100_WIDTHS} for {count} nodes", "others")
+        if y.shape != (count,):
+            raise arrays.wrong("y", f"a year for each of {count} nodes", f"shape {tuple(y.shape)}")
+        found = {"x_codes": codes, "y": y}
+        found |= {key: arrays.mask(key, count) for key in ("train_mask", "val_mask", "test_mask")}
+        for key, value in {**found, "edge_index": arrays.edges("edge_index", count, count) + offset}.items():
+            arrays_of.setdefault(key, []).append(value)
+        offset += count
+    joined = {key: torch.cat(values, dim=int(key == "edge_index")) for key, values in arrays_of.items()}
+    codes = joined.pop("x_codes")
     x = torch.zeros(offset, sum(FB100_WIDTHS), dtype=torch.bool)
     first = 0
     for column, width in enumerate(FB100_WIDTHS):
