@@ -44,7 +44,9 @@ def load() -> None:
     status["_C"] = "loaded"
     path = folder / "_CUDA.so"
     if not path.exists():
-        status["_CUDA"] = f"not built (no nvcc at build time, or FORCE_CUDA=0); build it with: {BUILD_COMMAND}"
+        status["_CUDA"] = (
+            f"not built (it needs nvcc, and FORCE_CUDA=1 if torch has no CUDA); build it with: {BUILD_COMMAND}"
+        )
     elif torch.version.cuda is None:
         status["_CUDA"] = f"not loaded: torch {torch.__version__} was built without CUDA"
     elif not torch.cuda.is_available():
