@@ -29,7 +29,8 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 train: $(VENV)/installed ## install, build and train GraphSAGE on a generated graph
-	$(BIN)/gnnscale train
+	@echo "== gnnscale train"
+	@$(BIN)/gnnscale train
 
 quick: lint ## what a change needs: lint and the fast tests, without those for a GPU
 	$(PYTEST) $(TWO) -m "not slow and not cuda"
@@ -38,14 +39,19 @@ test: $(VENV)/test ## all tests
 	$(PYTEST) $(FOUR)
 
 $(VENV)/torch:
-	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) "$(TORCH)"
-	$(INSTALL) "setuptools>=77" wheel ninja numpy
-	touch $@
+	@echo "== an environment for Python in $(VENV)/"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "== $(TORCH), which is large, and what builds the library"
+	@$(subst -q,,$(INSTALL)) "$(TORCH)"
+	@$(INSTALL) "setuptools>=77" wheel ninja numpy
+	@touch $@
 
 $(VENV)/installed: $(VENV)/torch pyproject.toml setup.py $(NATIVE)
-	$(INSTALL) --no-build-isolation -e ".[plot]"
-	touch $@
+	@echo "== compiling the native library: all of it takes a minute or two, and the next time only what changed"
+	@$(BIN)/python setup.py -q build_ext --inplace
+	@echo "== the package, torch_geometric and matplotlib"
+	@$(INSTALL) --no-build-isolation -e ".[plot]"
+	@touch $@
 
 $(VENV)/test: $(VENV)/installed
 	$(INSTALL) $$($(EXTRA) test)
@@ -108,13 +114,20 @@ $(VENV)/wheel: $(VENV)/installed
 	$(INSTALL) $$($(EXTRA) wheel)
 	touch $@
 
-# Torch's libraries stay out of the wheel: they are those of the torch that is installed. At the end some of the source
-# distribution's tests try the wheel.
-dist: $(VENV)/wheel $(VENV)/test ## the source distribution and the manylinux wheel, in dist/
-	rm -rf dist build/wheel build/sdist build/site && mkdir -p build/sdist
-	$(BIN)/python -m build -q --no-isolation --sdist
+# Of a wheel: torch's libraries stay out of it, for they are those of the torch that is installed. What needs more than
+# the system that torch's own wheels need is refused.
+REPAIR := auditwheel repair --plat manylinux_2_28_$(shell uname -m) --only-plat --exclude 'libtorch*.so' --exclude 'libc10*.so'
+
+build/wheel/made: $(VENV)/installed pyproject.toml README.md $(shell find torch_gnnscale -name '*.py')
+	rm -rf build/wheel
 	$(BIN)/python -m pip wheel -q --no-build-isolation --no-deps -w build/wheel .
-	PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --exclude 'libtorch*.so' --exclude 'libc10*.so' -w dist build/wheel/*-py3-none-*.whl
+	touch $@
+
+# At the end some of the source distribution's tests try the wheel.
+dist: $(VENV)/wheel $(VENV)/test build/wheel/made ## the source distribution and the manylinux wheel, in dist/
+	rm -rf dist build/sdist build/site && mkdir -p build/sdist
+	$(BIN)/python -m build -q --no-isolation --sdist
+	PATH="$(abspath $(BIN)):$$PATH" $(REPAIR) -w dist build/wheel/*-py3-none-*.whl
 	tar xzf dist/*.tar.gz -C build/sdist --strip-components 1 && rm -r build/sdist/torch_gnnscale
 	$(INSTALL) --no-deps --target build/site dist/*.whl
 	cd build/sdist && PYTHONPATH=../site ../../$(BIN)/python -m pytest -p no:cacheprovider -m "not slow" tests/native tests/topology/test_topology.py tests/topology/test_files.py tests/loader/test_loader.py
