@@ -205,6 +205,16 @@ def test_open_files():
         assert machine.open_files() == before + 2
 
 
+def test_a_system_without_proc_is_asked_otherwise(tmp_path, monkeypatch):
+    whole = machine.available_memory()
+    monkeypatch.setattr(machine, "_ROOT", tmp_path)
+    assert whole / 2 < machine.available_memory(tmp_path) < 2 * whole
+    assert 0 < machine.resident_memory() < PHYSICAL
+    assert machine.resident_memory(peak=True) > 0
+    assert machine.open_files() == 0
+    assert machine.allowed_cores(tmp_path) == CORES
+
+
 def test_available_memory_is_shared_out(tmp_path, monkeypatch):
     root_with(tmp_path, "0::/\n", {"memory.max": "7000"})
     (tmp_path / "proc/meminfo").write_text("MemAvailable:  5 kB\n")

@@ -7,10 +7,13 @@ may use the LOCAL_WORLD_SIZE-th part of what they may use together.
 from __future__ import annotations
 
 import os
+import resource
 import socket
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+import psutil
 
 from ._warn import warn
 
@@ -98,8 +101,11 @@ def available_memory(root: Path = _ROOT) -> int:
 
     A control group leaves its limit without what it uses; pages of files that nobody used lately count as not used.
     """
-    lines = dict(line.split(":") for line in (root / "proc/meminfo").read_text().splitlines())
-    found = [int(lines["MemAvailable"].split()[0]) << 10]
+    if text := _read(root / "proc/meminfo"):
+        lines = dict(line.split(":") for line in text.splitlines())
+        found = [int(lines["MemAvailable"].split()[0]) << 10]
+    else:  # no Linux
+        found = [psutil.virtual_memory().available]
     for limit, folder, second in _limited_memory(root):
         usage, inactive = ("memory.current", "inactive_file") if second else (
             "memory.usage_in_bytes", "total_inactive_file")  # fmt: skip
@@ -114,8 +120,12 @@ def available_memory(root: Path = _ROOT) -> int:
 
 def resident_memory(peak: bool = False) -> int:
     """Bytes of memory that this process has now, or the most that it ever had. Pages of mapped files count."""
-    lines = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
-    return int(lines["VmHWM" if peak else "VmRSS"].split()[0]) << 10
+    if text := _read(_ROOT / "proc/self/status"):
+        lines = dict(line.split(":") for line in text.splitlines())
+        return int(lines["VmHWM" if peak else "VmRSS"].split()[0]) << 10
+    if peak:  # macOS counts it in bytes
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return psutil.Process().memory_info().rss
 
 
 def _limited_memory(root: Path) -> Iterator[tuple[int, Path, bool]]:

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "huge_pages.h"
 #include "tensor.h"
 
 namespace gnnscale {
@@ -38,7 +39,7 @@ Tensor map_file(int64_t descriptor, int64_t offset, int64_t num_bytes, bool shar
       mmap(range, length, PROT_READ | PROT_WRITE, flags, static_cast<int>(descriptor), static_cast<off_t>(first));
   if (base == MAP_FAILED && range != nullptr) munmap(range, length);
   STD_TORCH_CHECK(base != MAP_FAILED, "mmap of ", num_bytes, " bytes at ", offset, ": ", std::strerror(errno));
-  if (range != nullptr) madvise(base, length, MADV_HUGEPAGE);  // some systems refuse, which does no harm
+  if (range != nullptr) ask_for_huge_pages(base, length);
   const int64_t sizes[] = {num_bytes}, strides[] = {1};
   return torch::stable::from_blob(static_cast<char*>(base) + (offset - first), {sizes, 1}, {strides, 1},
                                   torch::stable::Device(torch::headeronly::DeviceType::CPU), ScalarType::Byte,

@@ -22,9 +22,14 @@ void limit(int64_t bytes) { pool_set_limit(bytes); }
 
 void trim() { memory_trim(); }
 
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25  // Linux 6.1; older kernels refuse, which does no harm
+// Moves a range of addresses into huge pages now: since Linux 6.1, whose headers may be older. What refuses does no
+// harm.
+void collapse([[maybe_unused]] uintptr_t address, [[maybe_unused]] uintptr_t bytes) {
+#if defined(__linux__)
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE
+  madvise(reinterpret_cast<void*>(address), bytes, kCollapse);
 #endif
+}
 
 // See torch_gnnscale.ops.huge_pages. Threads take pieces in turn, since the kernel needs more time for some than for
 // others.
@@ -37,7 +42,7 @@ void huge_pages(const Tensor& tensor, int64_t threads) {
   std::atomic<uintptr_t> next{first};
   run_tasks(num_tasks(static_cast<int64_t>(last - first), piece, threads), [&](int64_t) {
     for (uintptr_t at = next.fetch_add(piece); at < last; at = next.fetch_add(piece)) {
-      madvise(reinterpret_cast<void*>(at), std::min(piece, last - at), MADV_COLLAPSE);
+      collapse(at, std::min(piece, last - at));
     }
   });
 }

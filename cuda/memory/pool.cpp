@@ -1,7 +1,6 @@
 #include "pool.h"
 
 #include <pthread.h>
-#include <sys/mman.h>
 
 #include <array>
 #include <bit>
@@ -11,6 +10,7 @@
 #include <new>
 
 #include "allocate.h"
+#include "huge_pages.h"
 
 namespace gnnscale {
 namespace {
@@ -42,7 +42,7 @@ void* allocate(size_t capacity) {
   const bool huge = capacity >= 4 * kHugePage;
   void* address =
       allocate_or_trim(capacity, [&] { return std::aligned_alloc(huge ? kHugePage : kAlignment, capacity); });
-  if (huge) madvise(address, capacity / kHugePage * kHugePage, MADV_HUGEPAGE);
+  if (huge) ask_for_huge_pages(address, capacity / kHugePage * kHugePage);
   return address;
 }
 

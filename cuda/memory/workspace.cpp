@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "allocate.h"
+#include "huge_pages.h"
 
 namespace gnnscale {
 namespace {
@@ -40,7 +41,7 @@ T* map_zeros(int64_t size) {
     void* found = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return found == MAP_FAILED ? nullptr : found;
   });
-  madvise(zeros, bytes, MADV_HUGEPAGE);
+  ask_for_huge_pages(zeros, bytes);
   return static_cast<T*>(zeros);
 }
 

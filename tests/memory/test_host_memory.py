@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import tempfile
 import threading
 import time
 
@@ -34,6 +35,21 @@ def test_the_pools_idle_memory_is_freed_before_memory_is_missed():
     ended = forked.run(SHORT_OF_MEMORY)
     expected = "MemoryError: graph: expected 8192 bytes of memory, found 4096 available; buy some"
     assert ended.stderr.splitlines()[-1:] == [expected], ended.stderr
+
+
+def test_without_memfds_the_memory_is_an_unnamed_file(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    memory, layout = HostMemory(4096), HostLayout()
+    rows = memory.tensor(layout.add((8,), torch.int64))
+
+    def write() -> None:
+        rows.copy_(torch.arange(8))
+
+    assert status_of_fork(write) == 0
+    assert rows.tolist() == [*range(8)]
+    assert list(tmp_path.iterdir()) == []
+    memory.close()
 
 
 def test_processes_that_share_memory_have_the_shares_of_all_of_them(monkeypatch):

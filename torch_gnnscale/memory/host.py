@@ -6,6 +6,7 @@ import contextlib
 import gc
 import math
 import os
+import tempfile
 import threading
 import weakref
 from collections.abc import Iterator
@@ -23,12 +24,22 @@ ALIGNMENT = 4096
 _REGISTER = 1 | 2  # cudaHostRegisterPortable, cudaHostRegisterMapped
 
 
+def memory_file(name: str) -> int:
+    """The descriptor of a new, empty file that has no path: a memfd, or where there are none, as on macOS, a temporary
+    file."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
 class HostMemory:
     """Memory that processes share: a forked process has it, and others can unpickle it.
 
     A pickle names the process that made or unpickled the memory; it must still have it open when the pickle is loaded.
     The memory is a memfd: the size of /dev/shm does not bound it, and nothing is left when the processes end, even if
-    they are killed. It is freed when every process has closed it and dropped the tensors over it.
+    they are killed. Where the system has no memfds, it is an unnamed temporary file, which other processes cannot
+    unpickle. It is freed when every process has closed it and dropped the tensors over it.
 
     Args:
         num_bytes: its size.
@@ -64,7 +75,7 @@ class HostMemory:
             if not insist:
                 raise MemoryError(f"{found}; {hint}")
             warn(f"{found}: they are taken, as asked, and the process is killed if the machine does not have them")
-        descriptor = os.memfd_create("gnnscale-tiers", os.MFD_CLOEXEC)
+        descriptor = memory_file("gnnscale-tiers")
         try:
             os.ftruncate(descriptor, num_bytes)
             self._attach(descriptor, num_bytes)

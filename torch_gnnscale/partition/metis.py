@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .. import machine
 from .._warn import warn
+from ..memory.host import memory_file
 
 TOLERANCE = 1.05
 """What max / mean over the parts may be, of each constraint, unless another bound is given."""
@@ -87,7 +88,8 @@ def part_graph(
             raise RuntimeError(f"METIS {ended or 'ended early'}: {_ADVICE}")
         if status["code"] != 1:
             raise RuntimeError(f"METIS {_CODES.get(status['code'], 'failed')} (code {status['code']}): {_ADVICE}")
-        owner = torch.from_numpy(np.fromfile(f"/proc/self/fd/{files['owner']}", np.int64))
+        with open(files["owner"], "rb", closefd=False) as answer:
+            owner = torch.from_numpy(np.fromfile(answer, np.int64))
     if status["count"] != num_nodes or not bool(((owner >= 0) & (owner < parts)).all()):
         raise RuntimeError(f"METIS's answer is no partition of {num_nodes} nodes into {parts} parts: {_ADVICE}")
     if not status["all_weights"] and weight.size(1) > 1:
@@ -108,7 +110,7 @@ def _tolerance(weight: Tensor, parts: int, wanted: float = TOLERANCE) -> list[fl
 
 def _memory_file(stack: ExitStack, name: str, num_bytes: int) -> int:
     """The descriptor of a file in memory, closed with the stack."""
-    descriptor = os.memfd_create(name)
+    descriptor = memory_file(name)
     stack.callback(os.close, descriptor)
     os.ftruncate(descriptor, num_bytes)
     return descriptor
