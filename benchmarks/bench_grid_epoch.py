@@ -51,6 +51,15 @@ PURPOSES = {"P": ("seeds", "requests", "edges", "scores"), "EXTRACT": ("picks", 
 """What is exchanged in each phase, by the names of ``part.stats()``."""
 PARTS = (*PHASES, "fetch", "train")
 FIGURE = Path(__file__).parents[1] / "docs" / "grid_epoch.png"
+TITLES = {"replicated": "edges on every rank", "partitioned": "edges in parts"}
+NAMED = {
+    "P": "P: requests, edges, scores",
+    "SAMPLE": "SAMPLE",
+    "EXTRACT": "EXTRACT: drawn edges, numbers of nodes",
+    "fetch": "rows of features",
+    "train": "training",
+}
+"""Phases as the figure names them."""
 EPOCHS = 2
 """How many epochs of each kind a round times, after one that does not count."""
 LIMIT = 900
@@ -178,16 +187,22 @@ def measured(folder: Path, grids: list[Grid], rounds: int) -> dict[str, Any]:
 
 
 def plot(results: dict[str, Any]) -> None:
-    """A row of panels for each method: epochs with all edges on every rank, with edges in parts, and bytes received."""
-    figure = Figure(figsize=(11, 6), layout="constrained")
+    """A row of panels for each method: epochs with all edges on every rank and with edges in parts, by one scale, and
+    bytes received with edges in parts."""
+    figure = Figure(figsize=(11, 6.6), layout="constrained")
     rows = figure.subplots(len(METHODS), 3)
     for row, method in zip(rows, METHODS, strict=True):
         for axes, topology in zip(row, TOPOLOGIES, strict=False):
-            _bars(axes, results[f"{method}, {topology}"], "cpu", PARTS, 1)
-            axes.set(title=f"{method}, {topology}", ylabel="CPU seconds of a rank, an epoch")
-        _bars(row[2], results[f"{method}, partitioned"], "bytes", tuple(PURPOSES), 1e6)
-        row[2].set(title=f"{method}, partitioned", ylabel="MB received by all ranks")
-    figure.legend(*rows[0][1].get_legend_handles_labels(), loc="outside right center")
+            _bars(axes, results[f"{method}, {topology}"], "cpu", PARTS, 1e-3)
+            axes.set(title=f"{method}, {TITLES[topology]}", ylabel="CPU time of a rank, ms per epoch")
+        row[1].sharey(row[0])
+        row[0].autoscale()
+        several = {name: entry for name, entry in results[f"{method}, partitioned"].items() if name != "1, 1"}
+        _bars(row[2], several, "bytes", tuple(PURPOSES), 1e6)
+        row[2].set(title=f"{method}, {TITLES['partitioned']}", ylabel="MB that all ranks receive per epoch")
+    for axes in rows[-1]:
+        axes.set_xlabel("(ranks p, copies of a part c)")
+    figure.legend(*rows[0][1].get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS))
     figure.savefig(FIGURE, dpi=110)
     print(f"written: {FIGURE}")
 
@@ -198,9 +213,9 @@ def _bars(axes: Any, grids: dict[str, Any], key: str, phases: tuple[str, ...], u
     for phase in phases:
         heights = [entry[key][phase] / unit for entry in grids.values()]
         color = f"C{PARTS.index(phase)}"
-        axes.bar(range(len(grids)), heights, 0.6, bottom=bottom, label=phase, color=color)
+        axes.bar(range(len(grids)), heights, 0.6, bottom=bottom, label=NAMED[phase], color=color)
         bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
-    axes.set_xticks(range(len(grids)), [f"({name})" for name in grids], fontsize="x-small")
+    axes.set_xticks(range(len(grids)), [f"({name})" for name in grids], fontsize="small")
 
 
 def main() -> None:

@@ -48,6 +48,14 @@ from torch_gnnscale.sampler.hop_by_hop import Frontier, sample_by_hops
 
 FANOUTS, BATCH, FEATURES, HIDDEN, CLASSES, SEED = [15, 10, 5], 500, 100, 128, 47, 1
 PLACEMENTS = ("partitioned", "hop by hop", "fused", "whole")
+NAMED = {
+    "partitioned": "partitioned: topology and rows in parts",
+    "hop by hop": "hop by hop: rows in parts, drawn hop by hop",
+    "fused": "fused: rows in parts, all hops by one call",
+    "whole": "whole: every rank holds everything",
+}
+"""Placements as the figure names them."""
+RATE_NAMES = {"as it is": "as it is", "1gbit": "held to 1 Gbit/s", "200mbit": "held to 200 Mbit/s"}
 SIZES = ("nodes per batch", "frontier", "drawn")
 RATES: tuple[str | None, ...] = (None, "1gbit", "200mbit")
 FIGURE = Path(__file__).parents[1] / "docs" / "placements.png"
@@ -210,20 +218,25 @@ def measure(
 def plot(results: dict[str, Any]) -> None:
     """A row of panels for each graph and number of ranks: the time of a step over that of "fused", of training and of
     making batches alone."""
-    figure = Figure(figsize=(10, 2.8 * len(results)), layout="constrained")
-    rows = figure.subplots(len(results), 2, squeeze=False)
+    figure = Figure(figsize=(10, 3.6 * len(results) + 0.6), layout="constrained")
+    rows = figure.subplots(len(results), 2, squeeze=False, sharey=True)
     for row, (title, rates) in zip(rows, results.items(), strict=True):
         for axes, kind, name in zip(row, ("train", "load"), ("training", "batches alone"), strict=True):
             for number, placement in enumerate(PLACEMENTS):
-                at = [group + 0.2 * (number - 1.5) for group in range(len(rates))]
+                at = [group + 0.22 * (number - 1.5) for group in range(len(rates))]
                 runs = [found[placement] for found in rates.values()]
                 middle = [run[f"{kind} over fused"] for run in runs]
                 low = [m - run[f"{kind} low"] for m, run in zip(middle, runs, strict=True)]
                 high = [run[f"{kind} high"] - m for m, run in zip(middle, runs, strict=True)]
-                axes.bar(at, middle, 0.19, yerr=[low, high], error_kw={"linewidth": 0.8}, label=placement)
-            axes.set_xticks(range(len(rates)), [f"lo {rate}" for rate in rates])
-            axes.set(title=f"{title}: {name}", ylabel="a step, over fused")
-    figure.legend(*rows[0][0].get_legend_handles_labels(), loc="outside right center")
+                axes.bar(at, middle, 0.2, yerr=[low, high], error_kw={"linewidth": 0.8}, label=NAMED[placement])
+                for x, value, error in zip(at, middle, high, strict=True):
+                    axes.annotate(f"{value:.2f}", (x, value + error), (0, 2), textcoords="offset points",
+                                  ha="center", fontsize="x-small")  # fmt: skip
+            axes.axhline(1, color="gray", linestyle="--", linewidth=0.8)
+            axes.set_xticks(range(len(rates)), [RATE_NAMES.get(rate, rate) for rate in rates])
+            axes.set(title=f"{title}: {name}", xlabel="loopback device")
+        row[0].set(ylabel="time of a step / that of fused")
+    figure.legend(*rows[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     figure.savefig(FIGURE, dpi=110)
     print(f"written: {FIGURE}")
 

@@ -27,6 +27,16 @@ from torch_gnnscale.distributed.buffer import POLICIES, capacities
 FEATURES = 100
 SHOWN = ("static", "massivegnn 0.995, 16", "massivegnn 0.995, 64", "lookahead 16")
 """Policies whose hit rate is shown by step."""
+EVERY = 8
+"""Steps of which the figure shows the mean hit rate: that of one step varies from batch to batch of an epoch."""
+NAMED = {
+    "massivegnn 0.995, 16": "massivegnn, gamma 0.995, delta 16",
+    "massivegnn 0.995, 64": "massivegnn, gamma 0.995, delta 64",
+    "LRU": "least recently used (LRU)",
+    "lookahead 16": "lookahead, 16 batches",
+    "lookahead epoch": "lookahead, the epoch",
+}
+"""Policies as the figure names them, if not as the results do."""
 FIGURE = Path(__file__).parents[1] / "docs" / "prefetch.png"
 
 
@@ -86,30 +96,44 @@ def measure(graph: str, steps: int) -> dict[str, Any]:
 
 
 def plot(results: dict[str, Any]) -> None:
-    """A row of three panels for each graph: the first and the last by policy, the one between by gamma."""
-    figure = Figure(figsize=(11, 3.2 * len(results) + 0.4), layout="constrained")
-    for row, (graph, found) in zip(figure.subplots(len(results), 3, squeeze=False), results.items(), strict=True):
-        left, middle, right = row
-        colors = {title: f"C{number}" for number, title in enumerate(POLICY)}
+    """A row of three panels for each graph: by size of the buffer, by gamma and delta, and by step. The panels of a
+    column have one scale."""
+    figure = Figure(figsize=(11, 2.8 * len(results) + 0.8), layout="constrained")
+    rows = figure.subplots(len(results), 3, squeeze=False, sharex="col")
+    colors = {title: f"C{number}" for number, title in enumerate(POLICY)}
+    for (left, middle, right), (graph, found) in zip(rows, results.items(), strict=True):
         lines(left, {t: [e[t] for e in found["by_share"].values()] for t in POLICY}, [100 * s for s in SHARES], colors)
-        left.set(title=graph, xlabel="buffer, % of the halo", ylabel="rows fetched against no buffer", ylim=(0, None))
+        left.set(ylabel=f"{graph}\nrows fetched / without a buffer", ylim=(0, 1.05))
         given = {f"gamma {gamma}": values for gamma, values in found["by_gamma_delta"].items()}
         lines(middle, given, list(DELTAS), {title: f"C{6 + number}" for number, title in enumerate(given)})
-        middle.set(xlabel="delta", xscale="log", ylabel="rows fetched against no buffer")
-        lines(right, found["hit_rate_by_step"], None, colors)
-        right.set(xlabel="step", ylabel="hit rate", ylim=(0, 1))
-    figure.legend(*left.get_legend_handles_labels(), loc="outside lower left", ncols=3)
-    figure.legend(*middle.get_legend_handles_labels(), loc="outside lower right", ncols=2)
+        middle.set(xscale="log", ylabel="rows fetched / without a buffer", ylim=(0, 1.55))
+        middle.set_xticks(DELTAS, [str(delta) for delta in DELTAS])
+        middle.minorticks_off()
+        middle.axhline(1, color="gray", linestyle="--", linewidth=0.8)
+        smooth = {
+            t: np.convolve(line, np.full(EVERY, 1 / EVERY), "valid") for t, line in found["hit_rate_by_step"].items()
+        }
+        lines(right, smooth, None, colors)
+        right.set(ylabel=f"hit rate, mean of {EVERY} steps", ylim=(0, 1))
+    share = f"{100 * SHARE:g} % of the halo"
+    for axes, title in zip(rows[0], ("by size", f"massivegnn, {share}", f"by step, {share}"), strict=True):
+        axes.set_title(title)
+    for axes, name in zip(rows[-1], ("size of the buffer, % of the halo", "delta", "step"), strict=True):
+        axes.set_xlabel(name)
+    handles, titles = rows[0][0].get_legend_handles_labels()
+    figure.legend(handles, [NAMED.get(title, title) for title in titles], loc="outside lower left", ncols=2)
+    handles, titles = rows[0][1].get_legend_handles_labels()
+    figure.legend(handles, titles, loc="outside lower right", ncols=2)
     figure.savefig(FIGURE, dpi=110)
     print(f"written: {FIGURE}")
 
 
-def lines(axes: Axes, values: dict[str, list[float]], at: list[float] | None, colors: dict[str, str]) -> None:
-    """A line for each entry."""
+def lines(axes: Axes, values: dict[str, Any], at: list[float] | None, colors: dict[str, str]) -> None:
+    """A line for each entry; without ``at``, the last value of each is that of the last step."""
     for (title, line), width in zip(values.items(), widths(len(values)), strict=True):
-        style = {} if at is None else {"marker": "o", "markersize": width + 3}
-        x = range(1, len(line) + 1) if at is None else at
-        axes.plot(x, line, color=colors[title], linewidth=width, label=title, **style)
+        style = {"linewidth": width / 2} if at is None else {"linewidth": width, "marker": "o", "markersize": width + 3}
+        x = range(EVERY, EVERY + len(line)) if at is None else at
+        axes.plot(x, line, color=colors[title], label=title, **style)
 
 
 def main() -> None:

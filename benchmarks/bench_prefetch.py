@@ -66,6 +66,16 @@ SETTINGS = {
     "massivegnn": Setting("massivegnn", SCORES, 4),
     "lookahead": Setting("lookahead", {}, 4),
 }
+NAMED = {
+    "no buffer, no overlap": "no buffer, nothing ahead of training",
+    "massivegnn, no overlap": "massivegnn, nothing ahead of training",
+}
+"""Settings as the figure names them, if not as the results do."""
+NETWORK_NAMES = {
+    "as it is": "as long as the\ndevice takes",
+    "half": "half the time\nof training",
+    "twice": "twice the time\nof training",
+}
 
 
 class Timed(MassiveGNN):
@@ -236,8 +246,8 @@ def measure(model: str, networks: list[str], rounds: int, limit: int, folder: Pa
 
 def plot(results: dict[str, Any]) -> None:
     """A panel for each model: the time of a step over that of one without a buffer, by network, with quartiles."""
-    figure = Figure(figsize=(10, 3.4), layout="constrained")
-    panels = figure.subplots(1, len(results), squeeze=False)[0]
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    panels = figure.subplots(1, len(results), squeeze=False, sharey=True)[0]
     for axes, (model, networks) in zip(panels, results.items(), strict=True):
         for place, name in enumerate(SETTINGS):
             at = [group + 0.14 * (place - 2.5) for group in range(len(networks))]
@@ -245,10 +255,12 @@ def plot(results: dict[str, Any]) -> None:
             middle = [run["over no buffer"] for run in runs]
             low = [m - run["low"] for m, run in zip(middle, runs, strict=True)]
             high = [run["high"] - m for m, run in zip(middle, runs, strict=True)]
-            axes.bar(at, middle, 0.13, yerr=[low, high], error_kw={"linewidth": 0.8}, label=name)
-        axes.set_xticks(range(len(networks)), list(networks))
-        axes.set(title=model, xlabel="loopback; what rows take of training", ylabel="a step, over no buffer")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center")
+            axes.bar(at, middle, 0.13, yerr=[low, high], error_kw={"linewidth": 0.8}, label=NAMED.get(name, name))
+        axes.axhline(1, color="gray", linestyle="--", linewidth=0.8)
+        axes.set_xticks(range(len(networks)), [NETWORK_NAMES[name] for name in networks])
+        axes.set(title=model, xlabel="loopback device: without a buffer, the rows of a step take")
+    panels[0].set(ylabel="time of a step / without a buffer")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.savefig(FIGURE, dpi=110)
     print(f"written: {FIGURE}")
 

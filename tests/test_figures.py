@@ -16,13 +16,7 @@ if not BENCHMARKS.is_dir():
     pytest.skip("the benchmarks are not beside the tests", allow_module_level=True)
 sys.path.append(str(BENCHMARKS))
 
-RESULTS = {
-    "bench_grid_epoch": "grid_epoch", "bench_methods": "methods", "bench_network": "network",
-    "bench_policies": "policies", "bench_prefetch": "prefetch", "bench_split": "split",
-    "bench_split_plan": "split_plan", "bench_sweep": "figure",
-}  # fmt: skip
-"""The results that a benchmark's figure shows. Those of bench_hotness have no curves, and no GPU has run
-bench_gpu_tiers yet."""
+from figures import RESULTS_OF, saved  # noqa: E402  # needs the benchmarks on the path
 
 
 def figure_of(name, results, folder, monkeypatch, *arguments):
@@ -31,13 +25,6 @@ def figure_of(name, results, folder, monkeypatch, *arguments):
     figures = kept(monkeypatch)
     benchmark.plot(results, *arguments)
     return figures[-1]
-
-
-def saved(name):
-    results = json.loads((BENCHMARKS / "results" / f"{RESULTS[name]}.json").read_text())["results"]
-    if name == "bench_grid_epoch":
-        return results["runs"]
-    return [*results] if name == "bench_sweep" else {key: entry for key, entry in results.items() if key != "aims"}
 
 
 def equal(values):
@@ -70,11 +57,11 @@ def equal_speedups(results):
 
 def test_every_figure_is_here():
     drawing = {path.stem for path in BENCHMARKS.glob("*.py") if "def plot(" in path.read_text()}
-    assert drawing == {*RESULTS, "bench_hotness", "bench_gpu_tiers"}
+    assert drawing == {*RESULTS_OF, "bench_hotness", "bench_gpu_tiers"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("name", RESULTS_OF)
 def test_all_of_the_saved_results_is_seen(name, tmp_path, monkeypatch):
     check_seen(figure_of(name, saved(name), tmp_path, monkeypatch))
 

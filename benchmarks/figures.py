@@ -1,0 +1,40 @@
+"""Draws figures of docs/ again from the results in benchmarks/results.
+
+python benchmarks/figures.py [bench_prefetch ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+from typing import Any
+
+from common import RESULTS
+
+RESULTS_OF = {
+    "bench_grid_epoch": "grid_epoch", "bench_methods": "methods", "bench_network": "network",
+    "bench_policies": "policies", "bench_prefetch": "prefetch", "bench_split": "split",
+    "bench_split_plan": "split_plan", "bench_sweep": "figure",
+}  # fmt: skip
+"""The results that a benchmark's figure shows. Those of bench_hotness have no curves, and no GPU has run
+bench_gpu_tiers yet."""
+
+
+def saved(name: str) -> Any:
+    """What the ``plot`` of a benchmark takes."""
+    results = json.loads((RESULTS / f"{RESULTS_OF[name]}.json").read_text())["results"]
+    if name == "bench_grid_epoch":
+        return results["runs"]
+    return [*results] if name == "bench_sweep" else {key: entry for key, entry in results.items() if key != "aims"}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("names", nargs="*", default=[*RESULTS_OF], help="benchmarks; all by default")
+    for name in options.parse_args().names:
+        importlib.import_module(name).plot(saved(name))
+
+
+if __name__ == "__main__":
+    main()
