@@ -14,10 +14,11 @@ from helpers.parts import HERE, as_plain, homogeneous, loader_of_part
 from helpers.slow import quick
 from torch import distributed as dist
 
-from torch_gnnscale import NeighborLoader, partition
+from torch_gnnscale import LinkNeighborLoader, NeighborLoader, partition
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.meeting import rank_and_world
 from torch_gnnscale.distributed.own_rows import MappedRows
+from torch_gnnscale.random import draw_seed
 
 
 def fails_at(path, rank, at):
@@ -68,8 +69,9 @@ def unreadable_rows(path):
 
 def test_rows_that_their_owner_cannot_read(parts):
     first, second = cluster(2).run(unreadable_rows, parts)
-    assert first == "RuntimeError: rows: expected those of part 1, found that its rank could not read them"
     assert second.startswith("TypeError: ")
+    told = "RuntimeError: rows: expected those of part 1, found that its rank could not read them"
+    assert first == f"{told}: {second}"
 
 
 def unreadable_at(path, bad_rank, at):
@@ -167,6 +169,88 @@ def test_seeds_of_other_parts(parts):
     assert first == second
     assert first[1].startswith("ValueError: rank 0: inputs: expected those of part 0 with seed_order='owned', found ")
     assert first[1].endswith(" in part 1; use part.input_nodes(...) or seed_order='global'")
+
+
+@pytest.fixture(scope="module")
+def parts_of_edges(tmp_path_factory):
+    """A directory of two parts, edges included."""
+    path = tmp_path_factory.mktemp("parts") / "parts"
+    partition.write(homogeneous(), path, parts=2, method="random", topology="partitioned")
+    return str(path)
+
+
+REFUSED = {
+    "seed": ({"seed": "one"}, "TypeError: seed: expected an int, found str"),
+    "fanouts": ({"num_neighbors": [3.5]}, "TypeError: num_neighbors"),
+    "nodes": ({"input_nodes": torch.tensor([200])}, "IndexError: input_nodes[0] = 200 is out of range: expected nodes"),
+    "mode": ({"subgraph_type": "induced"}, "NotImplementedError: subgraph_type='induced' with a partitioned topology"),
+    "processes": (
+        {"num_workers": 1, "multiprocessing_context": "fork"},
+        "NotImplementedError: worker processes (num_workers=1) with the ",
+    ),
+    "links": (None, "NotImplementedError: sampling of links with a partitioned topology is not implemented; "),
+}  # fmt: skip
+
+
+def refuses_on(path, of_ranks):
+    """What becomes of a loader for which each rank has other options; and how many batches the next one makes."""
+    with open_part(path) as part:
+        given, stores = of_ranks[dist.get_rank()], (part.features, part.graph)
+        options = {"num_neighbors": [2], "input_nodes": part.input_nodes("train"), "batch_size": 10, "seed": 1}
+        try:
+            if given is None:
+                LinkNeighborLoader(data=stores, num_neighbors=[2], edge_label_index=torch.zeros(2, 1).long(), seed=1)
+            NeighborLoader(stores, **{**options, **(given or {})})
+            text = ""
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+        return text, len(list(loader_of_part(part)))
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+def test_what_one_rank_refuses_while_it_makes_its_loader_is_told_to_all(parts_of_edges, refused):
+    given, text = REFUSED[refused]
+    (first, count), (second, of_other) = cluster(2).run(refuses_on, parts_of_edges, [{}, given])
+    assert second.startswith(text)
+    assert first == f"ValueError: rank 1: {second}"
+    assert count == of_other > 0
+
+
+def test_what_all_ranks_refuse_each_raises_as_it_is(parts_of_edges):
+    found = cluster(2).run(refuses_on, parts_of_edges, [REFUSED["mode"][0]] * 2)
+    assert all(text.startswith(REFUSED["mode"][1]) for text, _ in found)
+
+
+def test_a_seed_that_one_rank_draws_is_an_error_on_all(parts):
+    text = "ValueError: seed: expected the same on all ranks, found [None, 1]"
+    assert cluster(2).results(other_options, parts, [{"seed": None}, {"seed": 1}]) == [(False, text)] * 2
+
+
+def drawn_seed(path):
+    torch.manual_seed(7 + dist.get_rank())
+    with open_part(path) as part:
+        loader = loader_of_part(part, seed=None)
+        return loader.seed, loader.sampler.seed, draw_seed(torch.Generator().manual_seed(7))
+
+
+def test_the_seed_that_rank_0_draws_is_that_of_all(parts):
+    for seeds in cluster(2).run(drawn_seed, parts):
+        assert len({*seeds}) == 1
+
+
+def leaves_by_an_error(path):
+    """Rank 1 raises in place of making its second loader."""
+    with open_part(path) as part:
+        loader_of_part(part)
+        if dist.get_rank() == 1:
+            raise KeyError("no luck")
+        loader_of_part(part)
+
+
+def test_a_rank_that_leaves_the_part_by_an_error_says_why(parts):
+    first, second = cluster(2).results(leaves_by_an_error, parts)
+    assert second == (False, "KeyError: 'no luck'")
+    assert first == (False, "RuntimeError: rank 1: KeyError: 'no luck'")
 
 
 def opens(path):

@@ -14,11 +14,17 @@ class Asked(Exception):
     pass
 
 
+LATE = (
+    "did not come within 1 seconds to what the others do together (timeout=; a rank that is busy for longer needs a "
+    "larger one)"
+)
+
+
 class Said:
     """What a rank tells the others, who have said ``heard``; ``silent``: who is gone."""
 
     def __init__(self, heard, silent):
-        self.said, self.told, self.silent = [], heard, silent
+        self.said, self.told, self.silent, self.found = [], heard, silent, {}
 
     def say(self, why, about):
         self.said.append((why, about))
@@ -28,6 +34,12 @@ class Said:
 
     def gone(self):
         return self.silent
+
+    def conclude(self, text, about):
+        self.found[about] = text
+
+    def concluded(self, about):
+        return self.found.get(about, "")
 
     def together(self, make):
         return "made"
@@ -92,10 +104,27 @@ def test_a_rank_that_lost_the_others_says_so_about_what_it_did():
 
 @pytest.mark.parametrize(
     ("silent", "why"),
-    [("rank 2 is gone", "rank 2 is gone"), ("", "rank 2 did not come to what the others do together")],
+    [("rank 2 is gone", "rank 2 is gone"), ("", f"rank 2 {LATE}")],
 )
 def test_ranks_that_say_nothing_are_gone_or_did_not_come(silent, why):
     assert rank_of(1, 3, {0: "", 1: ""}, silent).lost(Broken("closed")) == f"{why}: closed"
+
+
+def test_a_rank_that_comes_too_late_hears_what_the_others_have_found():
+    first, late = (rank_of(rank, 2, told) for rank, told in ((0, {0: ""}), (1, {0: "", 1: ""})))
+    assert late.lost(Broken("closed"), 3) == "a rank failed: closed"
+    first.lost(Broken("timed out"), 3)
+    late._presence.found = first._presence.found
+    assert late.lost(Broken("closed"), 3) == f"rank 1 {LATE}: closed"
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_rank_that_leaves_says_why_unless_others_were_lost_before(lost):
+    meeting = rank_of(1, 3, {2: "no room"})
+    if lost:
+        meeting.lost(Broken("closed"))
+    meeting.leave("KeyError: 'no luck'")
+    assert meeting._presence.said == [("", 0) if lost else ("KeyError: 'no luck'", 0)]
 
 
 @pytest.mark.parametrize(("rank", "files"), [(0, 5 + 3 + 5), (2, 5 + 3 + 1)])

@@ -158,7 +158,7 @@ def test_seeds_and_links_are_those_of_the_part_or_of_all(tmp_path_factory):
         for asked in (part.input_nodes, part.links):
             with pytest.raises(ValueError, match=r"^of: expected 'part' or 'all', found 'both'$"):
                 asked("train", "both")
-        rows = PartRows(opened, part.stored, Ranks(1, 2, 1, 2), object)
+        rows = PartRows(opened, part.stored, Ranks(1, 2, 1, 2), print, object)
         for name, size in (("x", opened.attrs[0].shape), ("n_id", ())):
             attr = {"group_name": None, "attr_name": name, "index": None}
             assert rows.get_tensor_size(**attr) == (200, *size)

@@ -1,5 +1,7 @@
 """Threads by which ranks answer each other, at the end of a program."""
 
+import threading
+
 from helpers.cluster import cluster
 from torch import distributed as dist
 
@@ -22,3 +24,30 @@ def answers_after_the_end():
 def test_no_thread_answers_when_the_interpreter_ends():
     """One that came back from a call of the store then would abort the process."""
     assert cluster(2).run(answers_after_the_end) == [(True, False)] * 2
+
+
+class Frozen:
+    """A store whose process is stopped."""
+
+    def __init__(self):
+        self.calls, self.goes_on = 0, threading.Event()
+
+    def __getattr__(self, name):
+        def call(*_):
+            self.calls += 1
+            self.goes_on.wait()
+
+        return call
+
+
+def test_a_store_that_does_not_answer_is_waited_for_once():
+    of = presence.Presence.__new__(presence.Presence)
+    of.rank, of.world, of._within, of._deaf, of._store = 1, 3, 0.01, False, Frozen()
+    try:
+        of.say("", 4)
+        assert of.heard(4) == {}
+        assert of.gone() == "rank 0, which keeps the store of the ranks, is gone or does not answer"
+        assert of.concluded(4) == ""
+        assert of._store.calls == 1
+    finally:
+        of._store.goes_on.set()

@@ -92,7 +92,8 @@ def test_loops_that_are_left_and_batches_that_fail(parts, window, bulk, world):
 def test_an_error_of_a_bulk_is_raised_in_the_steps_of_its_batches(parts, window, bulk, bad_rank):
     whole = cluster(2).run(unanswerable, parts(2)[1], -1, bulk)
     found = cluster(2).run(unanswerable, parts(2)[1], bad_rank, bulk, looks(window))
-    text = f"RuntimeError: drawing neighbors: expected it of all ranks, found that rank {bad_rank} failed"
+    text = "RuntimeError: drawing neighbors: expected it of all ranks, found that "
+    text += f"rank {bad_rank} failed: KeyError: 'no luck'"
     bad = slice(2 * bulk, 3 * bulk)
     for rank, (ours, expected) in enumerate(zip(found, whole, strict=True)):
         assert ours[bad] == ["KeyError: 'no luck'" if rank == bad_rank else text] * len(expected[bad])
@@ -106,6 +107,7 @@ def test_an_error_of_a_rank_by_itself_is_raised_on_all_and_the_next_batches_foll
     first, second = cluster(2).run(fails_between, parts(2)[1], 1, where, looks(1))
     assert first[2].startswith("RuntimeError: ")
     assert "rank 1 failed" in first[2]
+    assert first[2].endswith(": KeyError: 'no luck'")
     assert second[2] == "KeyError: 'no luck'"
     for found, expected in ((first, whole[0]), (second, whole[1])):
         assert found[:2] + found[3:] == expected[:2] + expected[3:]

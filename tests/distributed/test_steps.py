@@ -16,8 +16,9 @@ from torch_gnnscale.distributed.steps import FAILED, RankSteps
 def test_the_rank_of_a_column_that_failed_is_named():
     steps = RankSteps.__new__(RankSteps)
     steps.grid, steps.rank, steps.headers, steps.row = Grid(4, 2), 3, None, None
-    steps.rows = SimpleNamespace(numbers=lambda counts, purpose: torch.tensor([[FAILED, FAILED], [0, 0]]))
-    with pytest.raises(Elsewhere, match=r"^sampling: expected it of all ranks, found that rank 1 failed$"):
+    numbers = torch.tensor([[FAILED, FAILED], [0, 0]])
+    steps.rows = SimpleNamespace(numbers=lambda counts, purpose: numbers, reasons=lambda error: ["OSError: no", ""])
+    with pytest.raises(Elsewhere, match=r"^sampling: expected it of all ranks, found that rank 1 failed: OSError: no$"):
         steps.counted(torch.zeros(2, 2, dtype=torch.int64), None, "sampling")
 
 

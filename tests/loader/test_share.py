@@ -261,20 +261,20 @@ def test_what_is_wrong_with_the_inputs_of_one_rank_names_it():
         (None, "too few", "rank 1: too few"), ("too few", "too few", "too few"), ("none", "too few", "rank 0: none"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=f"^{text}$"):
-            agreed_share(share, Steps((decides, [1], 1, other)), decides, [1], own)
+            agreed_share(share, Steps((decides, [1], 1, other, 0)), decides, [1], own, 0)
 
 
 def test_parts_have_inputs_and_numbers_of_batches_of_their_own():
     share = Share(Ranks(1, 4, 0, 2), "owned", "pad")
     said = {part: {"seed": 1, "inputs": part, "key_of_inputs": 7 + part} for part in range(2)}
-    others = [(said[part], [3 + part], part, None) for part in (0, 1, 1)]
-    found, inputs = agreed_share(share, Steps(*others), said[0], [3], None)
-    assert (found.counts, inputs) == ((3, 4), {"inputs": [0, 1], "key_of_inputs": [7, 8]})
+    others = [(said[part], [3 + part], part, None, 6) for part in (0, 1, 1)]
+    found, inputs, seed = agreed_share(share, Steps(*others), said[0], [3], None, 5)
+    assert (found.counts, inputs, seed) == ((3, 4), {"inputs": [0, 1], "key_of_inputs": [7, 8]}, 5)
     for at, name, value, of in ((0, "inputs", 5, "the ranks of part 0"), (2, "seed", 2, "all ranks")):
         differs = [*others]
         differs[at] = ({**others[at][0], name: value}, *others[at][1:])
         with pytest.raises(ValueError, match=f"^{name}: expected the same on {of}, found "):
-            agreed_share(share, Steps(*differs), said[0], [3], None)
+            agreed_share(share, Steps(*differs), said[0], [3], None, 5)
 
 
 class RowsOfTwo(FeatureStore, CollectiveRowStore):

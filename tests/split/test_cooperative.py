@@ -267,7 +267,7 @@ def test_an_error_of_one_rank_is_raised_on_all_and_the_next_batches_follow(parts
     found = cluster(world).run(outcomes, path, plan, where)
     assert found[1][2] == "KeyError: 'no luck'"
     text = (
-        "sampling: expected it of all ranks, found that rank 1 failed" if world == 2
+        "sampling: expected it of all ranks, found that rank 1 failed: KeyError: 'no luck'" if world == 2
         else "rank 1 failed to make batch 5: KeyError: 'no luck'"
     )  # fmt: skip
     assert {entry[2] for rank, entry in enumerate(found) if rank != 1} == {f"RuntimeError: {text}"}

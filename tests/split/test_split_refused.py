@@ -287,16 +287,6 @@ def test_steps_that_cannot_be_made_leave_no_meeting(monkeypatch):
     assert closed == [1]
 
 
-def test_batches_that_are_dropped_before_their_steps_leave_no_meeting(monkeypatch):
-    did = []
-    monkeypatch.setattr(owned_batches.Meeting, "fail", lambda meeting, why: did.append(why))
-    monkeypatch.setattr(owned_batches.Meeting, "close", lambda meeting: did.append("closed"))
-    made = PLAN.of_loader(NeighborSampler(make_data(), [2]), NodeSamplerInput, make_data(), None)
-    assert did == []
-    del made
-    assert did == ["its loader was not made", "closed"]
-
-
 # Ranks ###############################################################################################################
 
 

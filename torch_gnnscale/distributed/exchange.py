@@ -204,6 +204,11 @@ class Exchange:
         self._all_to_all(received, sent, lengths, [len(own)] * self.size)
         return [pickle.loads(of_rank.numpy().tobytes()) for of_rank in received.split(lengths)]
 
+    def reasons(self, error: Exception | None) -> list[str]:
+        """Why each rank has failed, "" where it has not: all ranks call it, once they know that one of them has.
+        ``error``: this rank's."""
+        return self.objects("" if error is None else f"{type(error).__name__}: {error}")
+
     def give_up(self) -> None:
         """Called by any thread: a collective that waits for other ranks fails within a second, now and later.
 

@@ -49,16 +49,16 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
     The loaders of this package read all rows, in steps that all ranks take together.
 
     Args:
-        parts, part, ranks, tiers, open_steps: of :class:`PartRows`.
+        parts, part, ranks, tiers, refuse, open_steps: of :class:`PartRows`.
         kept: which rows of other parts each loader keeps.
         row_group: in which the thread that iterates exchanges rows; None: the thread of the steps does.
     """
 
     def __init__(
         self, parts: StoredParts, part: StoredPart, ranks: Ranks, tiers: TieredFeatureStore | None,
-        open_steps: Callable[..., RankSteps], kept: Kept, row_group: RowGroup | None,
+        refuse: Callable[[str], None], open_steps: Callable[..., RankSteps], kept: Kept, row_group: RowGroup | None,
     ) -> None:  # fmt: skip
-        super().__init__(parts, part, ranks, open_steps, tiers)
+        super().__init__(parts, part, ranks, refuse, open_steps, tiers)
         state = self.__dict__
         state["rows_here"], state["_row_group"] = row_group is not None, row_group
         device = torch.device("cpu") if row_group is None else row_group.device

@@ -44,6 +44,7 @@ class Meeting:
         self._presence: Presence | None = None
         self._exchange = Exchange(None, 1, 0)
         self._topics = 0
+        self._has_lost = False  # whether a collective failed because of another rank
         self.machines = [machine.identity()]
         """The machine of each rank: :func:`torch_gnnscale.machine.identity`."""
         if world == 1:
@@ -94,6 +95,12 @@ class Meeting:
                 raise ValueError(f"rank {rank}: {text}") from error
         assert made is not None
         return made
+
+    def refuse(self, why: str) -> None:
+        """In place of the :meth:`all_made` or :meth:`groups` to which the other ranks come: they raise its ValueError.
+        ``why``: the error of this rank, which it raises itself."""
+        with contextlib.suppress(RuntimeError):  # they are gone
+            self.gather(why)
 
     def groups(self, of_ranks: list[list[int]], backend: str = "gloo") -> list[dist.ProcessGroup | None]:
         """A new group for each list of ranks, None for a single rank. Errors as of :meth:`all_made`."""
@@ -150,6 +157,7 @@ class Meeting:
         presence = self._presence
         if presence is None:
             return str(error)
+        self._has_lost = True
         presence.say("", about)
         heard = presence.heard(about)
         if not any(heard.values()):
@@ -160,16 +168,33 @@ class Meeting:
             if why:
                 return f"rank {rank}: {why}"
         elsewhere = ", ".join(str(rank) for rank in range(self.world) if rank not in heard)
-        found = f"rank {elsewhere} did not come to what the others do together" if elsewhere else "a rank failed"
+        if elsewhere:
+            found = (
+                f"rank {elsewhere} did not come within {self._timeout:g} seconds to what the others do together "
+                f"(timeout=; a rank that is busy for longer needs a larger one)"
+            )
+            presence.conclude(found, about)
+        else:  # perhaps this rank came too late, to what the others have ended
+            found = presence.concluded(about) or "a rank failed"
         return f"{found}: {error}"
 
+    def leave(self, why: str) -> None:
+        """Called instead of further meetings when an error of this rank ends what the ranks do together: those that
+        wait for it raise an error with its text at once. If the ranks were lost before, they know why."""
+        if not self._has_lost:
+            self.fail(why)
+        self._end()
+
     def close(self) -> None:
-        """Ends the group."""
+        """Ends the group, and this rank's answers."""
+        self._end()
+        if self._presence is not None:
+            self._presence.close()
+
+    def _end(self) -> None:
         group, self._exchange.group = self._exchange.group, None
         if group is not None:
             end_group(group)
-        if self._presence is not None:
-            self._presence.close()
 
 
 def _files(ranks: Sequence[int]) -> int:

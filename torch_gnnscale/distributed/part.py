@@ -67,9 +67,11 @@ class Part:
         self.features: PartRows
         """The rows. ``features.tiers`` has the tier plan and counts what is read, if the part was opened with tiers."""
         if ranks.world == 1 and parts.topology == "replicated":  # nobody to meet
-            self.features = PartRows(parts, stored, ranks, self._open_steps, tiers)
+            self.features = PartRows(parts, stored, ranks, meeting.refuse, self._open_steps, tiers)
         else:
-            self.features = PartitionedFeatureStore(parts, stored, ranks, tiers, self._open_steps, kept, row_group)
+            self.features = PartitionedFeatureStore(
+                parts, stored, ranks, tiers, meeting.refuse, self._open_steps, kept, row_group
+            )
         self.graph: GraphStore | PartitionedGraphStore
         """The edges, in stored ids."""
         if parts.topology == "replicated":
@@ -145,8 +147,10 @@ class Part:
     def __enter__(self) -> Part:
         return self
 
-    def __exit__(self, error: Any, *_: Any) -> None:
-        self.close(None if error is None else AT_EXIT)
+    def __exit__(self, kind: Any, error: Any, *_: Any) -> None:
+        if kind is not None:
+            self._meeting.leave(f"{kind.__name__}: {error}")
+        self.close(None if kind is None else AT_EXIT)
 
 
 def open_part(
@@ -184,7 +188,8 @@ def open_part(
         consecutive: which ranks have consecutive numbers. "copies": rank r holds part r // (P / K), so that the ranks
             of one part share a machine's memory. "parts": rank r holds part r mod K, so that a machine of K ranks has
             all parts, and they exchange rows within it. All ranks have the same.
-        timeout: seconds after which a rank that does not answer is an error.
+        timeout: seconds after which a rank that does not answer, or is busy elsewhere, is an error. It does not bound
+            what DDP waits for, whose process group has a timeout of its own.
 
     Raises:
         ValueError: on all ranks: the number of ranks is not a multiple of that of parts; the directory is unfinished; a

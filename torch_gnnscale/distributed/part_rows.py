@@ -36,6 +36,7 @@ class PartRows(RowStore):
         parts: the opened directory of parts.
         part: the opened part.
         ranks: the ranks of the run.
+        refuse: see :meth:`RowStore.refuse`.
         open_steps: makes the steps of a loader; for split batches it is given what ranks must have alike, by name, and
             ``by_column=True``.
         tiers: has the rows of attributes of the part's nodes, by row number in the part; all others are read where they
@@ -47,12 +48,12 @@ class PartRows(RowStore):
     """The rows of the part's own nodes, if they are in tiers."""
 
     def __init__(
-        self, parts: StoredParts, part: StoredPart, ranks: Ranks, open_steps: Callable[..., RankSteps],
-        tiers: TieredFeatureStore | None = None,
+        self, parts: StoredParts, part: StoredPart, ranks: Ranks, refuse: Callable[[str], None],
+        open_steps: Callable[..., RankSteps], tiers: TieredFeatureStore | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         state = self.__dict__
-        state["_open_steps"] = open_steps
+        state["_refuse"], state["_open_steps"] = refuse, open_steps
         state["parts"], state["part"], state["ranks"], state["closed"] = parts, part, ranks, False
         state["tiers"] = tiers
         state["order"] = numbering_of(parts)
@@ -88,6 +89,11 @@ class PartRows(RowStore):
             identity: what all ranks must have alike besides the parts, by name.
         """
         return self._open_steps(identity, by_column=True)
+
+    def refuse(self, why: str) -> None:
+        """See :meth:`RowStore.refuse`."""
+        if not self.closed:
+            self._refuse(why)
 
     def check_splittable(self) -> None:
         """Raises NotImplementedError if the part was opened with an option that split batches lack, naming it."""

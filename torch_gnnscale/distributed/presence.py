@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import TimeoutError as NoAnswer
 from concurrent.futures import wait
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -57,6 +58,7 @@ class Presence:
         self._store = dist.PrefixStore(f"gnnscale/{run}/{next(_numbers)}", connection.clone())
         self._answers = [f"answer/{other}" for other in range(world)]
         self._answer = _Answer(self._store, self._answers[rank])
+        self._deaf = False  # whether the store has not answered
         self._ended = threading.Event()
         serve = (
             self._answer,
@@ -74,26 +76,34 @@ class Presence:
                 the message names them.
         """
         keys = [f"said/{other}" for other in range(self.world)]
-        ended = _Ended(self.world, self._timeout)
+        ended, asking = _Ended(self.world, self._timeout), self._thread_for("asking")
+        until, pause, why = time.monotonic() + self._timeout, 0.005, ""
+
+        def asked(call: Callable[..., T], *given: Any) -> T:
+            return asking.submit(call, *given).result(max(0.0, until - time.monotonic()) + self._within)
+
         try:
-            self._store.set(self._answers[self.rank], "0")
-            self._store.set(keys[self.rank], json.dumps(value))
+            asked(self._store.set, self._answers[self.rank], "0")
+            asked(self._store.set, keys[self.rank], json.dumps(value))
             self._thread.start()
             _answering[self._thread] = self._ended
-            until, pause, why = time.monotonic() + self._timeout, 0.005, ""
-            while not self._store.check(keys):
+            while not asked(self._store.check, keys):
                 if not why and (why := ended.found()):
                     until = time.monotonic() + self._within  # the others are announced until then
                 if time.monotonic() > until:
-                    self._raise_missing([other for other, key in enumerate(keys) if not self._store.check([key])], why)
+                    missing = [other for other, key in enumerate(keys) if not asked(self._store.check, [key])]
+                    self._raise_missing(missing, why)
                 time.sleep(pause)
                 pause = min(2 * pause, _EVERY)
-            return [json.loads(said) for said in self._store.multi_get(keys)]
+            return [json.loads(said) for said in asked(self._store.multi_get, keys)]
         except BaseException as error:
             ended.give_up()
-            if isinstance(error, dist.DistError):
-                raise RuntimeError(f"{_keeper()} is gone: {error}") from error
+            if isinstance(error, (dist.DistError, NoAnswer)):
+                self._deaf = True
+                raise RuntimeError(f"{_keeper()} is gone or does not answer: {error}") from error
             raise
+        finally:
+            asking.shutdown(wait=False)
 
     def _raise_missing(self, ranks: list[int], why: str) -> None:
         """Raises if ranks are missing; ``why``: the error by which one of them is known to have ended, or ""."""
@@ -131,7 +141,7 @@ class Presence:
         ranks have been announced."""
         silent = self._silent() and self._silent()  # asked twice: a rank on a busy machine may answer late
         if silent is None:
-            return f"{_keeper()} is gone"
+            return f"{_keeper()} is gone or does not answer"
         if not silent:
             return ""
         self._store.set("silent", json.dumps(silent))
@@ -143,23 +153,40 @@ class Presence:
         self._asked(lambda: self._store.set(f"text/{about}/{self.rank}", text))
 
     def heard(self, about: int) -> dict[int, str]:
-        """The texts that ranks have left about a topic, by rank; none if the store does not answer."""
+        """The texts that ranks have left about a topic, or about everything (topic 0), by rank; none if the store does
+        not answer."""
         return self._asked(lambda: self._texts(about)) or {}
 
     def _texts(self, about: int) -> dict[int, str]:
-        keys = {rank: f"text/{about}/{rank}" for rank in range(self.world)}
-        return {rank: self._store.get(key).decode() for rank, key in keys.items() if self._store.check([key])}
+        found: dict[int, str] = {}
+        for rank in range(self.world):
+            for topic in {about, 0}:
+                if self._store.check([key := f"text/{topic}/{rank}"]):
+                    found[rank] = found.get(rank) or self._store.get(key).decode()
+        return found
+
+    def conclude(self, text: str, about: int) -> None:
+        """Leaves a text for a rank that comes later: why the ranks that waited for it have given up a topic."""
+        self._asked(lambda: self._store.set(f"concluded/{about}", text))
+
+    def concluded(self, about: int) -> str:
+        """The text that was left by :meth:`conclude`; "" if there is none."""
+        key = f"concluded/{about}"
+        return self._asked(lambda: self._store.get(key).decode() if self._store.check([key]) else "") or ""
 
     def _silent(self) -> list[int] | None:
         """The ranks that do not answer; None if the store does not."""
         return self._asked(self._ask)
 
     def _asked(self, ask: Callable[[], T]) -> T | None:
-        """What the store says, asked by another thread; None if it does not answer."""
+        """What the store says, asked by another thread; None if it does not answer, or has not answered before."""
+        if self._deaf:
+            return None
         asking = self._thread_for("asking")
         try:
             return asking.submit(ask).result(2 * self._within)
         except Exception:  # also a timeout: a call of a store whose process has ended may take minutes to fail
+            self._deaf = True
             return None
         finally:
             asking.shutdown(wait=False)

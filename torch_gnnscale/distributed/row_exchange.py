@@ -169,11 +169,13 @@ def _replied(
             replies = torch.zeros(given.total, dtype=torch.uint8)
             replies[given.status] = 1
     received = exchange.bytes(replies, given.lengths, taken.lengths, "rows", meanwhile)
-    if error is not None:
-        raise error
-    if (unread := received[taken.status]).any():
-        part = [part for part in range(exchange.size) if part != exchange.rank][int(unread.nonzero()[0])]
-        raise Elsewhere(f"rows: expected those of part {part}, found that its rank could not read them")
+    unread = received[taken.status].nonzero().view(-1)
+    if error is not None or len(unread):
+        why = exchange.reasons(error)  # a reply to every rank says that there are some
+        if error is not None:
+            raise error
+        part = [part for part in range(exchange.size) if part != exchange.rank][int(unread[0])]
+        raise Elsewhere(f"rows: expected those of part {part}, found that its rank could not read them: {why[part]}")
     of_types = enumerate(taken.kinds)
     return [[Travelled(received, taken.offsets(t, a)) for a in range(len(kinds))] for t, kinds in of_types]
 

@@ -193,11 +193,12 @@ class RankSteps(Steps):
         failed = (received[:, 0] == FAILED).nonzero().view(-1).tolist()
         if failed or error is not None:
             self._failed = True
+            why = exchange.reasons(error)
             if error is not None:
                 raise error
             of_column = self.grid.column(self.grid.copy(self.rank))
             rank = failed[0] if exchange is self.headers else of_column[failed[0]]
-            raise Elsewhere(f"{what}: expected it of all ranks, found that rank {rank} failed")
+            raise Elsewhere(f"{what}: expected it of all ranks, found that rank {rank} failed: {why[failed[0]]}")
         return received
 
     def sizes(self, numbers: Tensor, ranks: Sequence[int], error: Exception | None, what: str) -> Tensor:

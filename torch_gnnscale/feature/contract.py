@@ -67,6 +67,13 @@ class RowStore(PyGFeatureStore):
                 f"data: expected features of types of nodes or edges, as the graph has, found {names} of none"
             )
 
+    def refuse(self, why: str) -> None:
+        """Called in place of what the ranks do together to make a loader, on a rank that does not make its loader.
+
+        Args:
+            why: the error, which the other ranks raise as a ValueError that names this one.
+        """
+
     def device_of(self, attr: TensorAttr) -> torch.device:
         """The device that gathers an attribute's rows; ids on it are used without a copy."""
         return torch.device("cpu")

@@ -27,7 +27,7 @@ from .line import Line
 from .order import NumberedBatch, SeedOrder
 from .prefetch import USUAL
 from .resumable import ResumableLoader, options_of
-from .share import Shard, SharedOrder, Uneven, common_seed
+from .share import Shard, SharedOrder, Uneven
 from .sharing import sharing_of
 from .split import Split
 from .storages import row_tensors
@@ -82,7 +82,7 @@ class KeyedLoader(ResumableLoader):
         checks.check_features(data, sampler)
         checks.check_part(data, sampler, kwargs)
         checks.check_inputs(kwargs, num_inputs)
-        self._seed_order = SeedOrder(common_seed(share, seed, kwargs.get("generator")), share)
+        self._seed_order = SeedOrder(self._sharing.seed(seed, kwargs.get("generator")), share)
         self.edge_layout = edge_layout
         self._edge_layouts = edge_layouts_of(data, edge_layout)
         self._sharing.check(kwargs, self._edge_layouts)

@@ -30,6 +30,7 @@ from ..topology.numbering import Numbering
 from . import checks
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
+from .refusal import told_to_all
 from .share import Shard, SharedOrder, Uneven
 
 
@@ -90,6 +91,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
     inputs_type = EdgeSamplerInput
     neg_sampling: NegativeSampling | None
 
+    @told_to_all
     def __init__(
         self,
         data: Data | HeteroData | tuple[PyGFeatureStore, PyGGraphStore],

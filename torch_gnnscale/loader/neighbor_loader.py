@@ -27,6 +27,7 @@ from ..sampler.sources import check_data
 from . import checks
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
+from .refusal import told_to_all
 from .share import Shard, SharedOrder, Uneven
 from .split import Split, check_modes
 
@@ -116,6 +117,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
 
     inputs_type = NodeSamplerInput
 
+    @told_to_all
     def __init__(
         self,
         data: Data | HeteroData | tuple[PyGFeatureStore, PyGGraphStore],

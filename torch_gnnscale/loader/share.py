@@ -200,8 +200,8 @@ def common_seed(share: Share | None, seed: int | None, generator: torch.Generato
 
 
 def agreed_share(
-    share: Share, steps: Steps, decides: dict[str, Any], counts: list[int], problem: str | None
-) -> tuple[Share, dict[str, Any]]:
+    share: Share, steps: Steps, decides: dict[str, Any], counts: list[int], problem: str | None, seed: int
+) -> tuple[Share, dict[str, Any], int]:
     """The share of a rank whose batches all ranks make together, after they have told each other what they have.
 
     Args:
@@ -211,15 +211,16 @@ def agreed_share(
             are ordered by themselves, for ``inputs`` and ``key_of_inputs``.
         counts: the batches of each order of seeds that this rank knows: of its part's, or of all that it takes.
         problem: what is wrong with this rank's inputs; all ranks then raise it.
+        seed: of this rank's loader.
 
     Returns:
-        The share with counts; and where each part has its own inputs, these two entries of all parts.
+        The share with counts; where each part has its own inputs, these two entries of all parts; the seed of rank 0.
 
     Raises:
         ValueError: on all ranks, naming what differs between them.
     """
     own = ("inputs", "key_of_inputs") if share.seed_order == "owned" else ()
-    found = steps.gather((decides, counts, share.part, problem))
+    found = steps.gather((decides, counts, share.part, problem, seed))
     texts = [entry[3] for entry in found]
     if problems := [(rank, text) for rank, text in enumerate(texts) if text is not None]:
         rank, text = problems[0]
@@ -229,7 +230,8 @@ def agreed_share(
         of_part = [{name: entry[0].get(name) for name in own} for entry in found if entry[2] == part]
         check_alike(of_part, f"the ranks of part {part}")
     if share.seed_order == "global":
-        return share.with_counts(counts), {}
+        return share.with_counts(counts), {}, found[0][4]
     of_each = {entry[2]: entry for entry in found}
     inputs = {name: [of_each[part][0][name] for part in range(share.ranks.parts)] for name in own}
-    return share.with_counts([count for part in range(share.ranks.parts) for count in of_each[part][1]]), inputs
+    counted = share.with_counts([count for part in range(share.ranks.parts) for count in of_each[part][1]])
+    return counted, inputs, found[0][4]

@@ -7,11 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler
 from torch_geometric.sampler import BaseSampler
 
 from ..feature.contract import CollectiveRowStore
+from ..ops.arguments import to_int
+from ..random import draw_seed
 from ..ranks import Steps
 from ..sampler.keyed import Inputs, KeyedSampler
 from . import checks
@@ -22,7 +25,7 @@ from .layout import EdgeLayouts
 from .line import Line
 from .order import NumberedBatch, SeedOrder
 from .prefetch import USUAL
-from .share import Shard, Share, SharedOrder, Uneven, agreed_share, share_of
+from .share import Shard, Share, SharedOrder, Uneven, agreed_share, common_seed, share_of
 from .split import Split, SplitBatches
 from .together import Together
 
@@ -37,8 +40,14 @@ class Sharing:
 
     def __init__(self, sampler: BaseSampler, share: Share | None) -> None:
         self.sampler, self.share = sampler, share
+        self.has_met = False
+        """Whether the ranks have met to make this loader, or need not meet."""
         self.said_of_inputs: dict[str, Any] = {}
         """What the ranks of other parts said of their inputs, for states; {} without other parts."""
+
+    def seed(self, given: int | None, generator: torch.Generator | None) -> int:
+        """The loader's seed: ``given``, or one that is drawn, the same on all ranks that share an epoch."""
+        return common_seed(self.share, given, generator)
 
     def check(self, options: Mapping[str, Any], layouts: EdgeLayouts) -> None:
         """Raises NotImplementedError for arguments that such a loader does not have: its ``options`` of DataLoader, or
@@ -63,6 +72,7 @@ class Sharing:
         Raises:
             ValueError: on all ranks, if they differ in what decides batches they make together, or cannot make them.
         """
+        self.has_met = True
         if self.share is not None:
             order.share = self.share.with_counts([len(batches)])
 
@@ -87,6 +97,11 @@ class SharedSteps(Sharing, ABC):
         super().__init__(sampler, share)
         self._together: Together | None = None
 
+    def seed(self, given: int | None, generator: torch.Generator | None) -> int:
+        """See :meth:`Sharing.seed`; one that is drawn becomes that of rank 0 when the ranks meet."""
+        self._draws_seed = given is None
+        return draw_seed(generator) if given is None else to_int("seed", given)
+
     @abstractmethod
     def _open_steps(self) -> Steps:
         """The loader's steps."""
@@ -100,8 +115,6 @@ class SharedSteps(Sharing, ABC):
         decides: Callable[[], dict[str, Any]],
     ) -> None:  # fmt: skip
         """See :meth:`Sharing.meet`."""
-        self.steps = self._open_steps()
-        weakref.finalize(self, self.steps.drop).atexit = False
         problem = self._ordered(order, batches, owned())
 
         def all_that_decides() -> dict[str, Any]:
@@ -110,9 +123,15 @@ class SharedSteps(Sharing, ABC):
         self._seed_order, self._decides = order, all_that_decides
         self._chunks: Chunks | ChunksOfParts | None = order.numbered(batches).chunks
         assert self._chunks is not None  # a loader with a share refuses a sampler of the user's
-        order.share, self.said_of_inputs = agreed_share(
-            self.share, self.steps, all_that_decides(), self._chunks.counts, problem
+        told = {**all_that_decides(), "seed": None if self._draws_seed else order.seed}
+        self.has_met = True
+        self.steps = self._open_steps()
+        weakref.finalize(self, self.steps.drop).atexit = False
+        order.share, self.said_of_inputs, order.seed = agreed_share(
+            self.share, self.steps, told, self._chunks.counts, problem, order.seed
         )
+        if isinstance(batches.sampler, KeyedShuffle):
+            batches.sampler.seed = order.seed
         self.share = order.share
         self.sampler.join(self.steps, own_seeds=self.share.seed_order == "owned")
 

@@ -62,7 +62,7 @@ class Split(ABC):
     def of_loader(
         self, sampler: KeyedSampler, inputs: type[Inputs], data: Any, timeout: float | None
     ) -> SplitBatches:  # fmt: skip
-        """What a new loader uses instead of ``sampler``. Called by all ranks.
+        """What a new loader uses instead of ``sampler``. Needs no other rank.
 
         Args:
             sampler: samples whole batches.
@@ -72,6 +72,11 @@ class Split(ABC):
                 stores of a part, the part's timeout counts instead.
 
         Raises:
-            ValueError: on all ranks, if the batches of one cannot be split, or not over these ranks.
+            ValueError: batches that cannot be split, or not over these ranks.
             NotImplementedError: a sampler whose batches cannot be split.
         """
+
+    @abstractmethod
+    def refuse(self, data: Any, timeout: float | None, why: str) -> None:
+        """Called in place of :meth:`SplitBatches.open_steps` on a rank that does not make its loader; see
+        :meth:`torch_gnnscale.feature.contract.RowStore.refuse`. Other arguments as of :meth:`of_loader`."""

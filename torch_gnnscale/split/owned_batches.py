@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import weakref
 from typing import Any
 
@@ -61,19 +62,25 @@ class SplitByOwners(Split):
             return PartBatches(sampler, features, self.owners, self.parts, self.fingerprint)
         if timeout is not None and timeout < 0:
             raise ValueError(f"timeout: expected at least 0, found {timeout}")
-        meeting = Meeting(*rank_and_world(), timeout or TIMEOUT)
+        order = common_numbering(data) if isinstance(data, (tuple, list)) else None
+        if order is not None:
+            check_nodes(sampler, len(self.owners))
+        return OwnedBatches(self, sampler, self.owners_in(order), timeout or TIMEOUT)
 
-        def made() -> OwnedBatches:
-            order = common_numbering(data) if isinstance(data, (tuple, list)) else None
-            if order is not None:
-                check_nodes(sampler, len(self.owners))
-            return OwnedBatches(self, sampler, self.owners_in(order), meeting)
-
-        try:
-            return meeting.all_made(made)
-        except BaseException:
+    def refuse(self, data: Any, timeout: float | None, why: str) -> None:
+        """See :meth:`Split.refuse`."""
+        features = data[0] if isinstance(data, (tuple, list)) and data else None
+        if isinstance(features, PartRows):
+            features.refuse(why)
+            return
+        rank, world = rank_and_world()
+        if world == 1:
+            return
+        valid = isinstance(timeout, (int, float)) and timeout > 0
+        with contextlib.suppress(RuntimeError, ValueError):  # they do not come, or cannot
+            meeting = Meeting(rank, world, float(timeout) if valid else TIMEOUT)  # type: ignore[arg-type]
+            meeting.refuse(why)
             meeting.close()
-            raise
 
     def owners_in(self, order: Numbering | None) -> Tensor:
         """``owners`` by stored ids. ``order``: the numbering of the stores; None if they have the user's ids."""
@@ -90,11 +97,11 @@ class OwnedBatches(SplitBatches):
         plan: of the loader.
         sampler: samples whole batches.
         owners: the plan's, by stored ids.
-        meeting: of all ranks; it ends with the steps, or with this object if they are never opened.
+        timeout: seconds after which a rank that does not answer is an error.
     """
 
-    def __init__(self, plan: SplitByOwners, sampler: KeyedSampler, owners: Tensor, meeting: Meeting) -> None:
-        rank, world = meeting.rank, meeting.world
+    def __init__(self, plan: SplitByOwners, sampler: KeyedSampler, owners: Tensor, timeout: float) -> None:
+        rank, world = rank_and_world()
         self.grid = Grid(world, 1 if world == 1 else plan.parts, "parts")
         self.ranks = Ranks(self.grid.copy(rank), self.grid.copies)
         self.parts, self._owners = plan.parts, owners
@@ -102,7 +109,7 @@ class OwnedBatches(SplitBatches):
         self._identity: dict[str, Any] = {"version": __version__}
         if world > 1:
             self._identity |= {"parts of the split plan": plan.parts, "split plan": plan.fingerprint}
-        self._meeting, self._leave = meeting, weakref.finalize(self, _leave, meeting)
+        self._timeout = timeout
 
     def owners_of(self, nodes: Tensor) -> Tensor:
         """See :meth:`SplitBatches.owners_of`."""
@@ -116,9 +123,9 @@ class OwnedBatches(SplitBatches):
 
     def open_steps(self) -> Steps:
         """See :meth:`SplitBatches.open_steps`."""
-        meeting = self._meeting
-        self._leave.detach()
+        meeting = Meeting(*rank_and_world(), self._timeout)
         try:
+            meeting.all_made(lambda: True)  # here a rank refuses
             check_alike(meeting.gather(self._identity))  # before there are groups by the number of parts
             steps = RankSteps(meeting, self.grid, self._identity, lambda _: meeting.close(), by_column=True)
         except BaseException:
@@ -126,12 +133,6 @@ class OwnedBatches(SplitBatches):
             raise
         _open.add(steps)
         return steps
-
-
-def _leave(meeting: Meeting) -> None:
-    """Ends a meeting whose other ranks may wait for this one to open its steps."""
-    meeting.fail("its loader was not made")
-    meeting.close()
 
 
 _open: weakref.WeakSet[RankSteps] = weakref.WeakSet()

@@ -207,6 +207,7 @@ class Peers(Transport):
         heard = exchange.numbers(said_here, purpose, caught).tolist()
         _close(self._replaced)
         said = [values[-1] for values in heard]
+        why = exchange.reasons(error if status == _FAILED else None) if _FAILED in said else []
         if _GREW in said:
             try:
                 self._take(made)
@@ -217,7 +218,9 @@ class Peers(Transport):
             raise error
         if _FAILED in said:
             part = said.index(_FAILED)
-            raise Elsewhere(f"{purpose}: expected those of part {part}, found that its rank could not write them")
+            raise Elsewhere(
+                f"{purpose}: expected those of part {part}, found that its rank could not write them: {why[part]}"
+            )
         check_kinds(purpose, [values[-2] for values in heard])
         return [(memory, turn, *values[:-2]) for memory, values in zip(self._memories, heard, strict=True)]
 
