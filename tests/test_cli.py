@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +110,37 @@ def test_an_interrupt_is_one_line(capsys, monkeypatch):
         main(["info"])
     assert stop.value.code == 130
     assert capsys.readouterr().err == "\ngnnscale: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:124] can't allocate memory\nframe 1"),
+         "[enforce fail at alloc_cpu.cpp:124] can't allocate memory (--debug shows more)"),
+        (RuntimeError("rank 1 is gone"), "rank 1 is gone"), (RuntimeError(), "RuntimeError"),
+        (MemoryError("Unable to allocate 8.00 EiB"), "out of memory: Unable to allocate 8.00 EiB"),
+        (MemoryError(), "MemoryError"), (ValueError("one\ntwo\n"), "one (--debug shows more)"),
+        (FileNotFoundError(2, "No such file", "x"), "[Errno 2] No such file: 'x'"),
+    ],
+)  # fmt: skip
+def test_an_error_is_one_line(error, line, capsys, monkeypatch):
+    def fail():
+        raise error
+
+    monkeypatch.setattr("torch_gnnscale.cli.info", fail)
+    with pytest.raises(SystemExit) as stop:
+        main(["info"])
+    assert (stop.value.code, capsys.readouterr().err) == (2, f"gnnscale: {line}\n")
+    with pytest.raises(type(error)):
+        main(["--debug", "info"])
+
+
+@pytest.mark.slow
+def test_output_that_nobody_reads_to_its_end():
+    command = f"{sys.executable} -m torch_gnnscale info | head -c 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode in (0, 141)
+    assert done.stderr == ""
 
 
 def test_a_device_that_is_not_there_is_named(tmp_path, task, capsys):

@@ -221,6 +221,13 @@ def test_ids_with_large_gaps_are_named(convert, capsys, tmp_path):
     assert not (tmp_path / "graph").exists()
 
 
+def test_more_nodes_than_a_disk_or_ids_have_room_for(convert, edges, capsys):
+    command = ["convert", "edges.npy", "--out", "graph", "--nodes"]
+    assert re.fullmatch(r"\[Errno 28\] .* nodes take .* of column pointers, and .* are free: '/.*/graph'",
+                        refused(capsys, *command, str(1 << 62)))  # fmt: skip
+    assert refused(capsys, *command, str(1 << 63)) == (f"--nodes: expected 0 <= size <= {1 << 62}, found {1 << 63}")
+
+
 def test_negative_ids_are_named_by_file_and_edge(convert, capsys, tmp_path):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     np.save("edges.npy", np.array([[0, 1], [1, -3]]))
@@ -233,7 +240,7 @@ def test_negative_ids_are_named_by_file_and_edge(convert, capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_was_converted_is_trained_on_at_once(convert, edges, capfd):
+def test_what_was_converted_is_trained_on_at_once(convert, edges, capsys):
     convert(*ROWS, out="plain")
     convert(*TYPED, *TYPED_ROWS, out="typed")
     for task, name in (("nodes", "plain"), ("hetero", "typed"), ("links", "typed")):
@@ -243,4 +250,4 @@ def test_what_was_converted_is_trained_on_at_once(convert, edges, capfd):
             ["partition", "--task", task, "--dataset", name, "--parts", "1", "--method", "random", "--out", f"p-{task}"]
         )
         main(["train", *train, "--parts", f"p-{task}", "--out", f"run-{task}-parts"])
-        assert capfd.readouterr().out.count("checkpoint and summary in") == 2
+        assert capsys.readouterr().out.count("checkpoint and summary in") == 2

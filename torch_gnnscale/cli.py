@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
+import sys
 from importlib import metadata
 
 import torch
 
 from . import __version__, _library, cli_convert, cli_data, cli_partition, cli_split, cli_train, machine, ops
+from .cli_errors import one_line
 from .ops.arguments import resolve_threads
 
 
@@ -60,7 +63,10 @@ def main(arguments: list[str] | None = None) -> None:
         if args.debug:
             raise
         parser.exit(130, "\ngnnscale: interrupted\n")
-    except (ValueError, IndexError, TypeError, NotImplementedError, OSError, ImportError) as error:
+    except BrokenPipeError:  # who reads the output, such as head, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        parser.exit(141)
+    except (ValueError, IndexError, TypeError, OSError, ImportError, RuntimeError, MemoryError) as error:
         if args.debug:
             raise
-        parser.exit(2, f"gnnscale: {error}\n")
+        parser.exit(2, f"gnnscale: {one_line(error)}\n")

@@ -92,12 +92,13 @@ def convert(args: argparse.Namespace) -> None:
         "progress": True,
     }
     src, dst = (count.nodes for count in reading.counts)
-    if features.all_attrs():
-        with files.creating(args.out) as folder:
-            build_on_disk(folder / "graph", reading.chunks(), (src, dst), **build)
-            saved.save(folder, features, *labelled)
-    else:
-        build_on_disk(args.out, reading.chunks(), (src, dst), **build)
+    with naming_options({"size": "--nodes"}):
+        if features.all_attrs():
+            with files.creating(args.out) as folder:
+                build_on_disk(folder / "graph", reading.chunks(), (src, dst), **build)
+                saved.save(folder, features, *labelled)
+        else:
+            build_on_disk(args.out, reading.chunks(), (src, dst), **build)
     print(reading.report(edge_type, args.out))
     print(_next_step(args.out, edge_type, bool(features.all_attrs()), bool(labelled)))
 

@@ -18,6 +18,13 @@ def check_at_least(least: int, values: Mapping[str, int]) -> None:
             raise ValueError(f"{as_option(name)}: expected at least {least}, found {value}")
 
 
+def one_line(error: Exception) -> str:
+    """An error's first line, which says if there are more."""
+    first, *rest = str(error).strip().splitlines() or [type(error).__name__]
+    text = f"out of memory: {first}" if isinstance(error, MemoryError) and str(error) else first
+    return f"{text} (--debug shows more)" if rest else text
+
+
 @contextmanager
 def naming_options(options: Mapping[str, str]) -> Iterator[None]:
     """TypeErrors, ValueErrors and IndexErrors that begin with an argument's name begin with that of its option instead.

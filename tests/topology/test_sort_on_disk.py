@@ -9,7 +9,7 @@ from helpers.slow import SLOW
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_gnnscale import CSC, GraphStore, NeighborLoader
+from torch_gnnscale import CSC, GraphStore, NeighborLoader, files
 from torch_gnnscale.datasets import planted
 from torch_gnnscale.feature import FeatureStore
 from torch_gnnscale.topology import build_on_disk, rmat, rmat_chunks, sort_on_disk
@@ -47,6 +47,45 @@ def test_any_graph(tmp_path_factory, num_nodes, count, chunk, fits, edge_ids):
     chunks = edges.split(chunk, dim=1) if count else []
     store = build_on_disk(path / "x", chunks, num_nodes, edge_ids=edge_ids, memory=fits * EDGE)
     assert_same_csc(store.relation(), CSC.from_edge_index(edges, num_nodes), edge_ids)
+
+
+def test_few_edges_of_many_nodes_take_the_memory_given(tmp_path, monkeypatch):
+    nodes, most = 50_000, 100  # so many destinations fit
+    edges = torch.tensor([[0, 5, nodes - 1, 5], [7, nodes // 2, nodes - 1, nodes // 2 + 1]])
+    expected = CSC.from_edge_index(edges, nodes)
+    widths, sort, written = [], sort_on_disk.ops.coo_to_csc, []
+    monkeypatch.setattr(sort_on_disk.ops, "coo_to_csc", lambda *given: widths.append(given[3]) or sort(*given))
+
+    class Writer(files.ArrayWriter):
+        def append(self, rows):
+            written.append(len(rows))
+            super().append(rows)
+
+    monkeypatch.setattr(files, "ArrayWriter", Writer)
+    memory = sort_on_disk._NODE_BYTES * most
+    for number, num_edges in enumerate((None, 4)):
+        csc = build_on_disk(tmp_path / str(number), [edges], nodes, num_edges=num_edges, memory=memory).relation()
+        assert_same_csc(csc, expected)
+        assert max(widths) <= 256, "nodes, or ranges"
+        assert max(written) <= most
+
+
+def test_ranges_without_edges_have_no_files(tmp_path):
+    made = sort_on_disk._Sorter(tmp_path, 100, torch.int32, True, 64 * 10)
+    ends = torch.tensor([[1, 3], [2, 99]], dtype=torch.int32)
+    ranges = made.divide([(ends, torch.arange(2))], 0, 100, 2)
+    assert len(ranges) == 7
+    assert len(list(tmp_path.iterdir())) == 2 * 2
+    assert sum(len(degrees) for degrees, _, _ in made.sorted(ranges)) == 100
+    assert not list(tmp_path.iterdir())
+
+
+def test_more_nodes_than_the_disk_has_room_for(tmp_path):
+    with pytest.raises(
+        OSError, match=r"4,611,686,018,427,387,904 nodes take .* of column pointers, and .* are free: '"
+    ):
+        build_on_disk(tmp_path / "a" / "b", [], 1 << 62)
+    assert not list(tmp_path.iterdir())
 
 
 def test_above_two_to_the_31st_node(tmp_path):

@@ -7,12 +7,15 @@ smaller ranges. Neither a COO nor a permutation of all edges ever exists.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -21,10 +24,12 @@ from torch_geometric.typing import EdgeType
 from tqdm import tqdm
 
 from .. import files, ops
+from ..memory import format_bytes
 from ..ops.arguments import check_int
 from .graph_store import KIND, GraphStore, relation_entry
 
 _SORT_BYTES = 40  # of memory per edge, while its range is sorted
+_NODE_BYTES = 64  # of memory per destination, while its range is sorted
 _MAX_RANGES = 256  # written at the same time; each has up to two open files
 _CHUNK = 1 << 22  # edges read at a time
 _INT32_MAX = torch.iinfo(torch.int32).max
@@ -33,18 +38,21 @@ _NONE = torch.empty(0, dtype=torch.int64)
 
 
 class _Range:
-    """The edges whose destinations are in [first, first + width), in temporary files, in the order of the input."""
+    """The edges whose destinations are in [first, first + width), in temporary files, in the order of the input; no
+    files without edges."""
 
     def __init__(self, folder: Path, first: int, width: int, dtype: torch.dtype, with_ids: bool) -> None:
         self.first, self.width, self.dtype = first, width, dtype
         self.num_edges = 0
         self._ends = folder / f"{first}_{width}.ends"
         self._ids = folder / f"{first}_{width}.ids" if with_ids else None
-        self._streams = [file.open("wb") for file in (self._ends, self._ids) if file is not None]
+        self._streams: list[BinaryIO] = []
 
     def append(self, ends: Tensor, ids: Tensor | None) -> None:
         """Writes edges. ``ends``: sources and destinations, [m, 2]; ``ids``: [m], or None if no ids are kept."""
         self.num_edges += len(ends)
+        if not self._streams:
+            self._streams = [file.open("wb") for file in self._files()]
         for stream, rows in zip(self._streams, (ends, ids), strict=False):
             assert rows is not None
             stream.write(rows.contiguous().numpy().data)
@@ -63,9 +71,11 @@ class _Range:
             stream.close()
 
     def remove(self) -> None:
-        for file in (self._ends, self._ids):
-            if file is not None:
-                file.unlink()
+        for file in self._files() if self._streams else []:
+            file.unlink()
+
+    def _files(self) -> list[Path]:
+        return [file for file in (self._ends, self._ids) if file is not None]
 
 
 class _Sorter:
@@ -73,7 +83,7 @@ class _Sorter:
 
     def __init__(self, folder: Path, num_src: int, dtype: torch.dtype, with_ids: bool, memory: int) -> None:
         self.folder, self.num_src, self.dtype, self.with_ids = folder, num_src, dtype, with_ids
-        self.most_edges = max(1, memory // _SORT_BYTES)
+        self.most_edges, self.most_nodes = max(1, memory // _SORT_BYTES), max(1, memory // _NODE_BYTES)
 
     def divide(
         self, chunks: Iterable[tuple[Tensor, Tensor | None]], first: int, width: int, num_edges: int | None
@@ -85,7 +95,8 @@ class _Sorter:
             first, width: see ``chunks``.
             num_edges: how many edges there are, at least about; None if nobody knows.
         """
-        wanted = _MAX_RANGES if num_edges is None else math.ceil(2 * num_edges / self.most_edges)
+        of_edges = _MAX_RANGES if num_edges is None else math.ceil(2 * num_edges / self.most_edges)
+        wanted = max(of_edges, math.ceil(width / self.most_nodes))
         shift = 0
         while (width - 1) >> shift >= min(max(wanted, 1), _MAX_RANGES):
             shift += 1
@@ -112,7 +123,10 @@ class _Sorter:
         left = ranges[::-1]
         while left:
             part = left.pop()
-            if part.width > 1 and part.num_edges > self.most_edges:
+            if part.num_edges == 0:
+                for count in _sizes(part.width, min(self.most_nodes, _CHUNK)):
+                    yield torch.zeros(count, dtype=torch.int64), _NONE, self._no_ids()
+            elif part.width > 1 and (part.num_edges > self.most_edges or part.width > self.most_nodes):
                 chunks = (part.read(at, count) for at, count in _steps(part.num_edges))
                 left += self.divide(chunks, part.first, part.width, part.num_edges)[::-1]
             elif part.num_edges > self.most_edges:  # of one destination: already in order
@@ -120,8 +134,6 @@ class _Sorter:
                     ends, ids = part.read(at, count)
                     yield _NONE, ends[:, 0], ids
                 yield torch.tensor([part.num_edges]), _NONE, self._no_ids()
-            elif part.num_edges == 0:
-                yield torch.zeros(part.width, dtype=torch.int64), _NONE, self._no_ids()
             else:
                 ends, ids = part.read(0, part.num_edges)
                 ptr, entries = ops.coo_to_csc(ends[:, 0], ends[:, 1] - part.first, self.num_src, part.width)
@@ -136,7 +148,11 @@ class _Sorter:
 
 
 def _steps(total: int) -> Iterator[tuple[int, int]]:
-    return ((at, min(_CHUNK, total - at)) for at in range(0, total, _CHUNK))
+    return ((at, count) for at, count in zip(range(0, total, _CHUNK), _sizes(total, _CHUNK), strict=True))
+
+
+def _sizes(total: int, step: int) -> Iterator[int]:
+    return (min(step, total - at) for at in range(0, total, step))
 
 
 def build_on_disk(
@@ -153,8 +169,9 @@ def build_on_disk(
     """Writes the CSC of a graph of one relation into a new directory, and opens it memory-mapped.
 
     The graph equals that of :meth:`CSC.from_edge_index` on all edges at once. Needs ``memory`` bytes and a few hundred
-    MB of memory, for any number of edges. On disk the graph takes 4 bytes per edge (8 with ids, 12 above 2^31 edges);
-    while it is built, temporary files take another 8 (16 with ids; above 2^31 nodes, twice as much).
+    MB of memory, for any number of edges and nodes. On disk the graph takes 8 bytes per node and 4 per edge (8 with
+    ids, 12 above 2^31 edges); while it is built, temporary files take another 8 per edge (16 with ids; above 2^31
+    nodes, twice as much).
 
     Args:
         path: the directory; it appears when it is complete.
@@ -169,10 +186,12 @@ def build_on_disk(
     Raises:
         FileExistsError: ``path`` exists and is not an empty directory.
         TypeError, ValueError, IndexError: wrong dtype or shape, an id out of range.
+        OSError: a file that cannot be written; less space on the disk than the column pointers of the nodes take.
     """
     num_src, num_dst = (check_int("size", count) for count in (size if isinstance(size, tuple) else (size, size)))
     check_int("memory", memory, 1)
     files.check_name(edge_type)
+    _check_space(Path(path).resolve(), num_dst)
     dtype = id_dtype(max(num_src, num_dst))  # of both ends, while they are sorted
     with files.creating(path) as folder:
         with tempfile.TemporaryDirectory(prefix="edges-", dir=folder) as temporary:
@@ -184,6 +203,15 @@ def build_on_disk(
                 entries = _write(folder, sorter.sorted(ranges), num_dst, total, id_dtype(num_src), edge_ids, bar)
         files.finish(folder, KIND, entries, {"relations": [relation_entry(edge_type, num_src, num_dst, total)]})
     return GraphStore.open(path, verify=False)
+
+
+def _check_space(path: Path, num_dst: int) -> None:
+    """Raises OSError for more destinations than the disk has room for."""
+    disk = next(folder for folder in (path, *path.parents) if folder.exists())
+    needed, free = 8 * (num_dst + 1), shutil.disk_usage(disk).free
+    if needed > free:
+        text = f"{num_dst:,} nodes take {format_bytes(needed)} of column pointers, and {format_bytes(free)} are free"
+        raise OSError(errno.ENOSPC, text, str(path))
 
 
 def id_dtype(count: int) -> torch.dtype:
