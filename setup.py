@@ -81,10 +81,14 @@ def sources(pattern: str) -> list[str]:
 
 def extension(name: str, libraries: list[str], options: list[str]) -> Extension:
     """A library of the objects that compile_changed makes. Torch's own classes would compile no .cu file with a toolkit
-    of another version than torch's: that matters to its C++ interface, not to the stable ABI."""
+    of another version than torch's: that matters to its C++ interface, not to the stable ABI.
+
+    All of torch's libraries are linked, before libstdc++: torch, too, is built to run with an older one, and has what that
+    lacks in c10 and torch_cpu.
+    """
     torchs = ["-Wl,--no-as-needed", "-ltorch"] if sys.platform == "linux" else ["-ltorch"]
     return Extension(
-        f"torch_gnnscale.{name}", [], language="c++", library_dirs=[*cpp_extension.library_paths(), *libraries],
+        f"torch_gnnscale.{name}", [], language="c++", libraries=["c10", "torch_cpu"], library_dirs=[*cpp_extension.library_paths(), *libraries],
         extra_link_args=[*options, *torchs, *SANITIZE],
     )  # fmt: skip
 
@@ -159,6 +163,7 @@ class BuildExtension(build_ext):
     def finalize_options(self) -> None:
         super().finalize_options()
         self.build_temp = str(ROOT / "build" / "objects")  # shared: a wheel needs no file compiled again
+        self.force = True  # ninja knows which objects have changed; linking takes no time
 
     def get_ext_filename(self, fullname: str) -> str:
         return f"{fullname.replace('.', os.sep)}.so"
@@ -175,7 +180,6 @@ class BuildExtension(build_ext):
         objects = compile_changed(commands, Path(self.build_temp))
         for library, made in zip(self.extensions, objects.values(), strict=True):
             library.extra_objects = made
-            library.depends = [*made, str(ROOT / "setup.py")]
         super().build_extensions()
 
 
