@@ -83,14 +83,18 @@ def extension(name: str, libraries: list[str], options: list[str]) -> Extension:
     """A library of the objects that compile_changed makes. Torch's own classes would compile no .cu file with a toolkit
     of another version than torch's: that matters to its C++ interface, not to the stable ABI.
 
-    All of torch's libraries are linked, before libstdc++: torch, too, is built to run with an older one, and has what that
-    lacks in c10 and torch_cpu.
+    All of torch's libraries are linked, before libstdc++: torch, too, is built to run with an older one, and c10 and
+    torch_cpu have what that lacks.
     """
     torchs = ["-Wl,--no-as-needed", "-ltorch"] if sys.platform == "linux" else ["-ltorch"]
     return Extension(
-        f"torch_gnnscale.{name}", [], language="c++", libraries=["c10", "torch_cpu"], library_dirs=[*cpp_extension.library_paths(), *libraries],
+        f"torch_gnnscale.{name}",
+        [],
+        language="c++",
+        libraries=["c10", "torch_cpu"],
+        library_dirs=[*cpp_extension.library_paths(), *libraries],
         extra_link_args=[*options, *torchs, *SANITIZE],
-    )  # fmt: skip
+    )
 
 
 def cpu_command(compiler: list[str]) -> str:
