@@ -88,7 +88,7 @@ class Induction {
 };
 
 // The edges of a relation and the reversed ones of its reverse relation, each once and sorted by source in a column.
-// An edge's id is its own if it was drawn, else its reverse's if that is of the same relation, else -1.
+// An edge's id is its own if it was drawn, else -1 - (the id of the drawn edge that it reverses).
 inline DrawnEdges with_reverse(const Batch& batch, const Relation& relation) {
   struct Entry {
     int64_t source, id;
@@ -114,8 +114,7 @@ inline DrawnEdges with_reverse(const Batch& batch, const Relation& relation) {
   }
   for (int64_t column = 0; other != nullptr && column < other->columns; ++column) {
     for (int64_t e = other->colptr[column]; e < other->colptr[column + 1]; ++e) {
-      const int64_t id = !with_edge_id ? 0 : relation.reverse == relation.number ? other->id[e] : -1;
-      entries[next[other->row[e]]++] = {column, id};
+      entries[next[other->row[e]]++] = {column, with_edge_id ? -1 - other->id[e] : 0};
     }
   }
   DrawnEdges out;

@@ -74,7 +74,8 @@ def sample_neighbors(
         subgraph: ``directional``, the edges that were drawn; ``bidirectional``, these and their reverses, each once,
             sorted by source in a column; ``induced``, all edges between the sampled nodes (of one tree), in stored
             order, as far as time and ``exclude`` allow.
-        with_edge_id: return original edge ids.
+        with_edge_id: return original edge ids; of an edge that was not drawn, but is the reverse of one that was, -1
+            - (that one's id).
         with_col: return destinations beside the sources.
         threads: see the package.
 

@@ -116,7 +116,7 @@ def sample_neighbors(
             for column, source, name in drawn_edges[r]:
                 columns[column].setdefault(source, (column, source, name))
             for source, column, name in drawn_edges[reverse[r]] if reverse[r] >= 0 else []:
-                columns[column].setdefault(source, (column, source, name if reverse[r] == r else -1))
+                columns[column].setdefault(source, (column, source, -1 - name))
             if reverse[r] >= 0:
                 relation.columns = [[column[source] for source in sorted(column)] for column in columns]
             else:

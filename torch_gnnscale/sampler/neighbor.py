@@ -30,6 +30,7 @@ from .output import HeteroNeighborOutput, NeighborOutput, Seeds, as_output, renu
 from .pyg_attributes import PyGAttributes
 from .relations import sampled_graph
 from .requests import SeedRequest, request_of_nodes
+from .reverse import ReverseIds, with_original_edges
 from .sampled_store import sampled_store
 from .seeds import PreparedSeeds, prepared_seeds
 
@@ -45,7 +46,8 @@ class NeighborSampler(PyGAttributes, OnExecutor):
         num_neighbors: fanout of each hop; -1, or more than any node has, takes all neighbors. In a heterogeneous graph
             also a list per edge type; a NumNeighbors may have a default for the other edge types.
         subgraph_type: which edges a sample has. ``directional``: those that were drawn; ``bidirectional``: these and
-            their reverses; ``induced``: all edges between the sampled nodes.
+            their reverses, which have the ids and attributes of the graph's own reverse edges, or none if the graph has
+            edges without a reverse (a warning says so); ``induced``: all edges between the sampled nodes.
         replace: draw with replacement.
         disjoint: each seed gets a tree of its own; trees share no nodes.
         temporal_strategy: ``uniform``, or ``last`` to draw the latest neighbors; without times, ``last`` warns that
@@ -138,6 +140,7 @@ class NeighborSampler(PyGAttributes, OnExecutor):
             )
         if temporal_strategy == "last" and not self.is_temporal:
             warn("temporal_strategy='last' has no effect: without time_attr there are no times")
+        self._reverse_ids = ReverseIds(self.graph)
         self.links = LinkSampling(self.graph, exclude_seed_edges, strict_negatives)
         self.num_neighbors = num_neighbors
         self.subgraph_type = SubgraphType(subgraph_type)
@@ -153,6 +156,8 @@ class NeighborSampler(PyGAttributes, OnExecutor):
             check_bulk(self.graph, self.drawing, f"device={str(device)!r}")
             csc = SegmentedCSC.on_gpu(self.graph.relations[0].csc, where, graph_on_gpu, graph_on_peers)
             self.executor = GPUExecutor(self.graph, csc)
+        if self._subgraph_type == SubgraphType.bidirectional:
+            self._warn_of_missing_ids()
 
     def on(self, device: torch.device | str | int) -> NeighborSampler:
         """The same sampler on another GPU of this machine, for processes that have a GPU each: edges on peers and in
@@ -183,7 +188,8 @@ class NeighborSampler(PyGAttributes, OnExecutor):
 
     @property
     def subgraph_type(self) -> SubgraphType:
-        """Which edges a sample has. Setting ``bidirectional`` warns of each relation that has no unique reverse."""
+        """Which edges a sample has. Setting ``bidirectional`` warns of each relation that has no unique reverse, or has
+        edges whose reverse is not an edge of the graph."""
         return self._subgraph_type
 
     @subgraph_type.setter
@@ -195,6 +201,18 @@ class NeighborSampler(PyGAttributes, OnExecutor):
                 is_reverse = edge_type is not None and edge_type[1].startswith("rev_") and number in reverses
                 if reverse < 0 and not is_reverse:
                     warn(f"edge type {edge_type} stays directional: there is no reverse edge type, or not a unique one")
+            if hasattr(self, "executor"):  # else the constructor does it
+                self._warn_of_missing_ids()
+
+    def _warn_of_missing_ids(self) -> None:
+        """Warns of each relation whose edges have no ids in samples, and prepares the ids of the others' reverses."""
+        for number, edge_type in enumerate(self.graph.edge_types):
+            if self.graph.stored.reverse[number] >= 0 and self._reverse_ids[number] is None:
+                whose = "edges" if edge_type is None else f"edges of {edge_type}"
+                warn(
+                    f"subgraph_type='bidirectional': samples have no ids (e_id) and no attributes of {whose}, because "
+                    f"the graph does not have the reverse of each of them"
+                )
 
     @property
     def exclude_seed_edges(self) -> ExcludeSeedEdges:
@@ -357,11 +375,10 @@ class NeighborSampler(PyGAttributes, OnExecutor):
         if sample.tree and len(of.numbers) > 1:
             seeds = [(number, len(of.nodes[number])) for number in of.numbers]
             sample = sample._replace(tree=renumbered_trees(sample.tree, seeds))
+        if drawing.subgraph == "bidirectional":
+            return as_output(sample, self.graph, drawing.subgraph, self._reverse_ids.found)
         out = as_output(sample, self.graph, drawing.subgraph)
-        if self._keeps_both:
-            out = out.to_bidirectional(keep_orig_edges=True)
-            out.colptr = out.edge_index = None
-        return out
+        return with_original_edges(out, self.graph, self._reverse_ids) if self._keeps_both else out
 
     @property
     def _keeps_both(self) -> bool:

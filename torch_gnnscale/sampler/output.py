@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -140,16 +141,21 @@ def renumbered_trees(trees: list[Tensor], seeds: list[tuple[int, int]]) -> list[
     return [renumber[tree] for tree in trees]
 
 
-def as_output(sample: ops.Sample, graph: SampledGraph, subgraph: str) -> NeighborOutput | HeteroNeighborOutput:
+def as_output(
+    sample: ops.Sample, graph: SampledGraph, subgraph: str,
+    ids: Callable[[int, Tensor], Tensor | None] = lambda number, edge: edge,
+) -> NeighborOutput | HeteroNeighborOutput:  # fmt: skip
     """The operator's lists as PyG's output without metadata.
 
     Args:
         sample: of ``graph``.
         graph: what was sampled.
         subgraph: how edges were chosen; hops have counts only where they are ``directional``.
+        ids: ids(number of a relation, the operator's ids of its edges) are the edges' ids in the output.
     """
     drawn = subgraph == "directional"
     num_nodes, num_edges = sample.num_nodes, sample.num_edges
+    edge_ids = [ids(number, edge) for number, edge in enumerate(sample.edge_id)]
     if not graph.is_hetero:
         index = sample.edge_index[0]
         col, row = index.unbind() if graph.backward else (None, None)
@@ -157,7 +163,7 @@ def as_output(sample: ops.Sample, graph: SampledGraph, subgraph: str) -> Neighbo
             sample.node[0],
             row,
             col,
-            sample.edge_id[0],
+            edge_ids[0],
             sample.tree[0] if sample.tree else None,
             num_nodes[0] if drawn else None,
             num_edges[0] if drawn else None,
@@ -168,12 +174,7 @@ def as_output(sample: ops.Sample, graph: SampledGraph, subgraph: str) -> Neighbo
     node = dict(zip(graph.node_types, sample.node, strict=True))
     trees = dict(zip(graph.node_types, sample.tree, strict=True)) if sample.tree else None
     edge_index = dict(zip(graph.edge_types, sample.edge_index, strict=True))
-    edge: dict[Any, Tensor | None] = dict(zip(graph.edge_types, sample.edge_id, strict=True))
-    if subgraph == "bidirectional":  # the ids of reversed edges belong to another edge type
-        edge = {
-            edge_type: None if reverse >= 0 else edge[edge_type]
-            for edge_type, reverse in zip(graph.edge_types, graph.stored.reverse, strict=True)
-        }
+    edge: dict[Any, Tensor | None] = dict(zip(graph.edge_types, edge_ids, strict=True))
     ends: Any = (None, None)
     if graph.backward:
         ends = tuple({edge_type: index[end] for edge_type, index in edge_index.items()} for end in (1, 0))

@@ -1,0 +1,103 @@
+"""Samples that have the reverse of each drawn edge, and the ids of these reverse edges."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.sampler.utils import to_bidirectional
+
+from .. import ops
+from .graph import Relation, SampledGraph
+from .output import HeteroNeighborOutput, NeighborOutput
+
+
+class ReverseIds:
+    """The ids of the edges that are the reverses of others, for each relation of a graph. Made on first use.
+
+    The reverse of an edge of a relation is an edge of its reverse relation between the same nodes and, where edges have
+    times, at the same time; of several, the k-th belongs to the k-th. Relations have ids of reverses if every edge of
+    both has a reverse.
+    """
+
+    def __init__(self, graph: SampledGraph) -> None:
+        self._graph = graph
+        self._tables: dict[int, Tensor | None] = {}
+
+    def __getitem__(self, number: int) -> Tensor | None:
+        """For a relation that has a reverse relation: result[id of an edge of that one] is the id of this relation's
+        edge that leads the other way; None unless every edge has such an edge."""
+        if number not in self._tables:
+            relations, reverse = self._graph.relations, self._graph.stored.reverse[number]
+            self._tables[number] = _table(relations[number], relations[reverse], self._graph.edge_time is not None)
+        return self._tables[number]
+
+    def found(self, number: int, edge: Tensor) -> Tensor | None:
+        """The ids of a relation's sampled edges, of which those that were turned have -1 - (the id of the edge of the
+        reverse relation); None if there are reverses that the graph does not have."""
+        if self._graph.stored.reverse[number] < 0:
+            return edge
+        if (table := self[number]) is None:
+            return None
+        turned = edge < 0
+        return torch.where(turned, table[(-1 - edge).clamp(min=0)].to(edge.dtype), edge) if bool(turned.any()) else edge
+
+
+def _table(relation: Relation, reverse: Relation, timed: bool) -> Tensor | None:
+    here, there = relation.csc, reverse.csc
+    if here.num_edges != there.num_edges:
+        return None
+    rows, cols = here.row.to(torch.int64), here.col()
+    by_row = _stable_order(cols, rows, here.num_dst, here.num_src)
+    at = by_row[_stable_order(rows[by_row], cols[by_row], here.num_src, here.num_dst)]  # by (column, row)
+    of_rows, of_cols = there.row.to(torch.int64), there.col()
+    turned = _stable_order(of_cols, of_rows, there.num_dst, there.num_src)  # by (row, column)
+    same = torch.equal(cols[at], of_rows[turned]) and torch.equal(rows[at], of_cols[turned])
+    if same and timed and relation.time is not None and reverse.time is not None:
+        same = torch.equal(relation.time[at], reverse.time[turned])
+    if not same or (timed and (relation.time is None) != (reverse.time is None)):
+        return None
+    ids, of_ids = (position if csc.edge_id is None else csc.edge_id[position].to(torch.int64)
+                   for csc, position in ((here, at), (there, turned)))  # fmt: skip
+    small = relation.id_bound <= torch.iinfo(torch.int32).max
+    table = torch.full((reverse.id_bound,), -1, dtype=torch.int32 if small else torch.int64)
+    table[of_ids] = ids.to(table.dtype)
+    return table
+
+
+def _stable_order(others: Tensor, keys: Tensor, num_others: int, num_keys: int) -> Tensor:
+    """The positions of edges sorted by ``keys``, stably; ``others``: their other ends."""
+    return ops.coo_to_csc(others, keys, num_others, num_keys)[1][:, 1].to(torch.int64)
+
+
+def with_original_edges(out: Any, graph: SampledGraph, reverse_ids: ReverseIds) -> Any:
+    """A sample of the drawn edges with their reverses added, each once, and the drawn ones as ``orig_row`` and
+    ``orig_col``; like PyG's ``to_bidirectional(keep_orig_edges=True)``, but for the ids of edges."""
+    both = copy.copy(out)
+    both.colptr = both.edge_index = None
+    both.orig_row, both.orig_col = out.row, out.col
+    if isinstance(out, NeighborOutput):
+        both.row, both.col, both.edge = _both_ways(
+            0, out.row, out.col, out.edge, out.row, out.col, out.edge, reverse_ids
+        )
+        return both
+    assert isinstance(out, HeteroNeighborOutput)
+    both.row, both.col, both.edge = dict(out.row), dict(out.col), dict(out.edge)
+    for number, edge_type in enumerate(graph.edge_types):
+        if (reverse := graph.stored.reverse[number]) >= 0:
+            ends = [(out.row[t], out.col[t], out.edge[t]) for t in (edge_type, graph.edge_types[reverse])]
+            both.row[edge_type], both.col[edge_type], both.edge[edge_type] = _both_ways(
+                number, *ends[0], *ends[1], reverse_ids
+            )
+    return both
+
+
+def _both_ways(
+    number: int, row: Tensor, col: Tensor, edge: Tensor, rev_row: Tensor, rev_col: Tensor, rev_edge: Tensor,
+    reverse_ids: ReverseIds,
+) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
+    row, col, ids = to_bidirectional(row, col, rev_row, rev_col, edge, -1 - rev_edge)
+    assert ids is not None
+    return row, col, reverse_ids.found(number, ids)
