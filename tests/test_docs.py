@@ -14,8 +14,8 @@ from torch_gnnscale.datasets import planted
 
 ROOT = Path(__file__).parents[1]
 NAMES = (
-    "from_pyg", "concepts", "modes", "speed", "models", "layerwise", "matrix", "inference", "tiers", "hotness", "sources",
-    "questions", "ddp_lightning", "scaling", "scaling_rows", "scaling_failures", "split",
+    "from_pyg", "concepts", "modes", "speed", "models", "layerwise", "matrix", "inference", "tiers", "hotness",
+    "sources", "questions", "ddp_lightning", "scaling", "scaling_rows", "scaling_failures", "split",
 )  # fmt: skip
 PAGES = ["README.md"] + [f"docs/{name}.md" for name in NAMES]
 ON_PARTS = ("docs/scaling_rows.md", "docs/scaling_failures.md")
