@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -14,7 +13,6 @@ from ..feature.attributes import warn_of_whole_attributes
 from ..feature.contract import CollectiveRowStore, RowStore
 from ..ops.arguments import check_tensor, to_int
 from ..ops.feature_rows import has_contiguous_rows
-from ..sampler import NeighborSampler
 from ..sampler.keyed import KeyedSampler
 from ..topology import GraphStore
 from ..topology.numbering import Numbering
@@ -148,29 +146,6 @@ def check_no_processes(options: Mapping[str, Any], what: str) -> None:
     if workers := options.get("num_workers", 0):
         raise NotImplementedError(
             f"worker processes (num_workers={workers}) with {what} are not implemented; num_workers alone means threads"
-        )
-
-
-def warn_of_unused_options(options: Mapping[str, Any], times: bool) -> None:
-    """Warns of options of :class:`NeighborSampler` that are not its defaults, beside the user's ``neighbor_sampler``.
-
-    With ``times`` of seeds, a ``time_attr`` is no reason to warn: PyG's loaders require it then.
-    """
-    usual = inspect.signature(NeighborSampler).parameters
-    names = [name for name, value in options.items() if getattr(value, "value", value) != usual[name].default]
-    if times and "time_attr" in names:
-        names.remove("time_attr")
-    if names:
-        verb = "has" if len(names) == 1 else "have"
-        warn(f"{', '.join(names)} {verb} no effect beside neighbor_sampler, which has options of its own")
-
-
-def warn_of_prefetch(prefetch: int | None, sampler: Any, options: Mapping[str, Any]) -> None:
-    """Warns of a ``prefetch`` that has no effect with this sampler."""
-    if prefetch and not isinstance(sampler, KeyedSampler) and options.get("num_workers", 0) == 0:
-        warn(
-            f"prefetch={prefetch} has no effect: {type(sampler).__name__} may keep state (it is no KeyedSampler), "
-            f"so it is called in the thread that iterates"
         )
 
 

@@ -31,6 +31,7 @@ from .share import Shard, SharedOrder, Uneven
 from .sharing import sharing_of
 from .split import Split
 from .storages import row_tensors
+from .unused import warn_of_unused_arguments
 from .workers import without_processes
 
 
@@ -92,7 +93,7 @@ class KeyedLoader(ResumableLoader):
         self._device = checks.gpu_of(sampler)
         self.bulk = checks.checked_bulk(bulk, data, sampler, self._device, self.inputs_type, self._edge_layouts, kwargs)
         self._execution = Execution(self.bulk, self._device or checks.gpu_of_rows(data, sampler, kwargs))
-        checks.warn_of_prefetch(prefetch, sampler, kwargs)
+        warn_of_unused_arguments(data, sampler, prefetch, seed, kwargs)
         checks.warn_of_rows(data, self._device)
         checks.warn_of_unshared_inputs(shared=checks.has_own_order(kwargs) or share is not None or shard is False)
         if isinstance(data, (Data, HeteroData)):

@@ -32,6 +32,7 @@ from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
 from .refusal import told_to_all
 from .share import Shard, SharedOrder, Uneven
+from .unused import warn_of_negatives, warn_of_options_beside_sampler
 
 
 class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader):
@@ -165,13 +166,15 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
                 "exclude_seed_edges, strict_negatives: expected none beside a neighbor_sampler; pass them to it"
             )
         else:
-            checks.warn_of_unused_options(options, times=edge_label_time is not None)
+            times = edge_label_time is not None
+            warn_of_options_beside_sampler(neighbor_sampler, num_neighbors, options, times)
         if isinstance(neighbor_sampler, KeyedSampler):
             check_links("edge_label_index", links, edge_type, neighbor_sampler.node_bounds())
         for name, value in (("edge_label", edge_label), ("edge_label_time", edge_label_time)):
             if value is not None and value.shape[:1] != links.shape[1:]:
                 found = len(value) if value.dim() else "a number"
                 raise ValueError(f"{name}: expected one for each of {links.size(1)} links, found {found}")
+        warn_of_negatives(neighbor_sampler, neg_sampling, neg_sampling_ratio)
         _warn_of_labels(edge_label, NegativeSampling("binary") if neg_sampling_ratio else neg_sampling)
         no_labels = edge_label is not None and edge_label.numel() == 0  # PyG's constructor asks for their minimum
         super().__init__(

@@ -30,6 +30,7 @@ from .layout import EdgeLayout
 from .refusal import told_to_all
 from .share import Shard, SharedOrder, Uneven
 from .split import Split, check_modes
+from .unused import warn_of_options_beside_sampler, warn_of_options_of_links
 
 
 class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
@@ -184,7 +185,8 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         elif layers and not (isinstance(neighbor_sampler, KeyedSampler) and neighbor_sampler.layers):
             raise ValueError("layers=True: expected a neighbor_sampler with layers=True, found one without")
         else:
-            checks.warn_of_unused_options(options, times=input_time is not None)
+            warn_of_options_beside_sampler(neighbor_sampler, num_neighbors, options, times=input_time is not None)
+            warn_of_options_of_links(neighbor_sampler)
         nodes = input_nodes
         if isinstance(neighbor_sampler, KeyedSampler):
             if input_time is not None and not neighbor_sampler.is_temporal:

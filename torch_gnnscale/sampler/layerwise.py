@@ -30,6 +30,7 @@ from .pyg_attributes import PyGAttributes
 from .relations import sampled_graph
 from .requests import SeedRequest, request_of_nodes
 from .sampled_store import sampled_store
+from .sources import warn_of_sorted
 
 
 class LayerSampler(PyGAttributes, OnExecutor):
@@ -96,6 +97,7 @@ class LayerSampler(PyGAttributes, OnExecutor):
         graph_on_gpu: Budget | None = None,
         graph_on_peers: Sequence[Budget] = (),
     ) -> None:
+        warn_of_sorted(data, is_sorted)
         self.device = checked_device(device)
         check_graph_budgets(self.device, graph_on_gpu, graph_on_peers)
         if scheme is None and method in SCHEMES_OF:

@@ -33,6 +33,7 @@ from .requests import SeedRequest, request_of_nodes
 from .reverse import ReverseIds, with_original_edges
 from .sampled_store import sampled_store
 from .seeds import PreparedSeeds, prepared_seeds
+from .sources import warn_of_sorted
 
 
 class NeighborSampler(PyGAttributes, OnExecutor):
@@ -108,6 +109,10 @@ class NeighborSampler(PyGAttributes, OnExecutor):
         where = checked_device(device)
         check_graph_budgets(where, graph_on_gpu, graph_on_peers)
         if not directed:
+            if SubgraphType(subgraph_type) == SubgraphType.bidirectional:
+                raise ValueError(
+                    "directed=False: expected no other subgraph_type than 'induced', found 'bidirectional'"
+                )
             subgraph_type = SubgraphType.induced
             warn("directed=False is deprecated: use subgraph_type='induced'")
         if temporal_strategy not in ("uniform", "last"):
@@ -138,11 +143,19 @@ class NeighborSampler(PyGAttributes, OnExecutor):
             self.graph = sampled_graph(
                 data, is_sorted=is_sorted, time_attr=time_attr, weight_attr=weight_attr, backward=backward
             )
+        warn_of_sorted(data, is_sorted)
         if temporal_strategy == "last" and not self.is_temporal:
             warn("temporal_strategy='last' has no effect: without time_attr there are no times")
+        if temporal_strategy == "last" and self.is_temporal and weight_attr is not None and not replace:
+            warn(
+                f"weight_attr={weight_attr!r} has no effect on draws with temporal_strategy='last', which takes the "
+                f"last neighbors whatever their weights; edges of weight 0 are still left out"
+            )
         self._reverse_ids = ReverseIds(self.graph)
         self.links = LinkSampling(self.graph, exclude_seed_edges, strict_negatives)
         self.num_neighbors = num_neighbors
+        if replace and {fanout for entry in self.fanouts for fanout in entry} == {-1}:
+            warn("replace=True has no effect: num_neighbors takes all neighbors")
         self.subgraph_type = SubgraphType(subgraph_type)
         self.executor: Executor
         """Draws the samples, on the CPU or on a GPU."""

@@ -16,6 +16,7 @@ from torch_geometric.data import GraphStore as PyGGraphStore
 from torch_geometric.data.graph_store import EdgeLayout
 from torch_geometric.typing import EdgeType, NodeType
 
+from .._warn import warn
 from ..feature.contract import all_attrs
 from ..topology import CSC, GraphStore
 from ..topology.graph_store import count_nodes
@@ -42,6 +43,12 @@ def check_data(data: Any) -> None:
         raise TypeError(
             f"data: expected a Data, a HeteroData or a (FeatureStore, GraphStore) pair, found {type(data).__name__}"
         )
+
+
+def warn_of_sorted(data: Any, is_sorted: bool) -> None:
+    """Warns of ``is_sorted`` where the data themselves say how their edges are sorted."""
+    if is_sorted and not isinstance(data, (Data, HeteroData)):
+        warn("is_sorted=True has no effect with stores: a GraphStore says itself how its edges are sorted")
 
 
 class Source(ABC):
