@@ -151,7 +151,7 @@ def grid_epoch(results: Any) -> str:
                 times[0] = times[2] = ""
             rows.append([name, f"({grid_})", *times, entry["cpu, all"]["median"] * 1e3,
                          entry["wall, all"]["median"] * 1e3, *received])  # fmt: skip
-    head = ["", "(p, c)", *phases, "all, ms", "by the clock, ms", *(f"MB of {purpose}" for purpose in purposes)]
+    head = ["", "(p, c)", *phases, "all, ms", "elapsed, ms", *(f"MB of {purpose}" for purpose in purposes)]
     return table(head, rows)
 
 
