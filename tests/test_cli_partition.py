@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from torch_gnnscale import files
 from torch_gnnscale.cli import main
 from torch_gnnscale.datasets import NodeTask, planted, planted_links, planted_types
 from torch_gnnscale.partition import open_parts, read_report
@@ -30,12 +31,40 @@ def test_a_data_set_in_parts(tmp_path, task, capfd):
     assert re.search(
         r"^parts by random in \d+\.\d s.*; this report as JSON: .*/book/gnnscale.json$", printed, re.MULTILINE
     )
-    assert f"complete: open_parts({out!r})\n" in printed
+    line = f"torchrun --nproc-per-node=3 -m torch_gnnscale train --parts {out} --batch-size 341"
+    assert f"complete: {line}; in a program open_part({out!r})\n" in printed
     parts = open_parts(out)
     assert torch.equal(parts.input_nodes("val"), task.masks["val"].nonzero().view(-1))
     assert parts.about == {
         "task": "nodes", "dataset": "task", "node_type": None, "metric": "accuracy", "num_classes": 4, "num_features": 8
     }  # fmt: skip
+
+
+def test_a_place_that_cannot_be_written_to_is_refused_before_the_work(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("torch_gnnscale.datasets.nodes.planted", lambda: pytest.fail("data were loaded"))
+    (tmp_path / "full" / "book").mkdir(parents=True)
+    (tmp_path / "full" / "book" / "gnnscale.json").touch()
+    (tmp_path / "file").touch()
+    for out, message in (
+        ("full", "expected a new or an empty directory, found a book in it; say which parts: only= (--only)"),
+        ("file", "expected a new or an empty directory, found a file"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main(["partition", "--parts", "2", "--out", str(tmp_path / out)])
+        assert (stop.value.code, capsys.readouterr().err) == (2, f"gnnscale: {tmp_path / out}: {message}\n")
+
+    def refuse(**_):
+        raise OSError(30, "Read-only file system", "/tmp/abc")
+
+    monkeypatch.setattr(files.tempfile, "TemporaryFile", refuse)
+    np.save(tmp_path / "edges.npy", np.array([[0], [1]]))
+    out = str(tmp_path / "a" / "b")
+    for command in (["partition", "--parts", "2"], ["split"], ["train"], ["convert", str(tmp_path / "edges.npy")]):
+        with pytest.raises(SystemExit) as stop:
+            main([*command, "--out", out])
+        line = f"gnnscale: [Errno 30] Read-only file system: '{out}'\n"
+        assert (stop.value.code, capsys.readouterr().err) == (2, line)
+    assert not (tmp_path / "a").exists()
 
 
 def test_tasks_with_types(tmp_path, monkeypatch):

@@ -15,6 +15,8 @@ from .files import MANIFEST
 from .memory import format_bytes
 from .partition import METHODS, TOPOLOGIES, read_report, write
 from .partition.whole import BALANCED
+from .partition.writing import check_out
+from .tasks import TASKS
 
 _ARGUMENTS = ("parts", "method", "owners", "topology", "balance", "seed", "memory", "only", "graph_attrs")
 
@@ -51,6 +53,7 @@ def partition(args: argparse.Namespace) -> None:
     """A data set to a directory of parts; see ``gnnscale partition --help``."""
     if args.memory is not None and not 0 < args.memory < math.inf:
         raise ValueError(f"--memory: expected a finite number of GiB above 0, found {args.memory}")
+    check_out(args.out, args.only)
     owners = None if args.owners is None else archives.loaded(Path(args.owners))
     task = cli_data.load(args.task, args)
     print(task)
@@ -82,4 +85,12 @@ def partition(args: argparse.Namespace) -> None:
     if missing:
         print(f"still to be written to {args.out}: --only {' '.join(map(str, missing))}")
     else:
-        print(f"complete: open_parts({args.out!r})")
+        print(f"complete: {_next_step(args, len(report.edges))}; in a program open_part({args.out!r})")
+
+
+def _next_step(args: argparse.Namespace, parts: int) -> str:
+    """The command that trains on all parts, with as many seeds per step as one process takes."""
+    if parts == 1:
+        return f"gnnscale train --parts {args.out}"
+    share = max(TASKS[args.task].config_type().batch_size // parts, 1)
+    return f"torchrun --nproc-per-node={parts} -m torch_gnnscale train --parts {args.out} --batch-size {share}"

@@ -19,6 +19,7 @@ from .datasets import task_of_part
 from .datasets.parts import kind_of_parts
 from .distributed import open_part
 from .distributed.buffer import POLICIES
+from .files import check_writable
 from .loader.share import SharedOrder
 from .ranks import Ranks
 from .sampler.methods import METHODS, NEIGHBOR
@@ -266,9 +267,10 @@ def _folder(args: argparse.Namespace, kind: str, name: str, config: Config) -> P
 
 
 def _checked(folder: Path) -> Path:
-    """A folder that is there or can be made."""
+    """A folder that is there or can be made, and written to."""
     if any(path.exists() and not path.is_dir() for path in (folder, *folder.parents)):
         raise ValueError(f"--out: expected a folder or a new path, found {folder}, which is or is below a file")
+    check_writable(folder)
     return folder
 
 

@@ -99,12 +99,24 @@ class ArrayWriter:
         assert error is not None or self._left == 0, f"{self._left} bytes were not written"
 
 
+def check_writable(folder: Path) -> None:
+    """Raises OSError, which names the folder, unless files can be made in it; if it is not there, in the nearest folder
+    above it that is."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from None
+
+
 def check_unused(folder: Path) -> None:
-    """Raises FileExistsError unless a new directory can become ``folder``."""
+    """Raises FileExistsError unless a new directory can become ``folder``, and OSError unless it can be written to."""
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder}: expected a new or an empty directory, found a file")
     if folder.is_dir() and (found := [file.name for file in folder.iterdir() if not file.name.startswith(_PARTIAL)]):
         raise FileExistsError(f"{folder}: expected a new or an empty directory, found {min(found)} in it")
+    check_writable(folder)
 
 
 @contextmanager
@@ -116,12 +128,13 @@ def creating(path: str | os.PathLike) -> Iterator[Path]:
 
     Raises:
         FileExistsError: ``path`` exists and is not an empty directory.
+        OSError: of the block, too; it names the directory or a file in it, as the user knows them.
     """
     folder = Path(path).resolve()
     check_unused(folder)
     made = [parent for parent in folder.parents if not parent.exists()]  # the nearest first
-    folder.parent.mkdir(parents=True, exist_ok=True)
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
         # On the disk of ``path``: an empty directory may be a mount point, so files are written and moved within it.
         with tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=folder if folder.is_dir() else folder.parent) as beside:
             partial = Path(beside) / "saved"  # made as any directory is, where the temporary one is private
@@ -133,11 +146,24 @@ def creating(path: str | os.PathLike) -> Iterator[Path]:
                     file.rename(folder / file.name)
             else:
                 partial.rename(folder)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):  # until one in which somebody else has put something
             for parent in made:
                 parent.rmdir()
+        if isinstance(error, OSError) and (named := _file_of_user(error, folder)) is not None:
+            raise OSError(error.errno, error.strerror, named) from error
         raise
+
+
+def _file_of_user(error: OSError, folder: Path) -> str | None:
+    """What an error of a save calls the file, if that is one in the folder in which the save is under way, or none."""
+    if error.filename is None:
+        return None if error.errno is None else str(folder)
+    for where in (folder, folder.parent):
+        if (name := str(error.filename)).startswith(begin := f"{where}{os.sep}{_PARTIAL}"):
+            *_, below = ["", *name.removeprefix(begin).split(os.sep, 2)[2:]]  # after the folder's name, and "saved"
+            return str(folder / below)
+    return None
 
 
 def finish(folder: Path, kind: str, entries: dict[str, dict[str, Any]], meta: dict[str, Any]) -> None:

@@ -213,8 +213,11 @@ def test_archives_of_each_kind(tmp_path):
     assert task.data["b"].x.tolist() == [[0, 7], [300, 0]]
     assert task.data["b", "rev_to", "a"].edge_index.tolist() == [[1, 0], [0, 2]]
     assert (task.num_nodes, task.num_edges, task.num_features, task.num_classes) == (3, 4, 3, 2)
-    with pytest.raises(ValueError, match="types: expected a homogeneous graph to save, found a heterogeneous one"):
-        task.save(tmp_path / "saved")
+    task.save(tmp_path / "saved")
+    again = datasets.load_types(str(tmp_path / "saved"))
+    assert (again.node_type, again.y.tolist(), again.masks["val"].tolist()) == ("a", [1, 0, -1], [False, True, False])
+    assert again.data["b"].x.tolist() == [[0, 7], [300, 0]]
+    assert again.data["b", "rev_to", "a"].edge_index.tolist() == [[1, 0], [0, 2]]
 
     train, test = np.stack([np.arange(20), np.arange(20) % 3]), [[0, 1], [2, 2]]
     np.savez(tmp_path / "links.npz", num_users=20, num_items=3, train_edge_index=train, test_edge_index=test)
@@ -239,6 +242,6 @@ def test_archives_of_each_kind(tmp_path):
         edge_split=[0, 1, 2],
     )  # fmt: skip
     events = datasets.load_events("events", tmp_path)
-    assert events.data["user", "edits", "page"].edge_index.tolist() == [[0, 1, 0], [1, 0, 0]]
-    assert events.data["page", "rev_edits", "user"].time.tolist() == [5, 6, 9]
+    assert events.data["user", "event", "item"].edge_index.tolist() == [[0, 1, 0], [1, 0, 0]]
+    assert events.data["item", "rev_event", "user"].time.tolist() == [5, 6, 9]
     assert [ids.tolist() for ids in events.events.values()] == [[0], [1], [2]]

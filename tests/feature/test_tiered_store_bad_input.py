@@ -152,6 +152,8 @@ def typed() -> HeteroData:
          lambda _: Tiered.from_data(DATA, hotness="out_degree", labelled=torch.ones(3))),
         (TypeError, "labelled: expected int32 or int64 ids, found torch.float32",
          lambda _: Tiered.from_data(DATA, labelled=torch.ones(3))),
+        (TypeError, "hotness: expected a score of each node, found the name 'out_degree', which needs edges: ",
+         lambda path: Tiered.open(path / "a", "out_degree")),
         (TypeError, "hotness: expected scores as a tensor, or a name, found ndarray",
          lambda _: Tiered.from_data(DATA, hotness=DATA.y.numpy())),
         (ValueError, "hotness: expected finite numbers, found inf",

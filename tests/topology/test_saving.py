@@ -50,6 +50,47 @@ def test_the_manifest_is_the_last_file_of_an_empty_directory(tmp_path, monkeypat
     assert moved[-1] == files.MANIFEST < max(moved)
 
 
+def fail(folder, inner, error):
+    """Raises the error, or what it returns, of the folder in which a save, or one within it, is under way."""
+    with files.creating(folder) as saved:
+        if inner:
+            with files.creating(saved / inner) as below:
+                raise error(below) if callable(error) else error
+        raise error(saved) if callable(error) else error
+
+
+@pytest.mark.parametrize("where", ["new", "empty"])
+def test_errors_of_files_name_those_that_the_user_knows(tmp_path, where):
+    folder = tmp_path / "saved"
+    if where == "empty":
+        folder.mkdir()
+    for inner, error, message in (
+        ("", OSError(28, "No space left on device"), f"[Errno 28] No space left on device: '{folder}'"),
+        ("a", OSError(28, "No space left on device"), f"[Errno 28] No space left on device: '{folder}/a'"),
+        ("a", lambda path: PermissionError(13, "denied", str(path)), f"[Errno 13] denied: '{folder}/a'"),
+        ("a", lambda path: OSError(24, "many", str(path / "0.npy")), f"[Errno 24] many: '{folder}/a/0.npy'"),
+        ("", lambda path: OSError(24, "many", str(path / "0.npy")), f"[Errno 24] many: '{folder}/0.npy'"),
+        ("", OSError(2, "none", "/mine/x.npy"), "[Errno 2] none: '/mine/x.npy'"),
+        ("", OSError("a sentence"), "a sentence"),
+    ):
+        with pytest.raises(OSError, match=f"^{re.escape(message)}$") as raised:
+            fail(folder, inner, error)
+        assert type(raised.value) is type(error(folder) if callable(error) else error)
+        assert [*tmp_path.rglob("*")] == ([folder] if where == "empty" else [])
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
+    def refuse(dir, **_):
+        raise PermissionError(13, "Permission denied", f"{dir}/.partial-abc")
+
+    for name in ("TemporaryFile", "TemporaryDirectory"):
+        with monkeypatch.context() as patched:
+            patched.setattr(files.tempfile, name, refuse)
+            with pytest.raises(PermissionError, match=rf"^\[Errno 13\] Permission denied: '{tmp_path}/a/b'$"):
+                GraphStore().save(tmp_path / "a" / "b")
+        assert not list(tmp_path.iterdir())
+
+
 SAVE_TWICE = """
 import os, resource, sys, torch
 from torch_gnnscale import FeatureStore

@@ -6,6 +6,20 @@ from helpers.figures import check_seen, kept, legends_of
 from torch_gnnscale.training import plot_run
 
 
+@pytest.mark.parametrize("val", [[1.0], [0.98, 0.995], [0.0, 0.0]])
+def test_axes_show_epochs_and_scores_that_there_are(val, tmp_path, monkeypatch):
+    figures = kept(monkeypatch)
+    history = [{"epoch": number + 1, "loss": 0.5, "val": score} for number, score in enumerate(val)]
+    summary = {"history": history, "test": val[-1], "metric": "accuracy", "seconds": {"train": 1.0}}
+    plot_run({**summary, "model": "GraphSAGE", "task": "small"}, tmp_path / "run.png")
+    left, middle, _ = figures[0].axes
+    for axes in (left, middle):
+        assert all(float(tick).is_integer() for tick in axes.get_xticks())
+    low, high = middle.get_ylim()
+    assert 0 <= low <= min(val)
+    assert max(val) <= high <= 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("baseline", [False, True])
 def test_the_legend_covers_no_panel(baseline, tmp_path, monkeypatch):

@@ -54,9 +54,9 @@ def load_events(name: str = "planted", root: str | Path = ".", split: int = 0) -
         return EventTask(name, data, edge_type, dict(zip(subsets, ids.tensor_split(bounds), strict=True)))
     arrays = archives.read(name, root, "events in time")
     users, items = arrays.number("num_users"), arrays.number("num_items")
-    edge_type = ("user", "edits", "page")
+    edge_type = ("user", "event", "item")
     data = HeteroData()
-    data["user"].num_nodes, data["page"].num_nodes = users, items
+    data["user"].num_nodes, data["item"].num_nodes = users, items
     edges = arrays.edges("edge_index", users, users + items)
     if edges.numel() and int(edges[1].min()) < users:
         raise arrays.wrong("edge_index", f"destinations of at least {users}, after all users", int(edges[1].min()))

@@ -164,7 +164,8 @@ class TieredFeatureStore(FeatureStore):
 
         Args:
             path: the directory that :meth:`FeatureStore.save` wrote; attributes of nodes of one type.
-            hotness: a score of each node, int64 or float, shape [N].
+            hotness: a score of each node, int64 or float, shape [N]. No name, for the directory has no edges:
+                ``hotness.reverse_pagerank(graph.relation(), train_ids)`` is the score of an opened GraphStore.
             gpu, peers, host: budgets as for :meth:`from_data`. Rows are kept in the dtype that the files have.
             renumbered: whether the rows in the files are in the order ``topology.reorder.by_score(hotness)``.
             names: the attributes that are opened; by default all.
@@ -177,6 +178,11 @@ class TieredFeatureStore(FeatureStore):
             NotImplementedError: attributes of edges or of several node types.
         """
         check_names(names)
+        if isinstance(hotness, str):
+            raise TypeError(
+                f"hotness: expected a score of each node, found the name {hotness!r}, which needs edges: "
+                f"hotness.reverse_pagerank(GraphStore.open(...).relation(), train_ids) gives scores"
+            )
         saved = FeatureStore.open(path, verify)
         if names is None and (wrong := [key for key in saved._tensors if key[0] is not None]):
             raise NotImplementedError(

@@ -91,13 +91,7 @@ def write(
     path = Path(out)
     streamed = _STREAMED if memory is None else budget_bytes("memory", memory, machine.available_memory())
     inputs = input_graph_of(data, splits, links)
-    begun = (path / "book" / files.MANIFEST).exists()
-    if begun and only is None:
-        raise FileExistsError(
-            f"{out}: expected a new or an empty directory, found a book in it; say which parts: only="
-        )
-    if not begun:
-        files.check_unused(path)
+    begun = check_out(out, only)
     if parts is None and begun:
         parts = layout.load_book(path)[0].num_parts
     if parts is None:
@@ -140,6 +134,21 @@ def write(
     if not missing:
         _complete(path, parts, writer.fingerprint)
     return missing
+
+
+def check_out(out: str | os.PathLike, only: Sequence[int] | None) -> bool:
+    """Whether an earlier call has begun the directory; FileExistsError or OSError if it cannot be written to."""
+    path = Path(out)
+    begun = (path / "book" / files.MANIFEST).exists()
+    if begun and only is None:
+        raise FileExistsError(
+            f"{out}: expected a new or an empty directory, found a book in it; say which parts: only= (--only)"
+        )
+    if begun:
+        files.check_writable(path)
+    else:
+        files.check_unused(path)
+    return begun
 
 
 def _given(inputs: InputGraph, graph_attrs: Sequence[str]) -> dict[str, Any]:
