@@ -1,15 +1,16 @@
 """Attributes of a Data that are no plain rows of nodes or edges: batches have their entries, or a warning says so."""
 
+import os
 import re
 import warnings
 
 import numpy as np
 import pytest
 import torch
-from helpers.data import make_data
+from helpers.data import make_data, plain
 from torch_geometric.data import Batch, Data, HeteroData
 
-from torch_gnnscale import FeatureStore, NeighborLoader, TieredFeatureStore
+from torch_gnnscale import FeatureStore, LinkNeighborLoader, NeighborLoader, TieredFeatureStore
 
 
 def small() -> Data:
@@ -129,3 +130,97 @@ def test_tables_that_are_no_tensors_are_named():
         NeighborLoader(data, [2])
     found = "60 rows of a Table, which is no tensor, beside 60 nodes and 200 edges: each batch has all of it"
     assert {str(w.message) for w in caught} == {f"data.{name} has {found}" for name in ("year", "x")}
+
+
+# Edges and layouts ####################################################################################################
+
+
+@pytest.mark.parametrize("hetero", [False, True])
+@pytest.mark.parametrize("options", [{}, {"edge_layout": "EdgeIndex"}, {"layers": True}], ids=str)
+def test_edges_in_an_array(hetero, options):
+    expected = small()
+    data = expected.clone()
+    data.edge_index = data.edge_index.numpy()
+    wanted, found = (batch_of(typed(of) if hetero else of, **options) for of in (expected, data))
+    assert plain(found) == plain(wanted)
+
+
+@pytest.mark.parametrize("form", [lambda edges: edges.numpy(), lambda edges: edges])
+def test_links_of_edges_in_an_array(form):
+    data = small()
+    expected = next(iter(LinkNeighborLoader(data, [2], batch_size=9, seed=1)))
+    data.edge_index = form(data.edge_index)
+    assert plain(next(iter(LinkNeighborLoader(data, [2], batch_size=9, seed=1)))) == plain(expected)
+
+
+def test_edges_in_a_list_are_refused():
+    data = small()
+    data.edge_index = data.edge_index.tolist()
+    message = "data.edge_index: expected a tensor or an array, found a list; use torch.tensor(...)"
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        NeighborLoader(data, [2])
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr])
+@pytest.mark.parametrize("name", ["x", "edge_attr"])
+def test_sparse_attributes_without_rows_are_refused(name, layout):
+    data = small()
+    blocks = {"blocksize": (2, 2)} if layout == torch.sparse_bsr else {}
+    value = torch.eye(60 if name == "x" else 200).to_sparse(layout=layout, **blocks)
+    data[name], data.num_nodes = value, 60
+    rest = f"expected torch.strided or torch.sparse_coo, of which rows are taken, found {layout}"
+    with pytest.raises(TypeError, match=f"^{re.escape(f'data.{name}: {rest}')}$"):
+        NeighborLoader(data, [2])
+    store = FeatureStore()
+    with pytest.raises(TypeError, match=re.escape(rest)):
+        store.put_tensor(value, group_name=None, attr_name=name, index=None)
+
+
+def test_sparse_attributes_have_rows():
+    data = small()
+    dense = torch.eye(60)
+    data.x = dense.to_sparse()
+    batch = batch_of(data)
+    assert torch.equal(batch.x.to_dense(), dense[batch.n_id])
+
+
+@pytest.mark.parametrize("hetero", [False, True])
+def test_an_adjacency_matrix_beside_the_edges_is_warned_of(hetero):
+    data = typed(small()) if hetero else small()
+    (data["a", "to", "a"] if hetero else data).adj = torch.eye(60).to_sparse()
+    with pytest.warns(UserWarning, match=r"adj has 60 rows beside .*: each batch has all of it$"):
+        batch_of(data)
+
+
+# PyG's contexts of worker processes ###################################################################################
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("enable_cpu_affinity", [[0]]), ("enable_multithreading", [1]), ("enable_memory_log", [])]
+)
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 1}], ids=str)
+def test_contexts_of_worker_processes_warn_where_there_are_none(name, arguments, workers):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that num_workers are threads
+        loader = NeighborLoader(small(), [2], batch_size=30, **workers)
+    message = (
+        f"{name} has no effect: threads prepare the batches, on the cores of this process; for worker processes "
+        f"pass num_workers and multiprocessing_context='fork'"
+    )
+    with pytest.warns(UserWarning, match=f"^{re.escape(message)}$") as caught, getattr(loader, name)(*arguments):
+        assert len(list(loader)) == 2
+    assert caught[0].filename == __file__
+
+
+def test_cores_of_worker_processes():
+    core = max(os.sched_getaffinity(0))
+
+    def with_cores(out):
+        out.metadata = (torch.tensor([*os.sched_getaffinity(0)]), None)
+        return out
+
+    loader = NeighborLoader(
+        small(), [2], batch_size=30, num_workers=1, multiprocessing_context="fork", transform_sampler_output=with_cores
+    )
+    with loader.enable_cpu_affinity(loader_cores=[core]):
+        assert [batch.input_id.tolist() for batch in loader] == [[core]] * 2

@@ -53,9 +53,10 @@ POINTER, ROW = torch.tensor([0, 0, 2]), torch.tensor([4, 1])
         (lambda: CSC.from_csc([0, 2], ROW), TypeError, "colptr: expected a tensor, found list"),
         (lambda: CSC.from_csc(POINTER, [0, 2]), TypeError, "row: expected a tensor, found list"),
         (lambda: CSC.from_csc(POINTER, ROW, [0, 2], 5), TypeError, "edge_id: expected a tensor, found list"),
-        (lambda: CSC.from_adj_t(torch.eye(3)), TypeError,
-         "adj_t: expected a sparse tensor or a SparseTensor, found Tensor"),
-        (lambda: CSC.from_adj_t([3]), TypeError, "adj_t: expected a sparse tensor or a SparseTensor, found list"),
+        (lambda: CSC.from_adj_t(torch.eye(3)), TypeError, "adj_t: expected torch.sparse_csr, sparse_csc or sparse_coo, "
+         "or a SparseTensor, found a tensor of torch.strided"),
+        (lambda: CSC.from_adj_t([3]), TypeError, "adj_t: expected torch.sparse_csr, sparse_csc or sparse_coo, or a "
+         "SparseTensor, found list"),
         (lambda: CSC.from_data(Data()), ValueError,
          "data: expected it to know its number of nodes; set data.num_nodes"),
         (lambda: CSC.from_data(Data(adj=EDGES, num_nodes=3)), ValueError,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.typing import TensorFrame
@@ -31,9 +32,17 @@ class TypedStorage(NamedTuple):
         """What messages call one of its attributes."""
         return f"data.{name}" if self.type_name is None else f"data[{self.type_name!r}].{name}"
 
+    def rows_of(self, name: str) -> Literal["nodes", "edges"] | None:
+        """Whether an attribute has an entry for each node or each edge, as PyG decides; None: neither."""
+        value = self.store[name]
+        sparse = isinstance(value, Tensor) and value.layout != torch.strided
+        if sparse and not isinstance(self.store._parent().__cat_dim__(name, value, self.store), int):
+            return None  # an ``adj`` beside the edges, of which PyG would ask for the size of two dimensions at once
+        return "nodes" if self.store.is_node_attr(name) else "edges" if self.store.is_edge_attr(name) else None
+
     def has_rows(self, name: str) -> bool:
-        """Whether an attribute has an entry for each node or each edge, as PyG decides."""
-        return self.store.is_node_attr(name) or self.store.is_edge_attr(name)
+        """Whether an attribute has an entry for each node or each edge."""
+        return self.rows_of(name) is not None
 
 
 def typed_storages(data: Any) -> list[TypedStorage]:
@@ -69,6 +78,27 @@ def warn_of_whole_attributes(data: Any) -> None:
     """Warns of each attribute that batches have whole although it seems to have rows of nodes or edges."""
     for label, found in unlike_rows(data):
         warn(f"{label} has {found}: each batch has all of it")
+
+
+def check_attributes(data: Any) -> None:
+    """Raises TypeError for attributes of nodes or edges of which no rows can be taken, or edges in a list."""
+    for storage in typed_storages(data):
+        if storage.has_edges and isinstance(edges := storage.store.get("edge_index"), (list, tuple)):
+            raise TypeError(
+                f"{storage.label('edge_index')}: expected a tensor or an array, found a {type(edges).__name__}; use "
+                f"torch.tensor(...)"
+            )
+        for name, value in storage.store.items():
+            if isinstance(value, Tensor) and name not in EDGES and storage.has_rows(name):
+                check_layout(storage.label(name), value)
+
+
+def check_layout(name: Any, tensor: Tensor) -> None:
+    """Raises TypeError for a tensor of whose layout torch takes no rows."""
+    if tensor.layout not in (torch.strided, torch.sparse_coo):
+        raise TypeError(
+            f"{name}: expected torch.strided or torch.sparse_coo, of which rows are taken, found {tensor.layout}"
+        )
 
 
 def _count_rows(value: Any) -> int | None:

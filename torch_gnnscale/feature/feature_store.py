@@ -18,7 +18,7 @@ from ..ops.arguments import check_ids
 from ..ops.feature_rows import has_contiguous_rows
 from ..topology.numbering import Numbering
 from ..topology.reorder import Order, TypedOrder, order_arrays, saved_order
-from .attributes import EDGES, typed_storages, unlike_rows
+from .attributes import EDGES, check_layout, typed_storages, unlike_rows
 from .contract import BoundedAttr, RowStore
 
 KIND = "features"
@@ -98,6 +98,7 @@ class FeatureStore(RowStore):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{key}: expected a tensor or an array, found {type(tensor).__name__}")
         if attr.index is None:
+            check_layout(key, tensor)
             if tensor.dim() == 0:
                 raise ValueError(f"{key}: expected a row for each node, found a scalar")
             # The gather needs contiguous rows: copied once here, not for each batch.

@@ -15,18 +15,23 @@
   starts others.
 - ``_cached_attr``: PyG's storages keep the kinds of their attributes there. ``fetch.py`` puts an empty table into a
   batch's storages before it puts the fields, which is faster, and ``collate.py`` removes it.
+- ``enable_cpu_affinity``, ``enable_multithreading``, ``enable_memory_log``: PyG sets these for worker processes, by
+  ``worker_init_fn``, and raises without any. Here ``num_workers`` are threads, so programs of PyG's go on, with a
+  warning.
 - ``input_nodes`` and ``edge_label_index``: PyG's constructors get them checked and converted. Our loaders then set the
   attribute to what the user passed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch.utils.data import DataLoader
 from torch_geometric.sampler import BaseSampler
 
+from .._warn import warn
 from .order import NumberedBatch, NumberedBatches, SeedOrder
 
 
@@ -69,3 +74,29 @@ class PyGLoaderAdapter(DataLoader):
     @property
     def _index_sampler(self) -> NumberedBatches:
         return self._seed_order.numbered(super()._index_sampler)
+
+    def enable_cpu_affinity(
+        self, loader_cores: list[list[int]] | list[int] | None = None
+    ) -> AbstractContextManager[None]:  # fmt: skip
+        """As in PyG, for worker processes; without them a warning says that it has no effect."""
+        return self._for_processes("enable_cpu_affinity", super().enable_cpu_affinity, loader_cores)  # type: ignore[misc]
+
+    def enable_multithreading(self, worker_threads: int | None = None) -> AbstractContextManager[None]:
+        """As in PyG, for worker processes; without them a warning says that it has no effect."""
+        return self._for_processes("enable_multithreading", super().enable_multithreading, worker_threads)  # type: ignore[misc]
+
+    def enable_memory_log(self) -> AbstractContextManager[None]:
+        """As in PyG, for worker processes; without them a warning says that it has no effect."""
+        return self._for_processes("enable_memory_log", super().enable_memory_log)  # type: ignore[misc]
+
+    def _for_processes(
+        self, name: str, pygs: Callable[..., AbstractContextManager[None]], *arguments: Any
+    ) -> AbstractContextManager[None]:
+        """The context of one of PyG's methods; none, with a warning, if there are no worker processes."""
+        if self.num_workers:
+            return pygs(*arguments)
+        warn(
+            f"{name} has no effect: threads prepare the batches, on the cores of this process; for worker processes "
+            f"pass num_workers and multiprocessing_context='fork'"
+        )
+        return nullcontext()

@@ -9,7 +9,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from .._warn import warn
-from ..feature.attributes import warn_of_whole_attributes
+from ..feature.attributes import check_attributes, warn_of_whole_attributes
 from ..feature.contract import CollectiveRowStore, RowStore
 from ..ops.arguments import check_tensor, to_int
 from ..ops.feature_rows import has_contiguous_rows
@@ -21,7 +21,10 @@ from .storages import row_tensors
 
 
 def check_features(data: Any, sampler: Any) -> None:
-    """Raises ValueError if a RowStore has other numbers of rows than the graph has nodes and edges."""
+    """Raises TypeError if rows of a Data's attribute cannot be taken, ValueError if a RowStore has other numbers of
+    rows than the graph has nodes and edges."""
+    if isinstance(data, (Data, HeteroData)):
+        check_attributes(data)
     if isinstance(data, (Data, HeteroData)) or not isinstance(data[0], RowStore):
         return
     hetero = any(attr.edge_type is not None for attr in data[1].get_all_edge_attrs())

@@ -89,7 +89,8 @@ class DataRows(RowSource):
     def fetch(self, sampled: SampledGraphPart, bounds: Bounds) -> dict[Any, dict[str, Any]]:
         """found[type][attribute]: its rows."""
         found: dict[Any, dict[str, Any]] = {}
-        for type_name, store, has_nodes, has_edges in typed_storages(self.data):
+        for storage in typed_storages(self.data):
+            type_name, store, has_nodes, has_edges = storage
             node = sampled.nodes.setdefault(type_name, NO_IDS) if has_nodes else NO_IDS
             edges = None
             if has_edges:
@@ -104,10 +105,10 @@ class DataRows(RowSource):
                     rows[name] = node.numel()
                 elif name in ("edge_index", "adj_t"):
                     continue
-                elif store.is_node_attr(name):
+                elif (of := storage.rows_of(name)) == "nodes":
                     dim = self.data.__cat_dim__(name, value, store)
                     rows[name] = rows_at(value, nodes, dim, below)
-                elif store.is_edge_attr(name):
+                elif of == "edges":
                     rows[name] = None
                     if edges is not None:
                         dim = self.data.__cat_dim__(name, value, store)

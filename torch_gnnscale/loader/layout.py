@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
@@ -145,7 +146,7 @@ def sort_by_destination(col: Tensor, num_dst: int) -> tuple[Tensor, Tensor]:
 def edge_device(store: Any) -> torch.device:
     """The device of the input's edges, which a batch's edges get as in PyG; the CPU if the input has none."""
     edges = store.get("adj_t", store.get("edge_index"))
-    if edges is None:
+    if edges is None or isinstance(edges, np.ndarray):
         return torch.device("cpu")
     return edges.device if isinstance(edges, Tensor) else edges.device()
 

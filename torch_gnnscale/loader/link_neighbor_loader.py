@@ -18,7 +18,7 @@ from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.typing import EdgeType, InputEdges
 
 from .._warn import warn
-from ..ops.arguments import check_tensor
+from ..ops.arguments import as_tensor, check_tensor
 from ..sampler.edge_types import end_types
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.keyed import KeyedSampler, Output
@@ -353,7 +353,7 @@ def _to_stored(order: Numbering, links: Tensor, edge_type: EdgeType | None) -> T
 def _stored_links(store: Any, size: Any) -> Tensor:
     """All edges of a type in the order of their ids: shape [2, E]."""
     if "edge_index" in store:
-        return store["edge_index"]
+        return as_tensor("edge_index", store["edge_index"])
     csc = CSC.from_storage(store, tuple(size))
     links = torch.stack([csc.row.to(torch.int64), csc.col()])
     return links if csc.edge_id is None else links[:, torch.argsort(csc.edge_id)]

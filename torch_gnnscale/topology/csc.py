@@ -186,7 +186,8 @@ class CSC:
         elif hasattr(adj_t, "csr") and hasattr(adj_t, "sparse_sizes"):  # torch_sparse.SparseTensor
             rowptr, col, _ = adj_t.csr()
             return cls.from_csc(rowptr, col, num_src=adj_t.sparse_size(1))
-        raise TypeError(f"adj_t: expected a sparse tensor or a SparseTensor, found {type(adj_t).__name__}")
+        found = f"a tensor of {adj_t.layout}" if isinstance(adj_t, Tensor) else type(adj_t).__name__
+        raise TypeError(f"adj_t: expected torch.sparse_csr, sparse_csc or sparse_coo, or a SparseTensor, found {found}")
 
     @classmethod
     def from_data(cls, data: Data, is_sorted: bool = False) -> CSC:
