@@ -265,7 +265,7 @@ def plot(results: dict[str, Any]) -> None:
     graphs = list(dict.fromkeys(key.split(",")[0] for key in results))
     figure = Figure(figsize=(11, 3.4 * max(2, len(graphs))), layout="constrained")
     left, right = figure.subfigures(1, 2)
-    for row, graph in zip(left.subplots(len(graphs), 1, squeeze=False)[:, 0], graphs, strict=True):
+    for row, graph in zip(left.subplots(len(graphs), 1, squeeze=False, sharex=True)[:, 0], graphs, strict=True):
         runs = {key: entry for key, entry in results.items() if key.startswith(f"{graph},")}
         names = [key.split(", ", 1)[1] for key in runs]
         middle = [entry["speedup"] for entry in runs.values()]
@@ -274,8 +274,8 @@ def plot(results: dict[str, Any]) -> None:
         row.barh(names, middle, xerr=[low, high], color="tab:blue", error_kw={"linewidth": 0.8})
         row.axvline(1.0, color="black", linewidth=0.8)
         row.invert_yaxis()
-        row.tick_params(labelsize=7)
-        row.set(title=f"{graph}: steps of split over data parallel", xlabel="times as fast")
+        row.tick_params(axis="y", labelsize=8)
+        row.set(title=f"{graph}: steps of split parallelism", xlabel="times as fast as data parallelism")
     learned = {key: entry["accuracy"] for key, entry in results.items() if "accuracy" in entry}
     if learned:
         above, below = right.subplots(2, 1, sharex=True)
@@ -292,8 +292,8 @@ def plot(results: dict[str, Any]) -> None:
             below.errorbar(at, apart.mean(0), error, fmt="o", capsize=3, color=f"C{place}")
         below.axhline(0.0, color="black", linewidth=0.8)
         right.legend(*above.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=7)
-        above.set(title="accuracy on validation nodes")
-        below.set(title="split's less data parallelism's, points", xlabel="epoch")
+        above.set(title="accuracy on validation nodes, means of the seeds")
+        below.set(title="accuracy of split minus data parallel, in points", xlabel="epoch")
     figure.savefig(FIGURE, dpi=110)
     print(f"written: {FIGURE}")
 

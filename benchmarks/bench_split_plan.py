@@ -184,13 +184,14 @@ def aims_of(name: str, rows: dict[str, dict[str, float]]) -> dict[str, Any]:
 def plot(results: dict[str, Any]) -> None:
     """The paper's figure 5: a point for each batch."""
     figure = Figure(figsize=(10, 3.6), layout="constrained")
-    panels = figure.subplots(1, len(results), squeeze=False)[0]
+    panels = figure.subplots(1, len(results), squeeze=False, sharey=True)[0]
     for axes, (name, entry) in zip(panels, results.items(), strict=True):
         batches = entry["batches"]
         for (kind, points), width in zip(batches.items(), widths(len(batches)), strict=True):
             axes.scatter(points["cross, %"], points["imbalance of layer 0"], s=(2 + width) ** 2, label=kind)
-        axes.set(title=name, xlabel="edges that cross, %", ylabel="max / mean edges of layer 0", xlim=(-2, 82))
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center")
+        axes.set(title=name, xlabel="edges between parts, % of a batch's", xlim=(-2, 82))
+    panels[0].set(ylabel="edges of layer 0, busiest part / mean")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", title="weights=")
     figure.savefig(FIGURE, dpi=110)
 
 
