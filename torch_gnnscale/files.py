@@ -7,9 +7,11 @@ copy-on-write: all processes share the pages of the file, and none can change it
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
+import shutil
 import tempfile
 import tokenize
 import zlib
@@ -24,12 +26,15 @@ import torch
 from torch import Tensor
 
 from . import machine, ops
+from ._warn import warn
 
 FORMAT = 2
 MANIFEST = "gnnscale.json"
 _BLOCK = 64 << 20
 _PARTIAL = ".partial-"
 """How the names of folders begin in which a save is under way, or was when its process was killed."""
+_LOCK = "lock"
+"""The file in these folders that is locked while their process is there. It says on which machine that is."""
 
 
 def block_checksums(data: Tensor) -> list[int]:
@@ -124,7 +129,8 @@ def creating(path: str | os.PathLike) -> Iterator[Path]:
     """A folder to write arrays into, which becomes the directory ``path`` when the block ends.
 
     Where the block raises, the folder and the parents that were made for it are deleted, and ``path`` is as before.
-    What a killed process left does not hinder the next one.
+    What a killed process of this machine left beside it is removed, with a warning that names it; of other machines
+    it stays, and does not hinder.
 
     Raises:
         FileExistsError: ``path`` exists and is not an empty directory.
@@ -136,7 +142,9 @@ def creating(path: str | os.PathLike) -> Iterator[Path]:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         # On the disk of ``path``: an empty directory may be a mount point, so files are written and moved within it.
-        with tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=folder if folder.is_dir() else folder.parent) as beside:
+        where = folder if folder.is_dir() else folder.parent
+        _remove_left(where)
+        with tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=where) as beside, _marked(Path(beside)):
             partial = Path(beside) / "saved"  # made as any directory is, where the temporary one is private
             partial.mkdir()
             yield partial
@@ -164,6 +172,32 @@ def _file_of_user(error: OSError, folder: Path) -> str | None:
             *_, below = ["", *name.removeprefix(begin).split(os.sep, 2)[2:]]  # after the folder's name, and "saved"
             return str(folder / below)
     return None
+
+
+@contextmanager
+def _marked(partial: Path) -> Iterator[None]:
+    """A context in which the folder of a save has a lock, which ends with the process, however that ends."""
+    new = partial / f"{_LOCK}.new"
+    with new.open("w") as lock:
+        with suppress(OSError):  # a file system without locks: nobody removes the folder
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock.write(machine.identity())
+            lock.flush()
+            os.replace(new, partial / _LOCK)  # so that there is never one that is not locked
+        try:
+            yield
+        finally:
+            (partial / _LOCK).unlink(missing_ok=True)
+
+
+def _remove_left(where: Path) -> None:
+    """Removes the folders of saves that processes of this machine began in ``where``, and that ended before them."""
+    for partial in where.glob(f"{_PARTIAL}*"):
+        with suppress(OSError), (partial / _LOCK).open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error if its process is still writing
+            if lock.read() == machine.identity():
+                shutil.rmtree(partial)
+                warn(f"{partial}: removed, because the process that was writing it has ended")
 
 
 def finish(folder: Path, kind: str, entries: dict[str, dict[str, Any]], meta: dict[str, Any]) -> None:

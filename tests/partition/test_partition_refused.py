@@ -6,7 +6,6 @@ import torch
 from helpers.data import make_data, our_stores
 from helpers.hetero import PAPER, make_hetero
 from helpers.refused import refuses
-from torch_geometric.data import Data
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, files
 from torch_gnnscale.partition import PartitionBook, assign, layout, open_parts, read_report, write
@@ -90,9 +89,10 @@ def store_with(name: str, rows: torch.Tensor, group: str | None = None) -> tuple
 
 
 def of_edge_ids(*ids: int) -> tuple[FeatureStore, GraphStore]:
-    """Two edges of a node to itself, with rows, and with these ids."""
-    rows = FeatureStore.from_data(Data(x=torch.ones(1), e=torch.ones(2), edge_index=torch.zeros(2, 2).long()))
-    return rows, GraphStore.from_csc(CSC.from_csc(torch.tensor([0, 2]), torch.tensor([0, 0]), torch.tensor(ids)))
+    """Two edges of the first of two nodes to itself, with rows, and with these ids."""
+    rows = FeatureStore()
+    rows[(None, None), "e", None] = torch.ones(2)
+    return rows, GraphStore.from_csc(CSC.from_csc(torch.tensor([0, 2, 2]), torch.tensor([0, 0]), torch.tensor(ids)))
 
 
 def renumbered() -> tuple[FeatureStore, GraphStore]:
@@ -265,3 +265,9 @@ def test_a_book_of_types_names_them():
         book.num_nodes()
     with refuses(ValueError, "edge type None: expected one of [('a', 'to', 'b')]"):
         book.num_edges()
+
+
+def test_more_parts_than_nodes_are_refused_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch_gnnscale.partition.writing.assign", None)
+    with refuses(ValueError, "parts: expected at most 100, the number of nodes, found 101"):
+        write(make_data(100), tmp_path / "parts", parts=101)

@@ -153,6 +153,22 @@ def test_what_a_killed_save_left_does_not_hinder_the_next(tmp_path):
     assert GraphStore.open(tmp_path / "graph").get_all_edge_attrs() == []
 
 
+def test_what_a_killed_save_of_this_machine_left_is_named_and_removed(tmp_path):
+    path = str(tmp_path / "a")
+    killed = forked.run(f"import os\nfrom torch_gnnscale import files\nwith files.creating({path!r}):\n    os._exit(9)")
+    assert killed.returncode == 9
+    (left,) = tmp_path.iterdir()
+    with pytest.warns(UserWarning, match=f"^{left}: removed, because the process that was writing it has ended$"):
+        GraphStore().save(tmp_path / "b")
+    with files.creating(tmp_path / "c"):
+        (ours,) = (entry for entry in tmp_path.iterdir() if entry.name.startswith(".partial-"))  # still written
+        (ours / "lock").rename(ours / "kept")
+        (ours / "lock").write_text("another machine")
+        GraphStore().save(tmp_path / "d")
+        assert ours.is_dir()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["b", "c", "d"]
+
+
 def test_a_directory_that_is_filled_while_a_save_runs_is_left_alone(tmp_path):
     def save():
         with files.creating(tmp_path / "a") as folder:

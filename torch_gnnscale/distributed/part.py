@@ -236,6 +236,9 @@ def _opened(
 
     def opened() -> tuple[StoredParts, StoredPart, Grid, list[Hashable], Kept, OwnTiers | None]:
         parts = open_parts(path, verify and is_first(where, rank))
+        if meeting.world == 1 < (count := parts.book.num_parts):
+            hint = "partition.open_parts(path).stores() has all parts"
+            raise ValueError(f"ranks: expected a multiple of {count} parts, found 1 rank; {hint}")
         grid = Grid(meeting.world, parts.book.num_parts, consecutive)
         holds: list[Hashable] = [(of, grid.part(other)) for other, of in enumerate(where)]
         stored = parts.part(grid.part(rank), verify and is_first(holds, rank))

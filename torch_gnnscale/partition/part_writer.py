@@ -19,6 +19,7 @@ from . import layout
 from .book import PartitionBook, edge_type_of
 from .columns import NodeOrder, degrees, edge_ids, edges, piece_length, pointers, positions, sources
 from .input_graph import InputGraph, InputRows
+from .report import Known
 
 
 class PartWriter:
@@ -37,6 +38,8 @@ class PartWriter:
     def __init__(self, path: Path, inputs: InputGraph, memory: int) -> None:
         self.path, self.inputs, self.memory, self.step = path, inputs, memory, piece_length(memory)
         self.types, self.relations = list(inputs.num_nodes), inputs.relations
+        self._by_part: dict[str, Sequence[Tensor]] = {}  # by split, of each part, where its ids are
+        self._known = {node_type: Known(count) for node_type, count in inputs.num_nodes.items()}
 
     def begin(self, given: dict[str, Any], owner: dict[Any, Tensor], found: dict[str, Any]) -> None:
         """Writes the graph, the ids and, last, the book.
@@ -121,9 +124,10 @@ class PartWriter:
                 at = self.book.rows(number, rows.meta)
                 arrays.write(f"rows_{i}", rows.meta.dtype, (len(at), *rows.meta.shape), self._rows(rows, own))
             for i, ((node_type, _), seeds) in enumerate(self.inputs.splits.items()):
-                arrays.whole(f"seeds_{i}", seeds[self._belongs(number, node_type, seeds)])
+                arrays.whole(f"seeds_{i}", seeds[self._of_part(number, f"seeds_{i}", node_type, seeds)])
             for i, ((edge_type, _), ends) in enumerate(self.inputs.links.items()):
-                arrays.whole(f"links_{i}", ends[:, self._belongs(number, end_types(edge_type)[1], ends[1])])
+                of_part = self._of_part(number, f"links_{i}", end_types(edge_type)[1], ends[1])
+                arrays.whole(f"links_{i}", ends[:, of_part])
             self._write_halo(arrays, number, own)
 
     def _rows(self, rows: InputRows, columns: dict[Any, Tensor]) -> Iterator[Tensor]:
@@ -134,10 +138,13 @@ class PartWriter:
         csc = self.relations[edge_type]
         return rows.pieces(edge_ids(csc, columns[end_types(edge_type)[1]], self.step), self.memory)
 
-    def _belongs(self, number: int, node_type: Any, ids: Tensor) -> Tensor:
-        """Which of the user's ids are nodes of a part: bool."""
-        nodes, stored = self.book.nodes(number, node_type), self.order[node_type].new[ids]
-        return (stored >= nodes.start) & (stored < nodes.stop)
+    def _of_part(self, number: int, split: str, node_type: Any, ids: Tensor) -> Tensor:
+        """Where in the user's ids of a split those of a part are, ascending. Their parts are found once."""
+        if split not in self._by_part:
+            part = self.book.part_of(self.order[node_type].new[ids], node_type)
+            counts = torch.bincount(part, minlength=self.book.num_parts).tolist()
+            self._by_part[split] = torch.argsort(part, stable=True).split(counts)
+        return self._by_part[split][number]
 
     def _wide(self, ids: Tensor) -> Iterator[Tensor]:
         return (part.to(torch.int64) for part in ids.split(self.step))
@@ -166,15 +173,13 @@ class PartWriter:
         """The part's halo, ascending, and the out-degree in the whole graph of each of its nodes."""
         ids, _ = files.load(self.path / "ids", layout.IDS, verify=False)
         for i, node_type in enumerate(self.types):
-            seen = torch.zeros(self.inputs.num_nodes[node_type], dtype=torch.bool)
+            nodes = self.book.nodes(number, node_type)
             for edge_type, csc in self.relations.items():
                 src, dst = end_types(edge_type)
                 if src == node_type:
                     for row in sources(csc, own[dst], self.order[src].new, self.step):
-                        seen[row.to(torch.int64)] = True
-            nodes = self.book.nodes(number, node_type)
-            seen[nodes.start : nodes.stop] = False
-            halo = seen.nonzero().view(-1)
+                        self._known[src].add(row[(row < nodes.start) | (row >= nodes.stop)].to(torch.int64))
+            halo = self._known[node_type].taken()
             arrays.whole(f"halo_{i}", halo)
             arrays.whole(f"degree_{i}", ids[f"degree_{i}"][halo])
 

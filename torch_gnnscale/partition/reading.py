@@ -18,6 +18,7 @@ from ..ops.arguments import ID_DTYPES, check_ids, to_int
 from ..sampler.edge_types import end_types
 from ..topology import CSC, GraphStore
 from . import layout
+from .all_parts import NumberingOfAllParts, RowsOfAllParts, joined_columns
 from .book import PartitionBook, RowsMeta, check_part_number, edge_type_of
 from .report import PartitionReport
 
@@ -183,6 +184,26 @@ class StoredParts:
             {pair: of(f"links_{i}", torch.int64, 2, -1) for i, pair in enumerate(self.link_splits)},
             dict(zip(nodes, map(Halo, halos, degrees), strict=True)),
         )
+
+    def stores(self) -> tuple[RowsOfAllParts, GraphStore]:
+        """All parts as the stores of one process, while they are open: for evaluation, embeddings, or a look. They are
+        given to a loader as any pair of stores, with the user's ids, such as those of :meth:`input_nodes`.
+
+        Rows are mapped. A graph whose topology is partitioned is copied to memory, 8 or 16 bytes per edge.
+        """
+        self._check_open()
+        each = [self.part(number) for number in range(self.book.num_parts)]
+        order = None
+        if len(each) > 1:
+            users = {t: [part.user_ids[t] for part in each] for t in self.book.bounds}
+            order = NumberingOfAllParts(self.to_stored, users)
+        rows = {key: [part.rows[key] for part in each] for key in each[0].rows}
+        graph = self._graph
+        if graph is None:
+            graph = GraphStore()
+            for edge_type in self.book.edge_bounds:
+                graph._relations[edge_type] = joined_columns([part.relations[edge_type] for part in each])
+        return RowsOfAllParts(self.attrs, rows, self.to_positions, order), graph.numbered_by(order)
 
     def _file_of(self, what: str, types: Iterable[Any], of: Any) -> Path:
         return self.path / "ids" / f"{what}_{list(types).index(of)}.npy"

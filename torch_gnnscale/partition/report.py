@@ -82,16 +82,15 @@ def report(
     for relation, csc in relations.items():
         dst = owner[None if relation is None else relation[2]]
         edges += torch.zeros_like(edges).index_add_(0, dst.to(torch.int64), csc.colptr.diff())
-    halo = []
+    halo, known = [0] * parts, {t: Known(len(parts_of)) for t, parts_of in owner.items()}
     for part in range(parts):
-        remote = {t: torch.zeros(len(parts_of), dtype=torch.bool) for t, parts_of in owner.items()}
         for relation, csc in relations.items():
             src_type, _, dst_type = (None, "", None) if relation is None else relation
             for sources in _sources(csc, columns[dst_type][part]):
                 away = sources[owner[src_type][sources] != part]
                 cut += len(away)
-                remote[src_type][away] = True
-        halo.append(sum(int(marked.sum()) for marked in remote.values()))
+                known[src_type].add(away)
+        halo[part] = sum(len(of_type.taken()) for of_type in known.values())
     return PartitionReport(
         num_edges=sum(csc.num_edges for csc in relations.values()),
         cut_edges=cut,
@@ -100,6 +99,30 @@ def report(
         train=trained.tolist(),
         halo=halo,
     )
+
+
+class Known:
+    """A set of nodes of one type that is filled and emptied, part after part. Only the first part pays for all nodes.
+
+    Args:
+        count: how many nodes there are.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._marked = torch.zeros(count, dtype=torch.bool)
+        self._nodes: list[Tensor] = []
+
+    def add(self, nodes: Tensor) -> None:
+        """Adds nodes: int64, repeats allowed."""
+        new = nodes[~self._marked[nodes]].unique()
+        self._marked[new] = True
+        self._nodes.append(new)
+
+    def taken(self) -> Tensor:
+        """The nodes, ascending: int64. The set is then empty."""
+        found = torch.cat(self._nodes).sort().values if self._nodes else torch.empty(0, dtype=torch.int64)
+        self._marked[found], self._nodes = False, []
+        return found
 
 
 def nodes_of(node_type: NodeType | None) -> str:

@@ -81,7 +81,8 @@ def write(
 
     Raises:
         FileExistsError: ``out`` is not empty; or it has a book, and ``only`` is not given.
-        TypeError, ValueError, IndexError: a malformed graph, split, link, partition or argument; rows that are missing;
+        TypeError, ValueError, IndexError: more parts than nodes, unless ``owners`` are given; a malformed graph, split,
+            link, partition or argument; rows that are missing;
             arguments, edges, or sizes of rows, splits and links that differ from those of the first call (values of
             these are not compared), or a first call by a version that kept no checksums of edges; a damaged part.
         OSError: a file that cannot be written.
@@ -97,6 +98,8 @@ def write(
     if parts is None:
         raise ValueError("parts: expected their number, found None")
     parts, seed = check_int("parts", parts, 1), to_int("seed", seed)
+    if parts > (count := sum(inputs.num_nodes.values())) and owners is None:
+        raise ValueError(f"parts: expected at most {count}, the number of nodes, found {parts}")
     if only is not None and not isinstance(only, Iterable):
         raise TypeError(f"only: expected a list of parts, found {type(only).__name__}")
     wanted = sorted({check_part_number("only", part, parts) for part in (range(parts) if only is None else only)})
