@@ -159,4 +159,4 @@ gpu: ## build, probe, tests, figures and memory checks on a GPU
 	$(PYTHON) benchmarks/run_gpu.py
 
 clean: ## remove everything that these commands made
-	rm -rf $(VENV) build dist *.egg-info torch_gnnscale/*.so runs
+	rm -rf $(VENV) build dist docs/notebooks *.egg-info torch_gnnscale/*.so runs
