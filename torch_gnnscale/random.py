@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 _MASK = (1 << 64) - 1
 
@@ -22,6 +28,7 @@ class Purpose(IntEnum):
     PARTITION = 5
     LAYER = 6
     TRAIN = 7
+    TRANSFORM = 8
 
 
 def _mix(value: int) -> int:
@@ -55,3 +62,48 @@ def ids_key(seed: int, ids: Tensor) -> int:
 def draw_seed(generator: torch.Generator | None = None) -> int:
     """A seed in [0, 2^62), drawn from ``generator``; by default from torch's own, which ``torch.manual_seed`` sets."""
     return int(torch.randint(1 << 62, (), generator=generator))
+
+
+@contextmanager
+def seeded_draws(key: int) -> Iterator[None]:
+    """A context in which torch's, Python's and NumPy's own generators are seeded by a key; after it they go on as if it
+    had not been. No other thread may draw from them meanwhile."""
+    key &= _MASK
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices):
+        torch.default_generator.manual_seed(key)
+        for device in devices:
+            torch.cuda.default_generators[device].manual_seed(key)
+        random.seed(key)
+        np.random.seed([key & 0xFFFFFFFF, key >> 32])
+        try:
+            yield
+        finally:
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)
+
+
+class NoDraws(TorchDispatchMode):
+    """A context in which this thread may not draw from torch's own generators, which other threads use meanwhile.
+
+    Args:
+        name: what runs in it, for the error.
+
+    Raises:
+        RuntimeError: an operator that draws, without ``generator=``.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [*args, *(kwargs or {}).values()]
+        if torch.Tag.nondeterministic_seeded in func.tags and not any(isinstance(x, torch.Generator) for x in given):
+            raise RuntimeError(
+                f"{self._name}: expected draws by generator= where ranks read or sample together, because a thread "
+                f"shares torch's own generator with the model, found {func}; a generator may be seeded by the sample: "
+                f"torch.Generator().manual_seed(int(out.node.sum()))"
+            )
+        return func(*args, **(kwargs or {}))

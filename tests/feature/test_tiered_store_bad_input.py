@@ -209,7 +209,9 @@ def test_a_graph_of_more_nodes_is_refused():
 
 def test_parameters():
     weight = torch.nn.Parameter(torch.arange(12.0).view(6, 2))
-    with Tiered.from_data(Data(x=weight), hotness=torch.ones(6)) as store:
+    with pytest.warns(UserWarning, match=r"^data\.x requires grad: tiers hold a copy, which does not learn; use"):
+        store = Tiered.from_data(Data(x=weight), hotness=torch.ones(6))
+    with store:
         found = store[None, "x", torch.tensor([5, 0])]
         assert not found.requires_grad
         assert torch.equal(found, weight.detach()[[5, 0]])

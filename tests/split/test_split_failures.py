@@ -135,8 +135,8 @@ def unsendable_rows(by_peers):
     source = loader._line.collator.source
     needs = source.needs
 
-    def changed(sampled, bounds):
-        found = needs(sampled, bounds)
+    def changed(*given):
+        found = needs(*given)
         if dist.get_rank() == 1 and next(numbers) == 1:
             found.moves.sent[0] = 1 << 40
         return found

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,6 +15,35 @@ from torch_geometric.typing import NodeType
 
 from ..ranks import Ranks, Steps
 from ..topology.numbering import Numbering
+
+Version: TypeAlias = tuple[Any, int | None]
+"""(what the rows of an attribute are read from, compared by identity; how often it was changed). Without a number, the
+rows are read by the thread that iterates, when their batch is delivered."""
+
+
+def version_of(value: Any) -> Version:
+    """The version of an attribute's value. It has no number if the value requires grad, so that the graph of autograd
+    is made where the model runs. Changes of what is no tensor, or has no version, are not seen."""
+    if isinstance(value, Tensor):
+        if value.requires_grad and torch.is_grad_enabled():
+            return value, None
+        try:
+            return value, value._version
+        except RuntimeError:  # an inference tensor
+            pass
+    return value, 0
+
+
+def changed(then: Mapping[Any, Version], now: Mapping[Any, Version]) -> list[Any]:
+    """The keys of attributes whose versions differ or have no number, those that only one mapping has included."""
+    found = []
+    for key, (of, number) in now.items():
+        was = then.get(key)
+        if was is None or number is None or was[0] is not of or was[1] != number:
+            found.append(key)
+    if found or len(then) != len(now):
+        found += [key for key in then if key not in now]
+    return found
 
 
 class RowStore(PyGFeatureStore):
@@ -73,6 +102,11 @@ class RowStore(PyGFeatureStore):
         Args:
             why: the error, which the other ranks raise as a ValueError that names this one.
         """
+
+    def versions(self) -> Mapping[tuple[Hashable, str], Version]:
+        """The versions of the attributes whose rows may change while a loader reads ahead, by (group, name). Rows that
+        were read from another version than that at their batch's delivery are read again."""
+        return {}
 
     def device_of(self, attr: TensorAttr) -> torch.device:
         """The device that gathers an attribute's rows; ids on it are used without a copy."""

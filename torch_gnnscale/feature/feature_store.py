@@ -19,7 +19,7 @@ from ..ops.feature_rows import has_contiguous_rows
 from ..topology.numbering import Numbering
 from ..topology.reorder import Order, TypedOrder, order_arrays, saved_order
 from .attributes import EDGES, check_layout, typed_storages, unlike_rows
-from .contract import BoundedAttr, RowStore
+from .contract import BoundedAttr, RowStore, Version, version_of
 
 KIND = "features"
 HOMOGENEOUS_EDGES = (None, None)
@@ -101,13 +101,18 @@ class FeatureStore(RowStore):
             check_layout(key, tensor)
             if tensor.dim() == 0:
                 raise ValueError(f"{key}: expected a row for each node, found a scalar")
-            # The gather needs contiguous rows: copied once here, not for each batch.
-            whole = tensor.layout != torch.strided or has_contiguous_rows(tensor)
+            # The gather needs contiguous rows: copied once here, not for each batch. What learns is no copy.
+            whole = tensor.layout != torch.strided or tensor.requires_grad or has_contiguous_rows(tensor)
             self._tensors[key] = tensor if whole else tensor.contiguous()
             self._own.discard(key)
         else:
             if key not in self._tensors:
                 raise KeyError(f"{key}: expected it to be put whole (index=None) before rows of it are changed")
+            if self._tensors[key].requires_grad:
+                raise ValueError(
+                    f"{key}: expected to be put whole (index=None), because it requires grad, and a copy in which rows "
+                    f"are changed would not learn; or change the tensor itself, under torch.no_grad()"
+                )
             if key not in self._own:  # what the user gave, or what is mapped, stays as it was
                 self._tensors[key] = self._tensors[key].clone()
                 self._own.add(key)
@@ -155,11 +160,15 @@ class FeatureStore(RowStore):
 
     def all_attrs(self) -> list[TensorAttr]:
         """One attribute per tensor, its index unset, those of a homogeneous graph's edges included."""
-        return [self._tensor_attr_cls(group_name=group, attr_name=name) for group, name in self._tensors]
+        return [self._tensor_attr_cls(group_name=group, attr_name=name) for group, name in list(self._tensors)]
 
     def num_rows(self, attr: TensorAttr) -> int:
         """How many rows an attribute has."""
         return self._tensors[attr.group_name, attr.attr_name].shape[0]
+
+    def versions(self) -> dict[tuple[Any, str], Version]:
+        """See :meth:`RowStore.versions`: those of all tensors."""
+        return {key: version_of(tensor) for key, tensor in self._tensors.copy().items()}
 
     def device_of(self, attr: TensorAttr) -> torch.device:
         """Where an attribute's rows are, and are gathered."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from .. import ops
+from .._warn import warn
 from .feature_store import FeatureStore
 
 
@@ -42,4 +43,6 @@ def node_attributes(data: Data, names: Sequence[str] | None) -> dict[str, Tensor
         if tensor.device.type != "cpu" or not ops.can_gather_rows(tensor):
             what = f"{type(tensor).__name__}, {tensor.layout}, {tensor.device}"
             raise ValueError(f"data.{name}: expected a plain tensor in host memory, found {what}")
+        if tensor.requires_grad:
+            warn(f"data.{name} requires grad: tiers hold a copy, which does not learn; use a Data or FeatureStore")
     return chosen

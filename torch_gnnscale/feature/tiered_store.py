@@ -20,7 +20,7 @@ from .. import ops
 from ..memory import Budget, HostArray, HostMemory, is_bytes
 from ..ops.arguments import checked_device
 from ..topology.reorder import Order, by_score
-from .contract import BoundedAttr
+from .contract import BoundedAttr, Version
 from .feature_store import KIND, FeatureStore, row_ids
 from .hotness import scores_of
 from .tier_attributes import check_names, node_attributes
@@ -367,6 +367,10 @@ class TieredFeatureStore(FeatureStore):
         """See :meth:`FeatureStore.all_attrs`."""
         self._check_open()
         return super().all_attrs()
+
+    def versions(self) -> dict[tuple[Any, str], Version]:
+        """See :meth:`RowStore.versions`: rows in tiers are never changed."""
+        return {}
 
     def check_graph(self, hetero: bool, num_nodes: Mapping[NodeType | None, int]) -> None:
         """See :meth:`RowStore.check_graph`."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from ..sampler.keyed import KeyedSampler, Output
+from ..feature.contract import Version
+from ..random import NoDraws, seeded_draws
+from ..sampler.keyed import OWN_FIELDS, KeyedSampler, Output
 from ..topology.numbering import Numbering
-from .fetch import Bounds, RowSource
 from .layers import put_layers
 from .layout import EdgeLayouts
+from .row_source import Bounds, RowSource
 from .sampled import SampledGraphPart, by_type, drawn_by_type, sampled_part
+from .storages import storage_of
 
 
 class Fetched(NamedTuple):
@@ -21,6 +25,21 @@ class Fetched(NamedTuple):
 
     sampled: SampledGraphPart
     rows: Any
+    """None if attributes were changed so that they could not be read."""
+    versions: Mapping[Any, Version]
+    """See :meth:`RowSource.versions`: before the rows were read."""
+
+
+class Collated(NamedTuple):
+    """A batch, what it was made of, and the versions of its rows."""
+
+    batch: Data | HeteroData | None
+    """None if its rows were not read."""
+    sampled: SampledGraphPart
+    versions: Mapping[Any, Version]
+
+
+_KEY = "_key_of_transform"
 
 
 class Collator:
@@ -49,11 +68,19 @@ class Collator:
         self.numbering = numbering if numbering is None or device is None else numbering.to(device)
         self.transform_of, self.device = transform_of, device
         self._bounds = Bounds(sampler if isinstance(sampler, KeyedSampler) else None)
+        self.collective = getattr(sampler, "collective", False) or source.collective
+        """Whether all ranks of a process group sample or fetch together."""
 
-    def fetch(self, out: Output) -> Fetched:
-        """Reads the rows of an output."""
-        sampled = self.sampled(out)
-        return Fetched(sampled, self.source.fetch(sampled, self.bounds(sampled)))
+    def fetch(self, found: Output | SampledGraphPart) -> Fetched:
+        """Reads the rows of a sample. ``found``: an output, or what :meth:`sampled` returned for it."""
+        sampled = found if isinstance(found, SampledGraphPart) else self.sampled(found)
+        versions = self.source.versions()
+        try:
+            return Fetched(sampled, self.source.fetch(sampled, self.bounds(sampled), versions), versions)
+        except Exception:
+            if not self.source.changed(versions):
+                raise
+            return Fetched(sampled, None, versions)  # an attribute was removed at the same time, say
 
     def bounds(self, sampled: SampledGraphPart) -> Bounds:
         """The bounds of an output's ids; none if the user's transform may have changed them."""
@@ -64,12 +91,30 @@ class Collator:
         drawn = None
         if (transform := self.transform_of()) is not None:
             drawn = drawn_by_type(out)
-            out = transform(out)
+            with self.draws(out):
+                out = transform(out)
         return sampled_part(out, drawn, self.sampler.edge_permutation, self.layouts)
 
-    def collate(self, fetched: Fetched) -> Data | HeteroData:
+    def note_key(self, out: Output, key: int) -> None:
+        """Notes the key of the draws of the user's transform. It goes with the output, because that is all that PyG's
+        ``filter_fn`` gets, from a worker process, too."""
+        setattr(out, _KEY, key)
+
+    def draws(self, out: Output) -> AbstractContextManager:
+        """A context for the user's transform, in which generators that all threads share are seeded by the output's
+        key; or, where other threads run at the same time because ranks work together, may not be drawn from."""
+        if self.collective:
+            return NoDraws("transform_sampler_output")
+        key = getattr(out, _KEY, None)
+        return nullcontext() if key is None else seeded_draws(key)
+
+    def collate(self, fetched: Fetched) -> Collated:
         """The batch with all of PyG's fields, before ``transform``."""
-        sampled, rows = fetched
+        if fetched.rows is None:
+            return Collated(None, fetched.sampled, fetched.versions)
+        return Collated(self._batch(fetched.sampled, fetched.rows), fetched.sampled, fetched.versions)
+
+    def _batch(self, sampled: SampledGraphPart, rows: Any) -> Data | HeteroData:
         batch = self.source.batch(sampled, rows, None if self.layers else self.layouts)
         if self.layers:
             put_layers(batch, self.source, sampled, self.layouts)
@@ -89,6 +134,26 @@ class Collator:
             # The layers are on the GPU already, and PyG's `to` would turn their sizes into lists.
             batch = batch.to(self.device, *(name for name, _ in batch if name != "layers"), non_blocking=True)
         return batch
+
+    def delivered(self, made: Collated, since: Mapping[Any, Version] | None = None) -> Data | HeteroData:
+        """The batch with rows as they are now. Called in the thread that iterates.
+
+        Args:
+            made: what :meth:`collate` returned.
+            since: earlier versions. Rows of attributes that changed after that are read again, too.
+        """
+        batch, sampled, versions = made
+        keys = self.source.changed(versions)
+        if since is not None:
+            keys = list(dict.fromkeys([*keys, *self.source.changed(since)]))
+        if not keys and batch is not None:
+            return batch
+        bounds = self.bounds(sampled)
+        # The loader's own fields may have taken the place of rows that have their names.
+        if batch is None or any(name in OWN_FIELDS for _, name in keys):
+            return self._batch(sampled, self.source.fetch(sampled, bounds, {}))
+        self.source.renew(batch, sampled, bounds, keys)
+        return batch if self.device is None else batch.to(self.device, *(name for _, name in keys), non_blocking=True)
 
     def _put_weights(self, batch: Data | HeteroData, sampled: SampledGraphPart) -> None:
         """Puts the weights of sampled edges under their name; in an ``adj_t`` they are its values already."""
@@ -135,8 +200,3 @@ def _put_ids(batch: Data | HeteroData, sampled: SampledGraphPart, numbering: Num
         cols = by_type(out, out.orig_col)
         for edge_type, row in by_type(out, out.orig_row).items():
             storage_of(batch, edge_type)["_orig_edge_index"] = torch.stack([row, cols[edge_type]])
-
-
-def storage_of(batch: Data | HeteroData, type_name: Any) -> Any:
-    """The storage of a type. Looking up a field in it is faster than in a Data."""
-    return batch._store if type_name is None else batch[type_name]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 import torch
@@ -13,61 +12,54 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from .._warn import warn
-from ..feature.attributes import typed_storages
+from ..feature.attributes import EDGES, TypedStorage, typed_storages
 from ..feature.contract import (
     BoundedAttr,
     CollectiveRowStore,
     RowStore,
+    Version,
     all_attrs,
     is_collective,
     may_be_read_by_threads,
+    version_of,
 )
 from ..ranks import Steps
-from ..sampler.keyed import KeyedSampler
 from .layout import EdgeLayout, EdgeLayouts, adj_t_of, edge_device, has_own_values, laid_out, set_edges, stored_values
+from .row_source import NO_ROWS, Bounds, CollectiveSource, RowSource
 from .sampled import NO_IDS, SampledEdges, SampledGraphPart
-from .storages import Ids, rows_at
+from .storages import Ids, rows_at, storage_of
+
+OF_GRAPH = object()
+"""Stands for a type in the keys of attributes of a whole HeteroData."""
 
 
-class Bounds:
-    """Bounds of the sampled ids, as the sampler states them; no bounds if it is None. They do not hold for an output
-    that the user's transform has changed."""
-
-    def __init__(self, sampler: KeyedSampler | None = None) -> None:
-        self._sampler = sampler
-        self.of_nodes: Mapping[Any, int] = {} if sampler is None else sampler.node_bounds() or {}
-        """By node type: all sampled ids are below it."""
-
-    def of_edges(self, edge_type: Any) -> int | None:
-        """All sampled ids of this edge type are below it; None if not known."""
-        return None if self._sampler is None else self._sampler.edge_bound(edge_type)
+_NO_ATTRIBUTE_OF_ROWS = object()
 
 
-class RowSource(ABC):
-    """Reads the rows of samples (``fetch``) and makes batches of them without reading (``batch``). A loader has one."""
+class _Reader:
+    """Reads the rows of one storage of a Data or HeteroData for one sample."""
 
-    threads: bool
-    """Whether several threads may fetch at once."""
-    collective: bool
-    """Whether all ranks of a process group must fetch together."""
+    def __init__(
+        self, data: Data | HeteroData, storage: TypedStorage, sampled: SampledGraphPart, bounds: Bounds
+    ) -> None:
+        self._data, self._storage, self._bounds = data, storage, bounds
+        self._nodes = Ids(sampled.nodes.get(storage.type_name, NO_IDS))
+        edges = sampled.edges.get(storage.type_name)
+        self._edges = None if edges is None or edges.edge_id is None else Ids(edges.edge_id)
 
-    @abstractmethod
-    def fetch(self, sampled: SampledGraphPart, bounds: Bounds) -> Any:
-        """All rows of a sample. Ids are checked unless ``bounds`` show that they are in range."""
-
-    @abstractmethod
-    def batch(self, sampled: SampledGraphPart, rows: Any, layouts: EdgeLayouts | None) -> Data | HeteroData:
-        """A batch of these rows with the sampled edges in these layouts; ``layouts=None`` puts no sampled edges."""
-
-    @abstractmethod
-    def edges(self, edge_type: Any, edges: SampledEdges, layout: EdgeLayout) -> tuple[SampledEdges, Tensor | None]:
-        """Sampled edges of a type on the device of a batch's edges (``edge_id`` is not moved), and their values: those
-        that they have in this layout if it is an ``adj_t``."""
-
-    @abstractmethod
-    def node_rows(self, rows: Any, name: str) -> Any:
-        """The rows of one attribute of a homogeneous graph's nodes, taken from ``rows``, which :meth:`fetch` returned;
-        None if there is no such attribute."""
+    def rows(self, name: str, value: Any) -> Any:
+        """The rows of an attribute: None for those of edges whose ids are not known, and
+        ``_NO_ATTRIBUTE_OF_ROWS`` for another attribute."""
+        if name == "num_nodes":
+            return self._nodes.count
+        storage = self._storage
+        if (of := storage.rows_of(name)) is None:
+            return _NO_ATTRIBUTE_OF_ROWS
+        if (ids := self._nodes if of == "nodes" else self._edges) is None:
+            return None
+        of_type, bounds = storage.type_name, self._bounds
+        below = bounds.of_nodes.get(of_type) if of == "nodes" else bounds.of_edges(of_type)
+        return rows_at(value, ids, self._data.__cat_dim__(name, value, storage.store), below)
 
 
 class DataRows(RowSource):
@@ -86,34 +78,80 @@ class DataRows(RowSource):
         self.device = device
         self._weighted: dict[Any, object] = {}  # edge types for which the sampler has given weights
 
-    def fetch(self, sampled: SampledGraphPart, bounds: Bounds) -> dict[Any, dict[str, Any]]:
+    def versions(self) -> dict[Any, Version]:
+        """See :meth:`RowSource.versions`; of the attributes of the graph as well, whose type is :data:`OF_GRAPH` in a
+        HeteroData, and of the values of ``adj_t``."""
+        found: dict[Any, Version] = {}
+        for type_name, values in self._values_by_type():
+            for name, value in values.copy().items():  # a copy, for the loop may change it meanwhile
+                if name != "edge_index":
+                    found[type_name, name] = value, self._number(type_name, name, value)
+        return found
+
+    def changed(self, versions: Mapping[Any, Version]) -> list[Any]:
+        """See :meth:`RowSource.changed`."""
+        by_type, count, found = dict(self._values_by_type()), 0, []
+        for key, (value, number) in versions.items():
+            of, name = key
+            if number is None or by_type[of].get(name) is not value or self._number(of, name, value) != number:
+                found.append(key)
+        for values in by_type.values():
+            count += len(values) - ("edge_index" in values)
+        if count != len(versions) or found:
+            found += [key for key in self.versions() if key not in versions]
+        return found
+
+    def _values_by_type(self) -> list[tuple[Any, dict[str, Any]]]:
+        data = self.data
+        if isinstance(data, Data):
+            return [(None, data._store._mapping)]
+        of_types = [(type_name, store._mapping) for type_name, store, *_ in typed_storages(data)]
+        return [*of_types, (OF_GRAPH, data._global_store._mapping)]
+
+    def _number(self, type_name: Any, name: str, value: Any) -> int | None:
+        if name == "adj_t":
+            value = stored_values(self._storage(type_name))
+        return version_of(value)[1]
+
+    def fetch(
+        self, sampled: SampledGraphPart, bounds: Bounds, versions: Mapping[Any, Version]
+    ) -> dict[Any, dict[str, Any]]:
         """found[type][attribute]: its rows."""
+        late = [key for key, (_, number) in versions.items() if number is None]
         found: dict[Any, dict[str, Any]] = {}
         for storage in typed_storages(self.data):
             type_name, store, has_nodes, has_edges = storage
-            node = sampled.nodes.setdefault(type_name, NO_IDS) if has_nodes else NO_IDS
-            edges = None
-            if has_edges:
-                if type_name not in sampled.edges:
-                    sampled.edges[type_name] = SampledEdges.none()
-                if (edge_id := sampled.edges[type_name].edge_id) is not None:
-                    edges = Ids(edge_id)
+            if has_nodes:
+                sampled.nodes.setdefault(type_name, NO_IDS)
+            if has_edges and type_name not in sampled.edges:
+                sampled.edges[type_name] = SampledEdges.none()
+            reader = _Reader(self.data, storage, sampled, bounds)
             rows = found[type_name] = {}
-            nodes, below = Ids(node), bounds.of_nodes.get(type_name)
-            for name, value in store.items():
-                if name == "num_nodes":
-                    rows[name] = node.numel()
-                elif name in ("edge_index", "adj_t"):
+            for name, value in store._mapping.copy().items():
+                if name in EDGES:
                     continue
-                elif (of := storage.rows_of(name)) == "nodes":
-                    dim = self.data.__cat_dim__(name, value, store)
-                    rows[name] = rows_at(value, nodes, dim, below)
-                elif of == "edges":
-                    rows[name] = None
-                    if edges is not None:
-                        dim = self.data.__cat_dim__(name, value, store)
-                        rows[name] = rows_at(value, edges, dim, bounds.of_edges(type_name))
+                if late and (type_name, name) in late:
+                    found_rows = NO_ROWS if storage.has_rows(name) else _NO_ATTRIBUTE_OF_ROWS
+                else:
+                    found_rows = reader.rows(name, value)
+                if found_rows is not _NO_ATTRIBUTE_OF_ROWS:
+                    rows[name] = found_rows
         return found
+
+    def renew(self, batch: Data | HeteroData, sampled: SampledGraphPart, bounds: Bounds, keys: Collection[Any]) -> None:
+        """See :meth:`RowSource.renew`."""
+        for storage in typed_storages(self.data):
+            type_name, store, _, _ = storage
+            if names := [name for of, name in keys if of == type_name]:
+                reader, out = _Reader(self.data, storage, sampled, bounds), storage_of(batch, type_name)
+                for name in names:
+                    rows = value = store.get(name)
+                    if value is not None and (rows := reader.rows(name, value)) is _NO_ATTRIBUTE_OF_ROWS:
+                        rows = value
+                    out[name] = rows
+        for of, name in keys:
+            if of is OF_GRAPH:
+                batch._global_store[name] = self.data._global_store.get(name)
 
     def batch(
         self, sampled: SampledGraphPart, rows: dict[Any, dict[str, Any]], layouts: EdgeLayouts | None
@@ -135,7 +173,7 @@ class DataRows(RowSource):
 
     def node_rows(self, rows: dict[Any, dict[str, Any]], name: str) -> Any:
         """See :meth:`RowSource.node_rows`."""
-        return rows[None].get(name)
+        return _unless_late(rows[None].get(name))
 
     def edges(self, edge_type: Any, edges: SampledEdges, layout: EdgeLayout) -> tuple[SampledEdges, Tensor | None]:
         """See :meth:`RowSource.edges`."""
@@ -180,10 +218,30 @@ class StoreRows(RowSource):
         self.threads = may_be_read_by_threads(features)
         self.collective = is_collective(features)
 
-    def fetch(self, sampled: SampledGraphPart, bounds: Bounds) -> list[tuple[Any, Any]]:
+    def versions(self) -> Mapping[Any, Version]:
+        """See :meth:`RowSource.versions`: what the store says."""
+        return self.features.versions() if isinstance(self.features, RowStore) else {}
+
+    def fetch(
+        self, sampled: SampledGraphPart, bounds: Bounds, versions: Mapping[Any, Version]
+    ) -> list[tuple[Any, Any]]:
         """(attribute, rows) per tensor of a type that was sampled, in the store's order."""
+        late = [key for key, (_, number) in versions.items() if number is None]
         wanted = self.wanted(sampled, bounds)
-        return list(zip(wanted, self.features.multi_get_tensor(wanted), strict=True))
+        if not late:
+            return list(zip(wanted, self.features.multi_get_tensor(wanted), strict=True))
+        rows = iter(self.features.multi_get_tensor([attr for attr in wanted if _key(attr) not in late]))
+        return [(attr, NO_ROWS if _key(attr) in late else next(rows)) for attr in wanted]
+
+    def renew(self, batch: Data | HeteroData, sampled: SampledGraphPart, bounds: Bounds, keys: Collection[Any]) -> None:
+        """See :meth:`RowSource.renew`."""
+        wanted = [attr for attr in self.wanted(sampled, bounds) if _key(attr) in keys]
+        rows = zip(map(_key, wanted), self.features.multi_get_tensor(wanted), strict=True)
+        for group, name in set(keys) - {_key(attr) for attr in all_attrs(self.features)}:
+            if name in (store := batch[group] if sampled.hetero else batch):
+                del store[name]
+        for (group, name), value in rows:
+            (batch[group] if sampled.hetero else batch)[name] = value
 
     def wanted(self, sampled: SampledGraphPart, bounds: Bounds) -> list[Any]:
         """The attributes of the types that were sampled, with the ids as their index."""
@@ -243,66 +301,23 @@ class StoreRows(RowSource):
     def node_rows(self, rows: list[tuple[Any, Any]], name: str) -> Any:
         """See :meth:`RowSource.node_rows`."""
         found = (value for attr, value in rows if attr.attr_name == name and not isinstance(attr.group_name, tuple))
-        return next(found, None)
+        return _unless_late(next(found, None))
 
 
-class CollectiveSource(RowSource):
-    """Reads rows in steps that all ranks take together: one step for each sample, in the order of batches."""
+def _key(attr: Any) -> tuple[Any, str]:
+    return attr.group_name, attr.attr_name
 
-    threads = False
-    collective = True
 
-    def in_step(self, sampled: SampledGraphPart, inputs: int) -> None:
-        """Says how many inputs all ranks have together in the step of a sample. Called before :meth:`needs` if the
-        order of inputs is global."""
-
-    @abstractmethod
-    def needs(self, sampled: SampledGraphPart, bounds: Bounds) -> Any:
-        """What :meth:`counts` and :meth:`read` need for a sample; several threads may call it at once."""
-
-    def looks_ahead(self, steps: Steps) -> int | Literal["epoch"]:
-        """See :meth:`CollectiveRowStore.looks_ahead`."""
-        return 0
-
-    def announce(self, needs: Any, steps: Steps) -> None:
-        """See :meth:`CollectiveRowStore.announce`."""
-
-    def withdraw(self, steps: Steps) -> None:
-        """See :meth:`CollectiveRowStore.withdraw`."""
-
-    @property
-    @abstractmethod
-    def counted(self) -> int:
-        """See :meth:`CollectiveRowStore.counted`."""
-
-    @abstractmethod
-    def counts(self, needs: Any, steps: Steps) -> Tensor:
-        """See :meth:`CollectiveRowStore.counts`."""
-
-    @abstractmethod
-    def read(self, needs: Any, asked: Tensor, steps: Steps) -> None:
-        """See :meth:`CollectiveRowStore.read`."""
-
-    @property
-    def rows_here(self) -> bool:
-        """See :class:`CollectiveRowStore`."""
-        return False
-
-    def taken(self, needs: Any, steps: Steps) -> None:
-        """See :meth:`CollectiveRowStore.taken`."""
-
-    def arrive(self, needs: Any, steps: Steps) -> None:
-        """See :meth:`CollectiveRowStore.arrive`."""
-
-    @abstractmethod
-    def rows(self, needs: Any) -> Any:
-        """What :meth:`fetch` returns; called as :meth:`CollectiveRowStore.rows`."""
+def _unless_late(rows: Any) -> Any:
+    return None if rows is NO_ROWS else rows
 
 
 class CollectiveRows(StoreRows, CollectiveSource):
     """Reads all tensors of a CollectiveRowStore."""
 
-    def needs(self, sampled: SampledGraphPart, bounds: Bounds) -> tuple[list[Any], Any]:
+    def needs(
+        self, sampled: SampledGraphPart, bounds: Bounds, versions: Mapping[Any, Version]
+    ) -> tuple[list[Any], Any]:
         """See :meth:`CollectiveSource.needs`."""
         wanted = self.wanted(sampled, bounds)
         return wanted, self.features.needs(wanted)
@@ -357,3 +372,9 @@ def row_source(data: Any, custom_cls: Any = None, device: torch.device | None = 
     features, graph = data
     kind = CollectiveRows if isinstance(features, CollectiveRowStore) else StoreRows
     return kind(features, graph, custom_cls)
+
+
+def has_learned_rows(data: Any) -> bool:
+    """Whether rows of a loader's data require grad."""
+    with torch.enable_grad():
+        return any(number is None for _, number in row_source(data).versions().values())

@@ -21,7 +21,7 @@ from . import checks
 from .chunks import KeyedShuffle
 from .collate import Collator
 from .execution import Execution
-from .fetch import row_source
+from .fetch import has_learned_rows, row_source
 from .layout import EdgeLayout, edge_layouts_of
 from .line import Line
 from .order import NumberedBatch, SeedOrder
@@ -32,7 +32,7 @@ from .sharing import sharing_of
 from .split import Split
 from .storages import row_tensors
 from .unused import warn_of_unused_arguments
-from .workers import without_processes
+from .workers import CheckedBatches, RowsOfWorkers, without_processes
 
 
 class KeyedLoader(ResumableLoader):
@@ -100,8 +100,9 @@ class KeyedLoader(ResumableLoader):
             move_to_huge_pages(value for _, value in row_tensors(data) if ops.can_gather_rows(value))
         if kwargs.pop("shuffle", False):
             kwargs["sampler"] = KeyedShuffle(range(num_inputs()), self.seed, 0 if share is None else share.part)
-        if kwargs.get("filter_per_worker") is None and checks.has_rows_on_gpu(data):
+        if kwargs.get("filter_per_worker") is None and (checks.has_rows_on_gpu(data) or has_learned_rows(data)):
             kwargs["filter_per_worker"] = False
+        self._rows_of_workers: RowsOfWorkers | None = None
         super().__init__(data, num_neighbors, sampler, **kwargs)
 
     @property
@@ -151,13 +152,21 @@ class KeyedLoader(ResumableLoader):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         self._seed_order.begin()
         if self.num_workers > 0:
-            return self._seed_order.follow(super().__iter__())
+            return self._seed_order.follow(self._of_workers())
         if self.pin_memory and not torch.cuda.is_available():
             warn("pin_memory=True has no effect: torch sees no CUDA device")
         numbered = iter(self._index_sampler)
         return self._seed_order.follow(
             self._sharing.batches(self._line, self._execution, numbered, self._finish, self.prefetch)
         )
+
+    def _of_workers(self) -> Iterator[Any]:
+        """The batches of worker processes."""
+        if not self.filter_per_worker:
+            return super().__iter__()
+        if self._rows_of_workers is None or self._iterator is None:  # else they persist, with what they have copied
+            self._rows_of_workers = RowsOfWorkers(self._line.collator.source)
+        return CheckedBatches(super().__iter__(), self._rows_of_workers)
 
     def samples(self, epoch: int) -> Iterator[Output]:
         """The sampler's outputs for an epoch's batches, in order, without features. The position of training stays.
@@ -180,7 +189,7 @@ class KeyedLoader(ResumableLoader):
 
     def filter_fn(self, out: Output) -> Data | HeteroData:
         """Gathers the features of a sample and makes the batch."""
-        return self._finish(self._line.collate(self._line.fetch(out)))
+        return self._finish(self._line.batch(out))
 
     def _finish(self, batch: Any) -> Any:
         """The last step, in the thread that iterates: transform and pin."""

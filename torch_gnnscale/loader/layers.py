@@ -9,8 +9,8 @@ from torch_geometric.data import Data, HeteroData
 
 from ..sampler import Layer, WeightedLayer
 from ..sampler.edge_types import end_types
-from .fetch import RowSource
 from .layout import EdgeLayouts, laid_out
+from .row_source import RowSource
 from .sampled import SampledEdges, SampledGraphPart, by_type
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,9 +14,10 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler, NegativeSampling, NodeSamplerInput
 
-from ..random import ids_key
+from ..feature.contract import Version
+from ..random import Purpose, batch_key, ids_key
 from ..sampler.keyed import Inputs, KeyedSampler, Output
-from .collate import Collator, Fetched
+from .collate import Collated, Collator, Fetched
 from .order import NumberedBatch, SeedOrder
 from .pipeline import Pipeline, Stage, in_turn
 from .streams import Failed, Streams, Unpacked, as_here, or_failed
@@ -66,6 +68,7 @@ class Line:
         """The sample of a numbered batch; or of positions without a number, keyed by a hash of their ids."""
         begin = time.perf_counter()
         out = self._sample(index)
+        self._note_key(out, index)
         self.seconds["sample"] += time.perf_counter() - begin
         return out
 
@@ -75,11 +78,22 @@ class Line:
             if isinstance(inputs, NodeSamplerInput):
                 return self.sampler.sample_from_nodes(inputs)
             return self.sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling)
+        return self.sampler.sample_inputs(inputs, self._key_of(index, inputs), self.neg_sampling)
+
+    def _key_of(self, index: NumberedBatch | Tensor | list[int], inputs: Inputs) -> int:
         if isinstance(index, NumberedBatch):
-            key = self._key(index)
+            return self._key(index)
+        return ids_key(self.order.seed, self.ids_of(inputs))
+
+    def _note_key(self, out: Output, index: NumberedBatch | Tensor | list[int]) -> None:
+        """Notes the key of the draws of the user's transform, if there is one."""
+        if self.collator.transform_of() is None or not isinstance(self.sampler, KeyedSampler):
+            return
+        if isinstance(index, NumberedBatch):
+            key = self.order.key(index, Purpose.TRANSFORM)
         else:
-            key = ids_key(self.order.seed, self.ids_of(inputs))
-        return self.sampler.sample_inputs(inputs, key, self.neg_sampling)
+            key = batch_key(ids_key(self.order.seed, self.ids_of(self.inputs_at(index))), purpose=Purpose.TRANSFORM)
+        self.collator.note_key(out, key)
 
     def sample_many(self, indices: list[NumberedBatch]) -> list[Output]:
         """One sample per numbered batch."""
@@ -87,6 +101,8 @@ class Line:
         begin = time.perf_counter()
         inputs = [self.inputs_at(index.positions) for index in indices]
         outs = self.sampler.sample_many(inputs, [self._key(index) for index in indices], self.neg_sampling)
+        for out, index in zip(outs, indices, strict=True):
+            self._note_key(out, index)
         self.seconds["sample"] += time.perf_counter() - begin
         return outs
 
@@ -103,30 +119,46 @@ class Line:
         return self.order.key(index._replace(number=index.number // self.sampler.batches_per_key))
 
     def fetch(self, out: Output) -> Fetched:
-        """Reads the rows of a sample."""
+        """Reads the rows of a sample, after the user's ``transform_sampler_output``."""
         begin = time.perf_counter()
         fetched = self.collator.fetch(out)
         self.seconds["gather"] += time.perf_counter() - begin
         return fetched
 
-    def collate(self, fetched: Fetched) -> Data | HeteroData:
+    def collate(self, fetched: Fetched) -> Collated:
         """Makes the batch."""
         begin = time.perf_counter()
         batch = self.collator.collate(fetched)
         self.seconds["gather"] += time.perf_counter() - begin
         return batch
 
+    def deliver(self, made: Collated, since: Mapping[Any, Version] | None = None) -> Data | HeteroData:
+        """The batch with rows as they are now; ``since`` as of :meth:`Collator.delivered`."""
+        return self.collator.delivered(made, since)
+
+    def batch(self, out: Output) -> Data | HeteroData:
+        """The batch of a sample, made in this thread."""
+        return self.deliver(self.collate(self.fetch(out)))
+
     # Where they run ##################################################################################################
 
     def steps(self) -> list[Step]:
-        """Sample, fetch and collate with the threads that sampler and rows allow. Steps after one that runs
-        ``here`` run ``here`` as well."""
+        """All steps from a number to a batch, with the threads that sampler, rows and the user's transform allow.
+        Steps after one that runs ``here`` run ``here`` as well."""
+        found: list[Step] = []
         source = self.collator.source
         sampling = _where(self.sampler.thread_safe, self.sampler.collective) if self.may_prefetch else "here"
         fetching = _where(source.threads, source.collective) if source.threads or source.collective else "here"
-        found = [Step(self.sample, sampling), Step(self.fetch, fetching), Step(self.collate, "parallel")]
-        here = [step.where for step in found].index("here") if "here" in (sampling, fetching) else len(found)
-        return [step if number < here else Step(step.run, "here") for number, step in enumerate(found)]
+        if self.collator.transform_of() is not None and not self.collective:
+            fetching = "here"  # what it draws from are generators of all threads
+        for run, where in (
+            (self.sample, sampling),
+            (self.fetch, fetching),
+            (self.collate, "parallel"),
+            (self.deliver, "here"),
+        ):
+            found.append(Step(run, "here" if found and found[-1].where == "here" else where))
+        return found
 
     @property
     def may_prefetch(self) -> bool:
@@ -136,7 +168,7 @@ class Line:
     @property
     def collective(self) -> bool:
         """Whether all ranks of a process group sample or fetch together."""
-        return getattr(self.sampler, "collective", False) or self.collator.source.collective
+        return self.collator.collective
 
     def pipeline(self, numbered: Iterator[NumberedBatch], finish: Callable[[Any], T], prefetch: int) -> Pipeline:
         """Iterates over the batches, each made alone."""
@@ -156,20 +188,23 @@ class Line:
         is entered during each wait for a list of batches."""
         lists = iter(lambda: list(islice(numbered, bulk)), [])
         sample, *others = self.steps()
+        assert sample.where != "here"
         many = bulk > 1 or self.collator.device is not None
         first = self._sample_many_or_each if many else _each(self.sample)
-        ahead, here = _divided([Step(first, sample.where), *(Step(_each(step.run), step.where) for step in others)])
+        ahead = [Step(first, sample.where), *(Step(_each(s.run), s.where) for s in others if s.where != "here")]
+        here = [step.run for step in others if step.where == "here"]
         if streams is None:
-            return Unpacked(Pipeline(lists, _stages(ahead), in_turn(here), prefetch), finish, around)
-        prepare = in_turn([step.run for step in ahead])
+            return Unpacked(Pipeline(lists, _stages(ahead), _same, prefetch), in_turn([*here, finish]), around)
+        prepare, since = in_turn([step.run for step in ahead]), self.collator.source.versions()
+        here[-1] = partial(self.deliver, since=since)  # what this stream did since may not have been seen by theirs
 
         def on_stream(indices: list[NumberedBatch]) -> Any:
             with streams.work():
                 return streams.hand(prepare(indices))
 
         where = "in order" if any(step.where == "in order" for step in ahead) else "parallel"
-        pipeline = Pipeline(lists, _stages([Step(on_stream, where)]), in_turn([streams.take, *here]), prefetch)
-        return Unpacked(pipeline, finish, around)
+        pipeline = Pipeline(lists, _stages([Step(on_stream, where)]), streams.take, prefetch)
+        return Unpacked(pipeline, in_turn([*here, finish]), around)
 
 
 def _divided(steps: list[Step]) -> tuple[list[Step], list[Callable[[Any], Any]]]:
@@ -184,6 +219,10 @@ def _stages(steps: list[Step]) -> list[Stage]:
 
 def _where(thread_safe: bool, collective: bool) -> str:
     return "parallel" if thread_safe and not collective else "in order"
+
+
+def _same(item: T) -> T:
+    return item
 
 
 def _each(run: Callable[[Any], Any]) -> Callable[[list[Any]], list[Any]]:

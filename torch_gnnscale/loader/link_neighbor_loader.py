@@ -60,8 +60,12 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         neg_sampling_ratio: deprecated: binary negatives per link.
         time_attr: name of the times of nodes or edges; to be given together with ``edge_label_time``.
         weight_attr: name of the weights of edges: P(edge) is proportional to its weight.
-        transform: called on each batch in the thread that iterates, in order.
-        transform_sampler_output: called on each sampler output in the thread that prepares it.
+        transform: called on each batch in the thread that iterates, in order; by worker processes that gather
+            (``filter_per_worker``), there, where a random one draws from generators of their own.
+        transform_sampler_output: called on each sampler output, in order, in the thread that iterates, which then also
+            gathers the rows. Meanwhile torch's, Python's and NumPy's generators are seeded by the batch's key, so that
+            random ones give equal batches for any ``prefetch``, ``bulk`` and workers. Where ranks read or sample
+            together, other threads call it: there it must not keep state, nor draw but by ``generator=`` of its own.
         is_sorted: edges are sorted by destination already.
         filter_per_worker: with worker processes, whether they also gather features, as in PyG; False by default if a
             store has rows on a GPU.

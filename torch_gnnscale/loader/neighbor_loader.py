@@ -56,8 +56,12 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         temporal_strategy: ``uniform`` or ``last``.
         time_attr: name of the times of nodes or edges.
         weight_attr: name of the weights of edges.
-        transform: called on each batch in the thread that iterates, in order.
-        transform_sampler_output: called on each sampler output in the thread that prepares it.
+        transform: called on each batch in the thread that iterates, in order; by worker processes that gather
+            (``filter_per_worker``), there, where a random one draws from generators of their own.
+        transform_sampler_output: called on each sampler output, in order, in the thread that iterates, which then also
+            gathers the rows. Meanwhile torch's, Python's and NumPy's generators are seeded by the batch's key, so that
+            random ones give equal batches for any ``prefetch``, ``bulk`` and workers. Where ranks read or sample
+            together, other threads call it: there it must not keep state, nor draw but by ``generator=`` of its own.
         is_sorted: edges are sorted by destination already.
         filter_per_worker: with worker processes, whether they also gather features, as in PyG; False by default if a
             store has rows on a GPU.
@@ -91,8 +95,8 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             later batches.
         device: where batches are made: ``cpu`` or a CUDA device. On a CUDA device, the graph is copied there (see
             ``graph_on_gpu``), batches are made on CUDA streams of their own, and all of their fields are there. They
-            equal those of the CPU. Homogeneous graphs and uniform draws only. The data must not change while an
-            iterator is in use. ``seconds["stall"]``: seconds in which the consumer's stream waited for a batch.
+            equal those of the CPU. Homogeneous graphs and uniform draws only. ``seconds["stall"]``: seconds in which
+            the consumer's stream waited for a batch.
         graph_on_gpu: how much of the graph the GPU holds, in bytes ("4GiB") or as a share (0.5): the column pointers
             and the first edges; the rest is copied to pinned host memory, which the GPU reads. By default the whole
             graph if it fits, else nothing, with a warning; nothing of a graph that the user has pinned.

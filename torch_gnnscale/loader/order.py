@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from ..random import batch_key
+from ..random import Purpose, batch_key
 from .chunks import Chunks, ChunksOfParts
 from .share import Share
 
@@ -83,9 +83,9 @@ class SeedOrder:
         self._next = (0, 0)  # where the next iterator begins
         self._iterations = 0
 
-    def key(self, index: NumberedBatch) -> int:
+    def key(self, index: NumberedBatch, purpose: Purpose = Purpose.SAMPLE) -> int:
         """The key of a batch."""
-        return batch_key(self.seed, index.epoch, index.number)
+        return batch_key(self.seed, index.epoch, index.number, purpose)
 
     def numbered(self, batches: Any, epoch: int | None = None) -> NumberedBatches:
         """A batch sampler's batches from the current position on, or all batches of ``epoch``."""

@@ -20,11 +20,11 @@ from ..sampler.keyed import Inputs, KeyedSampler
 from . import checks
 from .chunks import Chunks, ChunksOfParts, KeyedShuffle
 from .execution import Execution
-from .fetch import RowSource
 from .layout import EdgeLayouts
 from .line import Line
 from .order import NumberedBatch, SeedOrder
 from .prefetch import USUAL
+from .row_source import RowSource
 from .share import Shard, Share, SharedOrder, Uneven, agreed_share, common_seed, share_of
 from .split import Split, SplitBatches
 from .together import Together

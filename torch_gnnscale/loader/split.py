@@ -11,7 +11,7 @@ from torch_geometric.sampler.base import SubgraphType
 
 from ..ranks import Ranks, Steps
 from ..sampler.keyed import Inputs, KeyedSampler
-from .fetch import CollectiveSource, RowSource
+from .row_source import CollectiveSource, RowSource
 
 
 def check_modes(subgraph: SubgraphType | str, others: Mapping[str, bool]) -> None:

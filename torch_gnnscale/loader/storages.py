@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.utils import index_select
 
 from .. import ops
@@ -22,6 +23,11 @@ class Ids:
     def __init__(self, ids: Tensor) -> None:
         self._ids = ids
         self._on: dict[torch.device, Tensor] = {}
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self._ids.numel()
 
     def on(self, device: torch.device) -> Tensor:
         """The ids on that device."""
@@ -49,6 +55,11 @@ def rows_at(value: Any, ids: Ids, dim: int, below: int | None = None) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":
         return np.take(value, index.numpy(), axis=dim)
     return index_select(value, index, dim=dim)
+
+
+def storage_of(batch: Data | HeteroData, type_name: Any) -> Any:
+    """The storage of a type. Looking up a field in it is faster than in a Data."""
+    return batch._store if type_name is None else batch[type_name]
 
 
 def row_tensors(data: Any) -> Iterator[tuple[str, Tensor]]:

@@ -18,10 +18,10 @@ from ..ranks import Steps
 from ..sampler.keyed import KeyedSampler
 from .collate import Fetched
 from .execution import Execution
-from .fetch import CollectiveSource
 from .line import Line
 from .order import NumberedBatch
 from .pipeline import Pipeline, Stage
+from .row_source import CollectiveSource
 from .share import Share
 from .streams import as_here
 
@@ -71,6 +71,7 @@ class _Prepared:
     at: int
     """Which turn of its bulk it is."""
     sampled: Any = None
+    versions: Any = None
     needs: Any = None
     error: Exception | None = None
 
@@ -86,7 +87,7 @@ class Served:
 
 
 class Made(NamedTuple):
-    """A batch, and its number."""
+    """A batch before it is delivered, and its number."""
 
     number: int
     batch: Any
@@ -140,6 +141,7 @@ class Together:
         while self._owed:  # of an iteration that was left: the others may wait for rows
             self._arrive()
         turns, streams = self._turns(numbered, epoch, first, count), self.execution.streams(prefetch, one=True)
+        since = None if streams is None else self.source.versions()
 
         def on_stream(run: Callable[[Any], Any]) -> Callable[[Any], Any]:
             def queued(item: Any) -> Any:
@@ -169,7 +171,7 @@ class Together:
 
         def finished(made: Made) -> T:
             with self._telling(made.number):
-                return finish(made.batch)
+                return finish(self.line.deliver(made.batch, since))
 
         pipeline = Pipeline(turns, stages, taken, prefetch, self.steps.thread)
         made: TogetherBatches[T] = TogetherBatches(
@@ -218,7 +220,9 @@ class Together:
         prepared.sampled = collator.sampled(prepared.bulk.samples(self.line)[prepared.at])
         if self.share.seed_order == "global":
             self.source.in_step(prepared.sampled, self.share.inputs_of_step(prepared.turn.batch.number, self.size_of))
-        prepared.needs = self.source.needs(prepared.sampled, collator.bounds(prepared.sampled))
+        prepared.versions = self.source.versions()
+        bounds = collator.bounds(prepared.sampled)
+        prepared.needs = self.source.needs(prepared.sampled, bounds, prepared.versions)
 
     def _step(self, coming: _Prepared | None) -> _Prepared | Served:
         """Announces a turn, and takes the step that is ``_window`` turns before it."""
@@ -309,7 +313,7 @@ class Together:
             return Served()
         with self._telling(number := prepared.turn.batch.number):
             begin = time.perf_counter()
-            fetched = Fetched(prepared.sampled, self.source.rows(prepared.needs))
+            fetched = Fetched(prepared.sampled, self.source.rows(prepared.needs), prepared.versions)
             self.line.seconds["gather"] += time.perf_counter() - begin
             return Made(number, self.line.collate(fetched))
 

@@ -1,9 +1,11 @@
-"""The meaning of DataLoader's arguments: ``num_workers`` is threads, unless something needs processes."""
+"""Worker processes: ``num_workers`` means threads, unless something needs processes, which read rows from a copy."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 from torch_geometric.data import Data, HeteroData
 
@@ -12,6 +14,7 @@ from ..feature.contract import is_collective, may_be_read_by_threads
 from ..ops.arguments import to_int
 from ..sampler.keyed import KeyedSampler
 from .checks import check_no_processes, of_part
+from .row_source import RowSource
 
 PROCESS_OPTIONS = ("worker_init_fn", "multiprocessing_context")
 """Arguments of DataLoader that only processes can serve."""
@@ -76,3 +79,53 @@ def _warn_of_unused(options: dict[str, Any], timed: bool) -> None:
         warn("collate_fn has no effect, as in PyG: the loader makes its batches itself; use transform=")
     if device := options.get("pin_memory_device"):
         warn(f"pin_memory_device={device!r} has no effect: batches are pinned for the current CUDA device")
+
+
+class RowsOfWorkers:
+    """The rows that worker processes gather from (``filter_per_worker``): those that there were when they started.
+
+    Args:
+        source: reads the loader's rows.
+
+    Raises:
+        ValueError: rows require grad.
+    """
+
+    def __init__(self, source: RowSource) -> None:
+        self._source = source
+        with torch.enable_grad():
+            self._copied = source.versions()
+        if learned := [key for key, (_, number) in self._copied.items() if number is None]:
+            raise ValueError(
+                f"filter_per_worker=True: expected rows that do not require grad, found {names_of(learned)}; worker "
+                f"processes gather from a copy, which does not learn: pass filter_per_worker=False"
+            )
+
+    def check(self) -> None:
+        """Raises RuntimeError if rows were changed since then."""
+        if found := self._source.changed(self._copied):
+            raise RuntimeError(
+                f"{names_of(found)}: expected rows that stay as they are while worker processes gather from a copy of "
+                f"them, found changes since it was made; pass filter_per_worker=False, or leave "
+                f"multiprocessing_context and worker_init_fn out, so that threads gather"
+            )
+
+
+class CheckedBatches:
+    """Iterates over the batches of worker processes; raises the error of ``rows.check()`` in place of a batch."""
+
+    def __init__(self, batches: Iterator[Any], rows: RowsOfWorkers) -> None:
+        self._batches, self._rows = batches, rows
+
+    def __iter__(self) -> CheckedBatches:
+        return self
+
+    def __next__(self) -> Any:
+        batch = next(self._batches)
+        self._rows.check()
+        return batch
+
+
+def names_of(keys: Iterable[Any]) -> str:
+    """What messages call attributes with these keys, pairs (type, name)."""
+    return ", ".join(f"{name!r}" if of is None or of == (None, None) else f"{name!r} of {of!r}" for of, name in keys)

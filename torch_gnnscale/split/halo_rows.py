@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -14,9 +15,10 @@ from ..distributed.exchange import Exchange
 from ..distributed.own_rows import MappedRows
 from ..distributed.row_exchange import RowKind, exchange_known_rows
 from ..distributed.steps import RankSteps
+from ..feature.contract import Version
 from ..feature.tiered_rows import sent
-from ..loader.fetch import Bounds, CollectiveSource, RowSource
 from ..loader.layout import EdgeLayout, EdgeLayouts
+from ..loader.row_source import Bounds, CollectiveSource, RowSource
 from ..loader.sampled import SampledEdges, SampledGraphPart
 from ..ranks import Steps
 from .peer_memory import memories_on
@@ -63,10 +65,25 @@ class SplitRows(CollectiveSource):
         self.inner = rows
         self._peers: dict[Exchange, Peers | str] = {}  # or why not, for each exchange over which rows were swapped
 
-    def fetch(self, sampled: SampledGraphPart, bounds: Bounds) -> FetchedRows:
+    def versions(self) -> Mapping[Any, Version]:
+        """See :meth:`RowSource.versions`."""
+        return self.inner.versions()
+
+    def changed(self, versions: Mapping[Any, Version]) -> list[Any]:
+        """See :meth:`RowSource.changed`."""
+        return self.inner.changed(versions)
+
+    def renew(self, batch: Data | HeteroData, sampled: SampledGraphPart, bounds: Bounds, keys: Collection[Any]) -> None:
+        """See :meth:`RowSource.renew`. If the features have changed, those of the halo are removed: layers exchange
+        them then, as they do what other layers return."""
+        self.inner.renew(batch, sampled, bounds, keys)
+        if HALO in batch and any(name == X for _, name in keys):
+            del batch[HALO]
+
+    def fetch(self, sampled: SampledGraphPart, bounds: Bounds, versions: Mapping[Any, Version]) -> FetchedRows:
         """See :meth:`RowSource.fetch`. Raises RuntimeError if the batch is cut over several ranks, whose rows come in a
         step."""
-        needs = self.needs(sampled, bounds)
+        needs = self.needs(sampled, bounds, versions)
         if needs.index.parts > 1:
             raise RuntimeError("split: expected to read in steps that all ranks take together; iterate over the loader")
         return needs.rows, needs.x, None if needs.x is None else needs.x[:0]
@@ -76,14 +93,14 @@ class SplitRows(CollectiveSource):
         if isinstance(sampled.out, SplitOutput):  # else :meth:`needs` refuses it
             sampled.out.fields["global_batch_size"] = inputs
 
-    def needs(self, sampled: SampledGraphPart, bounds: Bounds) -> HaloNeeds:
+    def needs(self, sampled: SampledGraphPart, bounds: Bounds, versions: Mapping[Any, Version]) -> HaloNeeds:
         """See :meth:`CollectiveSource.needs`: reads the rows of own nodes and edges."""
         out = sampled.out
         if not isinstance(out, SplitOutput):
             raise ValueError(
                 f"transform_sampler_output: expected the sampler's own output with split=, found {type(out).__name__}"
             )
-        rows = self.inner.fetch(sampled, bounds)
+        rows = self.inner.fetch(sampled, bounds, versions)
         x = self.inner.node_rows(rows, X)
         x = x if isinstance(x, Tensor) and x.layout == torch.strided else None
         size = -1 if x is None else _kind(x).num_bytes

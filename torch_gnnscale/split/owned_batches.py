@@ -18,7 +18,7 @@ from ..distributed.meeting import Meeting, rank_and_world
 from ..distributed.part_rows import PartRows
 from ..distributed.steps import RankSteps
 from ..loader.checks import common_numbering
-from ..loader.fetch import CollectiveSource, RowSource
+from ..loader.row_source import CollectiveSource, RowSource
 from ..loader.split import Split, SplitBatches
 from ..ranks import Ranks, Steps, check_alike
 from ..sampler.keyed import Inputs, KeyedSampler

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..distributed.part_rows import PartRows
-from ..loader.fetch import CollectiveSource, RowSource
+from ..loader.row_source import CollectiveSource, RowSource
 from ..loader.split import SplitBatches
 from ..ranks import Ranks, Steps
 from ..sampler.keyed import KeyedSampler

@@ -1,0 +1,367 @@
+"""A row is as it is when its batch is delivered, however far ahead batches are made."""
+
+import functools
+import threading
+import weakref
+
+import pytest
+import torch
+from helpers.data import ForeignFeatureStore, edge_rows, loader_of, make_data, node_rows, our_stores, plain
+from helpers.hetero import PAPER, WRITES, make_hetero
+from torch_geometric.data import Data
+
+from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
+
+MODES = [{"prefetch": 0}, {"prefetch": 1}, {"prefetch": 4}, {"bulk": 4, "prefetch": 0}, {"bulk": 4, "prefetch": 4}]
+LINKS = torch.stack([torch.arange(60), torch.arange(60).flip(0)])
+
+
+def loader_over(source, kind, **options):
+    if kind is LinkNeighborLoader:
+        return kind(source, [3, 2], LINKS, batch_size=16, seed=1, neg_sampling="binary", **options)
+    return kind(source, [3, 2], batch_size=32, seed=1, **options)
+
+
+def trained(source, loader, change):
+    """The batches of an epoch, after each of which ``change(source, batch)`` changes rows."""
+    found = []
+    for batch in loader:
+        found.append(plain(batch.clone()))
+        change(source, batch)
+    return found
+
+
+def in_place(source, batch):
+    source.x[batch.n_id] += 1
+    source.y[batch.n_id] = source.y[batch.n_id] * 3 % 7
+    source.edge_attr[batch.e_id] *= 2
+
+
+def replaced(source, batch):
+    source.y = source.y * 3 % 7
+    source.edge_attr = source.edge_attr + 1
+
+
+def other_attributes(source, batch):
+    """Each is added, and removed again."""
+    if "h" in source:
+        del source.h
+    else:
+        source.h = node_rows(torch.arange(200)) + len(batch.n_id)
+
+
+def of_the_graph(source, batch):
+    source.threshold = getattr(source, "threshold", 0) + 1
+
+
+@pytest.mark.parametrize("kind", [NeighborLoader, LinkNeighborLoader])
+@pytest.mark.parametrize("change", [in_place, replaced, other_attributes, of_the_graph])
+def test_changes_of_a_data_between_batches(kind, change):
+    def run(options):
+        data = make_data()
+        return trained(data, loader_over(data, kind, **options), change)
+
+    def by_name(batches):
+        return [sorted(batch, key=lambda field: field[0]) for batch in batches]
+
+    expected = run(MODES[0])
+    assert expected != [plain(batch) for batch in loader_over(make_data(), kind)]
+    for options in MODES[1:]:
+        assert by_name(run(options)) == by_name(expected), options
+
+
+def put_whole(source, batch):
+    features, data = source
+    data.x = data.x + 1
+    features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
+
+
+def update_rows(source, batch):
+    source[0].update_tensor(torch.zeros(3, 3, dtype=torch.float64), group_name=None, attr_name="x",
+                            index=batch.n_id[:3])  # fmt: skip
+    source[0].update_tensor(edge_rows(batch.e_id) * 2, group_name=(None, None), attr_name="edge_attr",
+                            index=batch.e_id)  # fmt: skip
+
+
+def edit(source, batch):
+    source[1].x[batch.n_id] += 1
+    source[1].edge_attr[batch.e_id] *= 2
+
+
+def put_and_remove(source, batch):
+    features, key = source[0], {"group_name": None, "attr_name": "h", "index": None}
+    if features.get_tensor_size(**key) is None:
+        features.put_tensor(torch.arange(200.0) + len(batch.n_id), **key)
+    else:
+        features.remove_tensor(**key)
+
+
+@pytest.mark.parametrize("kind", [NeighborLoader, LinkNeighborLoader])
+@pytest.mark.parametrize("change", [put_whole, update_rows, edit, put_and_remove])
+def test_changes_of_our_store_between_batches(kind, change):
+    def run(options):
+        data = make_data()
+        features, graph = our_stores(data)
+        links = {"edge_label_index": LINKS} if kind is LinkNeighborLoader else {}
+        loader = kind((features, graph), [3, 2], batch_size=16, seed=1, **links, **options)
+        batches = trained((features, data), loader, change)
+        return [sorted(batch, key=lambda field: field[0]) for batch in batches]
+
+    expected = run(MODES[0])
+    for options in MODES[1:]:
+        assert run(options) == expected, options
+
+
+def test_a_foreign_store_in_bulks_is_asked_for_each_batch():
+    def run(options):
+        data, features = make_data(), ForeignFeatureStore()
+        features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
+        loader = loader_of((features, GraphStore.from_data(data)), **options)
+        return trained(data, loader, lambda data, batch: data.x[batch.n_id].mul_(2) is None or data.x.add_(1))
+
+    expected = run(MODES[0])
+    for options in MODES[1:]:
+        assert run(options) == expected, options
+
+
+def test_changes_of_types_between_batches():
+    def change(data, batch):
+        data[PAPER].x[batch[PAPER].n_id] += 1
+        data[WRITES].edge_attr = data[WRITES].edge_attr * 2
+        data.level = getattr(data, "level", 0) + 1
+
+    def run(options, stores):
+        data = make_hetero()
+        source = our_stores(data) if stores else data
+        return trained(data, loader_of(source, input_nodes=PAPER, **options), change)
+
+    for stores in (False, True):
+        expected = run(MODES[0], stores)
+        for options in MODES[1:]:
+            found = run(options, stores)
+            assert [sorted(map(str, batch)) for batch in found] == [sorted(map(str, batch)) for batch in expected]
+
+
+@pytest.mark.parametrize("options", MODES[1:], ids=str)
+def test_values_of_an_adjacency_matrix(options):
+    def run(options):
+        edges = make_data().edge_index.flip(0)
+        values = torch.arange(1.0, edges.size(1) + 1)
+        coo = torch.sparse_coo_tensor(edges, values, (200, 200)).coalesce()
+        data = Data(adj_t=coo.to_sparse_csr(), num_nodes=200)
+        return trained(data, loader_of(data, **options), lambda data, _: data.adj_t.values().mul_(2))
+
+    assert run(options) == run(MODES[0])
+
+
+def test_fields_of_the_loaders_own_are_not_overwritten():
+    """A Data of RandomLinkSplit has labels under the names that batches have."""
+
+    def run(options):
+        data = make_data()
+        data.edge_label, data.edge_label_index = torch.ones(60), LINKS
+        loader = LinkNeighborLoader(data, [3], LINKS, data.edge_label.clone(), batch_size=16, seed=1, **options)
+        data.n_id = torch.arange(200)
+        return trained(data, loader, lambda data, _: (data.edge_label.add_(1), data.n_id.add_(7)))
+
+    expected = run(MODES[0])
+    for options in MODES[1:]:
+        assert run(options) == expected, options
+
+
+class Removed(FeatureStore):
+    """Loses an attribute while a thread reads it."""
+
+    def multi_get_tensor(self, attrs, *args, **kwargs):
+        if threading.current_thread() is not threading.main_thread():
+            self.remove_tensor(group_name=None, attr_name="y", index=None)
+        return super().multi_get_tensor(attrs, *args, **kwargs)
+
+
+def test_an_attribute_that_is_removed_while_it_is_read():
+    data = make_data()
+    expected = [plain(batch) for batch in loader_of((FeatureStore.from_data(Data(x=data.x)), our_stores(data)[1]))]
+    source = Removed.from_data(Data(x=data.x, y=data.y)), our_stores(data)[1]
+    assert [plain(batch) for batch in loader_of(source, prefetch=2)] == expected
+
+
+def test_an_error_of_what_did_not_change_is_raised():
+    data = make_data()
+    features, graph = our_stores(data)
+    loader = loader_of((features, graph), prefetch=2)
+    features.multi_get_tensor = None
+    with pytest.raises(TypeError):
+        next(iter(loader))
+
+
+# What learns #########################################################################################################
+
+
+def epoch_of(source, weight, **options):
+    """The table after an epoch in which it learns, and whether each batch's rows had a gradient's history."""
+    optimizer = torch.optim.Adam([weight], lr=0.1)
+    history = []
+    for batch in loader_of(source, input_nodes=torch.arange(160), **{"seed": 3, **options}):
+        history.append(batch.x.grad_fn is not None)
+        optimizer.zero_grad()
+        batch.x[: batch.batch_size].sin().sum().backward()
+        batch.x.detach().add_(1)  # rows are a copy
+        optimizer.step()
+    return weight.detach().clone(), history
+
+
+def source_of(kind, weight):
+    data = make_data()
+    if kind == "Data":
+        data.x = weight
+        return data
+    features = FeatureStore()
+    features.put_tensor(weight, group_name=None, attr_name="x", index=None)
+    features.put_tensor(data.y, group_name=None, attr_name="y", index=None)
+    return features, GraphStore.from_data(data)
+
+
+@pytest.mark.parametrize("strides", ["rows", "columns"])
+@pytest.mark.parametrize("kind", ["Data", "store"])
+@pytest.mark.filterwarnings("ignore:data.x has no contiguous rows")
+def test_a_table_that_learns_ends_equal(kind, strides):
+    def run(options):
+        start = node_rows(torch.arange(200)) / 7
+        weight = torch.nn.Parameter(start if strides == "rows" else start.t().contiguous().t())
+        return epoch_of(source_of(kind, weight), weight, **options)
+
+    expected, history = run(MODES[0])
+    assert all(history)
+    for options in [{}, *MODES[1:], {"num_workers": 0, "prefetch": 2, "edge_layout": "EdgeIndex"}]:
+        found, history = run(options)
+        assert all(history)
+        assert torch.equal(found, expected), options
+
+
+def test_a_result_of_a_module_that_learns():
+    """Rows of a tensor with a history lead back to what it was made from."""
+    data, weight = make_data(), torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+    gradients = []
+    for options in MODES:
+        data.x = node_rows(torch.arange(200)) * weight
+        batch = next(iter(loader_of(data, **options)))
+        weight.grad = None
+        batch.x.sum().backward()
+        gradients.append(weight.grad.clone())
+    assert all(torch.equal(gradient, gradients[0]) for gradient in gradients)
+    assert gradients[0].any()
+
+
+@pytest.mark.parametrize("options", MODES, ids=str)
+def test_without_gradients_parameters_are_read_ahead_like_other_tables(options):
+    data = make_data()
+    data.x = torch.nn.Parameter(data.x)
+    with torch.no_grad():
+        batches = loader_of(data, **options)
+        for number, batch in enumerate(batches):
+            assert not batch.x.requires_grad
+            assert torch.equal(batch.x, node_rows(batch.n_id) + number)
+            data.x += 1
+
+
+@pytest.mark.parametrize("options", MODES[1:], ids=str)
+def test_a_table_that_begins_or_ends_to_learn(options):
+    data = make_data()
+    for number, batch in enumerate(loader_of(data, **options)):
+        assert batch.x.requires_grad == (number % 2 == 1)
+        data.x.requires_grad_(number % 2 == 0)
+
+
+def test_rows_of_what_learns_are_not_changed_in_a_copy():
+    features = source_of("store", torch.nn.Parameter(torch.ones(200, 3)))[0]
+    with pytest.raises(
+        ValueError, match=r"^\(None, 'x'\): expected to be put whole \(index=None\), because it requires"
+    ):
+        features.update_tensor(torch.zeros(1, 3), group_name=None, attr_name="x", index=torch.tensor([0]))
+
+
+def test_inference_tensors_have_no_version():
+    data = make_data()
+    with torch.inference_mode():
+        data.x = data.x.clone()
+    expected = [plain(batch) for batch in loader_of(make_data(), prefetch=2)]
+    assert [plain(batch) for batch in loader_of(data, prefetch=2)] == expected
+
+
+# Processes ###########################################################################################################
+
+
+def of_processes(data, **options):
+    return loader_of(data, num_workers=1, multiprocessing_context="fork", **options)
+
+
+@pytest.mark.slow
+def test_worker_processes_that_gather_from_a_copy_refuse_changes():
+    data = make_data()
+    text = r"^'x', 'y': expected rows that stay as they are while worker processes gather from a copy of them, found "
+    for options in ({}, {"persistent_workers": True}):
+        loader = of_processes(data, **options)
+        iterator = iter(loader)
+        assert torch.equal((batch := next(iterator)).x, data.x[batch.n_id])
+        data.x += 1
+        data.y = data.y + 1
+        with pytest.raises(RuntimeError, match=text):
+            next(iterator)
+        del iterator
+        if options:
+            with pytest.raises(RuntimeError, match=text):
+                next(iter(loader))
+        else:  # new processes have a new copy
+            assert torch.equal((batch := next(iter(loader))).x, data.x[batch.n_id])
+
+
+@pytest.mark.slow
+def test_worker_processes_that_only_sample_see_changes():
+    def run(make, **options):
+        data = make_data()
+        return trained(data, make(data, **options), in_place)
+
+    assert run(of_processes, filter_per_worker=False) == run(loader_of, prefetch=0)
+
+
+@pytest.mark.slow
+def test_what_learns_is_not_gathered_by_worker_processes():
+    def run(make, **options):
+        weight = torch.nn.Parameter(node_rows(torch.arange(200)) / 7)
+        return epoch_of(source_of("Data", weight), weight, **options)
+
+    expected = run(loader_of, prefetch=0)
+    found = run(of_processes, num_workers=1, multiprocessing_context="fork")
+    assert torch.equal(found[0], expected[0])
+    data = make_data()
+    data.x = torch.nn.Parameter(data.x)
+    with pytest.raises(
+        ValueError, match=r"^filter_per_worker=True: expected rows that do not require grad, found 'x'; "
+    ):
+        iter(of_processes(data, filter_per_worker=True))
+
+
+def test_what_is_made_ahead_does_not_hold_batches():
+    """A delivered batch is freed as soon as it is dropped."""
+    data = make_data()
+    iterator = iter(loader_of(data, prefetch=2))
+    batch = next(iterator)
+    seen = weakref.ref(batch)
+    del batch
+    assert seen() is None
+
+
+def test_the_default_gives_equal_weights_in_every_run():
+    def run():
+        weight = torch.nn.Parameter(torch.linspace(-1, 1, 600, dtype=torch.float64).view(200, 3))
+        data, optimizer = source_of("Data", weight), torch.optim.SGD([weight], lr=0.1)
+        loader = NeighborLoader(data, [2], batch_size=4, seed=5, shuffle=True)
+        for _ in range(2):
+            for batch in loader:
+                optimizer.zero_grad()
+                batch.x.square().sum().backward()
+                optimizer.step()
+        return weight.detach()
+
+    weights = [run() for _ in range(3)]
+    assert all(map(functools.partial(torch.equal, weights[0]), weights))

@@ -1,0 +1,139 @@
+"""The contract of row sources: what a loader's line asks of an object that reads the rows of samples."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from ..feature.contract import Version, changed
+from ..ranks import Steps
+from ..sampler.keyed import KeyedSampler
+from .layout import EdgeLayout, EdgeLayouts
+from .sampled import SampledEdges, SampledGraphPart
+
+
+class Bounds:
+    """Bounds of the sampled ids, as the sampler states them; no bounds if it is None. They do not hold for an output
+    that the user's transform has changed."""
+
+    def __init__(self, sampler: KeyedSampler | None = None) -> None:
+        self._sampler = sampler
+        self.of_nodes: Mapping[Any, int] = {} if sampler is None else sampler.node_bounds() or {}
+        """By node type: all sampled ids are below it."""
+
+    def of_edges(self, edge_type: Any) -> int | None:
+        """All sampled ids of this edge type are below it; None if not known."""
+        return None if self._sampler is None else self._sampler.edge_bound(edge_type)
+
+
+NO_ROWS = torch.empty(0)
+"""Takes the place of rows that are read when their batch is delivered."""
+
+
+class RowSource(ABC):
+    """Reads the rows of samples (``fetch``) and makes batches of them without reading (``batch``). A loader has one.
+
+    Rows are read ahead. When a batch is delivered, the rows of attributes that have changed since are read again
+    (``versions``, ``renew``)."""
+
+    threads: bool
+    """Whether several threads may fetch at once."""
+    collective: bool
+    """Whether all ranks of a process group must fetch together."""
+
+    @abstractmethod
+    def versions(self) -> Mapping[Any, Version]:
+        """The versions of all attributes whose rows may change while they are read ahead, by (type, name)."""
+
+    def changed(self, versions: Mapping[Any, Version]) -> list[Any]:
+        """The keys of attributes that have other versions now, or versions without a number."""
+        return changed(versions, self.versions())
+
+    @abstractmethod
+    def fetch(self, sampled: SampledGraphPart, bounds: Bounds, versions: Mapping[Any, Version]) -> Any:
+        """All rows of a sample. Ids are checked unless ``bounds`` show that they are in range.
+
+        ``versions``: as :meth:`versions` returned them just before. Rows of a version without a number are left out;
+        :data:`NO_ROWS` takes their place."""
+
+    @abstractmethod
+    def renew(self, batch: Data | HeteroData, sampled: SampledGraphPart, bounds: Bounds, keys: Collection[Any]) -> None:
+        """Reads rows again and puts them into their batch, in the thread that iterates.
+
+        Args:
+            batch, sampled, bounds: of one batch.
+            keys: of the attributes; one that there is no more is removed.
+        """
+
+    @abstractmethod
+    def batch(self, sampled: SampledGraphPart, rows: Any, layouts: EdgeLayouts | None) -> Data | HeteroData:
+        """A batch of these rows with the sampled edges in these layouts; ``layouts=None`` puts no sampled edges."""
+
+    @abstractmethod
+    def edges(self, edge_type: Any, edges: SampledEdges, layout: EdgeLayout) -> tuple[SampledEdges, Tensor | None]:
+        """Sampled edges of a type on the device of a batch's edges (``edge_id`` is not moved), and their values: those
+        that they have in this layout if it is an ``adj_t``."""
+
+    @abstractmethod
+    def node_rows(self, rows: Any, name: str) -> Any:
+        """The rows of one attribute of a homogeneous graph's nodes, taken from ``rows``, which :meth:`fetch` returned;
+        None if there is no such attribute, or its rows are read later."""
+
+
+class CollectiveSource(RowSource):
+    """Reads rows in steps that all ranks take together: one step for each sample, in the order of batches."""
+
+    threads = False
+    collective = True
+
+    def in_step(self, sampled: SampledGraphPart, inputs: int) -> None:
+        """Says how many inputs all ranks have together in the step of a sample. Called before :meth:`needs` if the
+        order of inputs is global."""
+
+    @abstractmethod
+    def needs(self, sampled: SampledGraphPart, bounds: Bounds, versions: Mapping[Any, Version]) -> Any:
+        """What :meth:`counts` and :meth:`read` need for a sample; several threads may call it at once. Arguments as of
+        :meth:`fetch`."""
+
+    def looks_ahead(self, steps: Steps) -> int | Literal["epoch"]:
+        """See :meth:`CollectiveRowStore.looks_ahead`."""
+        return 0
+
+    def announce(self, needs: Any, steps: Steps) -> None:
+        """See :meth:`CollectiveRowStore.announce`."""
+
+    def withdraw(self, steps: Steps) -> None:
+        """See :meth:`CollectiveRowStore.withdraw`."""
+
+    @property
+    @abstractmethod
+    def counted(self) -> int:
+        """See :meth:`CollectiveRowStore.counted`."""
+
+    @abstractmethod
+    def counts(self, needs: Any, steps: Steps) -> Tensor:
+        """See :meth:`CollectiveRowStore.counts`."""
+
+    @abstractmethod
+    def read(self, needs: Any, asked: Tensor, steps: Steps) -> None:
+        """See :meth:`CollectiveRowStore.read`."""
+
+    @property
+    def rows_here(self) -> bool:
+        """See :class:`CollectiveRowStore`."""
+        return False
+
+    def taken(self, needs: Any, steps: Steps) -> None:
+        """See :meth:`CollectiveRowStore.taken`."""
+
+    def arrive(self, needs: Any, steps: Steps) -> None:
+        """See :meth:`CollectiveRowStore.arrive`."""
+
+    @abstractmethod
+    def rows(self, needs: Any) -> Any:
+        """What :meth:`fetch` returns; called as :meth:`CollectiveRowStore.rows`."""
