@@ -13,11 +13,9 @@ from torch_gnnscale import partition
 from torch_gnnscale.datasets import planted
 
 ROOT = Path(__file__).parents[1]
-NAMES = (
-    "from_pyg", "concepts", "modes", "speed", "models", "layerwise", "matrix", "inference", "tiers", "hotness",
-    "sources", "questions", "ddp_lightning", "scaling", "scaling_rows", "scaling_failures", "split",
-)  # fmt: skip
-PAGES = ["README.md"] + [f"docs/{name}.md" for name in NAMES]
+PAGES = ["README.md"] + [
+    f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")) if "\n```python\n" in page.read_text()
+]
 ON_PARTS = ("docs/scaling_rows.md", "docs/scaling_failures.md")
 ON_RANKS = ("docs/ddp_lightning.md", "docs/scaling.md", *ON_PARTS)
 LIGHTNING = """
