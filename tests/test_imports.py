@@ -10,7 +10,7 @@ import torch_gnnscale
 
 ROOT = Path(torch_gnnscale.__file__).parent
 ORDER = [
-    "_library", "_warn", "version", "machine", "random", "ranks", "laps", "stream_time", "text",
+    "_library", "_warn", "_host", "version", "machine", "random", "ranks", "laps", "stream_time", "text",
     "ops", "reference", "matrix", "files", "memory", "topology", "feature", "sampler", "loader", "patch", "nn",
     "partition", "distributed", "split", "datasets", "training", "tasks", "__init__", "cli_errors", "cli_data",
     "cli_convert", "cli_partition", "cli_split", "cli_train", "cli", "__main__",

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData, TensorAttr
 
 from .. import files, ops
+from .._host import on_host
 from .._warn import warn
 from ..ops.arguments import check_ids
 from ..ops.feature_rows import has_contiguous_rows
@@ -36,6 +37,7 @@ class FeatureStore(RowStore):
         self.__dict__["_origins"] = {}  # (group, name) of a mapped tensor to its (directory, array)
 
     @classmethod
+    @on_host
     def from_data(cls, data: Data | HeteroData, *, order: Order | TypedOrder | None = None) -> FeatureStore:
         """A store of all tensors of a Data or HeteroData that have a row for each node or edge.
 
@@ -120,6 +122,7 @@ class FeatureStore(RowStore):
         self._origins.pop(key, None)
         return True
 
+    @on_host
     def _get_tensor(self, attr: TensorAttr) -> Tensor | None:
         tensor = self._tensors.get((attr.group_name, attr.attr_name))
         index = attr.index
@@ -198,6 +201,7 @@ class FeatureStore(RowStore):
         files.save(path, KIND, arrays | orders, {"tensors": names} | named, called)
 
     @classmethod
+    @on_host
     def open(cls, path: str | os.PathLike, verify: bool = True) -> FeatureStore:
         """Opens a saved store, memory-mapped; arguments and errors as :meth:`GraphStore.open`."""
         arrays, meta = files.load(path, KIND, verify)

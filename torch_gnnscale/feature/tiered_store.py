@@ -17,6 +17,7 @@ from torch_geometric.data import Data, HeteroData, TensorAttr
 from torch_geometric.typing import NodeType
 
 from .. import ops
+from .._host import on_host
 from ..memory import Budget, HostArray, HostMemory, is_bytes
 from ..ops.arguments import checked_device
 from ..topology.reorder import Order, by_score
@@ -85,6 +86,7 @@ class TieredFeatureStore(FeatureStore):
         self.__dict__["_delete"] = None if folder is None else weakref.finalize(self, _delete, folder, os.getpid())
 
     @classmethod
+    @on_host
     def from_data(  # type: ignore[override]
         cls,
         data: Data,

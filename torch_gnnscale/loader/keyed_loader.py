@@ -13,6 +13,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, HeteroSamplerOutput, NodeSamplerInput, SamplerOutput
 
 from .. import ops
+from .._host import as_user, on_host
 from .._warn import warn
 from ..memory import move_to_huge_pages
 from ..ops.arguments import check_int
@@ -149,6 +150,7 @@ class KeyedLoader(ResumableLoader):
     def _transform_of_outputs(self) -> Callable | None:
         return self.transform_sampler_output
 
+    @on_host
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         self._seed_order.begin()
         if self.num_workers > 0:
@@ -182,11 +184,13 @@ class KeyedLoader(ResumableLoader):
             raise ValueError("samples: expected an order that follows from seed and epoch, found the user's sampler")
         return self._line.samples(iter(numbered), USUAL if self.prefetch is None else self.prefetch)
 
+    @on_host
     def collate_fn(self, index: NumberedBatch | Tensor | list[int]) -> Output | Data | HeteroData:
         """Samples a batch; with ``filter_per_worker``, also gathers its features."""
         out = self._line.sample(index)
         return self.filter_fn(out) if self.filter_per_worker else out
 
+    @on_host
     def filter_fn(self, out: Output) -> Data | HeteroData:
         """Gathers the features of a sample and makes the batch."""
         return self._finish(self._line.batch(out))
@@ -196,7 +200,7 @@ class KeyedLoader(ResumableLoader):
         if isinstance(batch, (SamplerOutput, HeteroSamplerOutput)):  # from a worker process without filter_per_worker
             return self.filter_fn(batch)
         if self.transform is not None:
-            batch = self.transform(batch)
+            batch = as_user(self.transform, batch)
         # With worker processes, DataLoader's own thread pins.
         pins = self.pin_memory and self.num_workers == 0 and torch.cuda.is_available()
         return batch.pin_memory() if pins else batch

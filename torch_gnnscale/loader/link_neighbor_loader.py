@@ -17,6 +17,7 @@ from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampl
 from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.typing import EdgeType, InputEdges
 
+from .._host import on_host
 from .._warn import warn
 from ..ops.arguments import as_tensor, check_tensor
 from ..sampler.edge_types import end_types
@@ -97,6 +98,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
     neg_sampling: NegativeSampling | None
 
     @told_to_all
+    @on_host
     def __init__(
         self,
         data: Data | HeteroData | tuple[PyGFeatureStore, PyGGraphStore],

@@ -17,6 +17,7 @@ from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.typing import InputNodes
 
 from .. import ops
+from .._host import on_host
 from ..memory import Budget
 from ..ops.arguments import as_ids, as_tensor, check_tensor
 from ..sampler.fanouts import NumNeighborsLike
@@ -123,6 +124,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
     inputs_type = NodeSamplerInput
 
     @told_to_all
+    @on_host
     def __init__(
         self,
         data: Data | HeteroData | tuple[PyGFeatureStore, PyGGraphStore],

@@ -8,6 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from .._host import on_host
 from ..random import Purpose, batch_key
 from .chunks import Chunks, ChunksOfParts
 from .share import Share
@@ -152,6 +153,9 @@ class SeedOrder:
         self.set_next(state["epoch"], state["batch"])
 
 
+_next = on_host(next)
+
+
 class Followed(Generic[T]):
     """An iterator that moves the position of a SeedOrder by each batch that it delivers or that fails.
 
@@ -169,7 +173,7 @@ class Followed(Generic[T]):
 
     def __next__(self) -> T:
         try:
-            batch = next(self._iterator)
+            batch = _next(self._iterator)
         except StopIteration:
             if not self._ended and not self._failed:
                 self._seed_order.move(self._iteration, ended=True)

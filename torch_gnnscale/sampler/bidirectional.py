@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from .._host import on_host
 from ..ops.arguments import as_ids
 from .fanouts import NumNeighborsLike
 from .keyed import Inputs, KeyedSampler
@@ -40,6 +41,7 @@ class BidirectionalNeighborSampler(NeighborSampler):
         TypeError, ValueError, IndexError: as in :class:`NeighborSampler`.
     """
 
+    @on_host
     def __init__(
         self, data: Any, num_neighbors: NumNeighborsLike, subgraph_type: Any = "directional", replace: bool = False,
         disjoint: bool = False, temporal_strategy: str = "uniform", time_attr: str | None = None,

@@ -16,6 +16,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamp
 from torch_geometric.typing import EdgeType
 
 from .. import ops
+from .._host import on_host
 from ..memory import Budget
 from ..ops.arguments import as_ids, check_int, check_key, checked_device
 from ..ops.layer_drawing import SCHEMES_OF, check_drawing, check_num_nodes
@@ -75,6 +76,7 @@ class LayerSampler(PyGAttributes, OnExecutor):
         TypeError, ValueError, IndexError: a malformed graph; an option that is unknown or does not fit the method.
     """
 
+    @on_host
     def __init__(
         self,
         data: Data | HeteroData | tuple[PyGFeatureStore, PyGGraphStore],
@@ -197,16 +199,19 @@ class LayerSampler(PyGAttributes, OnExecutor):
 
     # Sampling ########################################################################################################
 
+    @on_host
     def sample_from_nodes(self, inputs: NodeSamplerInput, key: int | None = None) -> NeighborOutput:
         """Samples for ``inputs.node``; ``metadata`` is (input_id, time), as PyG's loaders expect."""
         return self._sample_one(inputs, None, key)
 
+    @on_host
     def sample_from_edges(
         self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, key: int | None = None
     ) -> Any:
         """Samples for the ends of links and their negatives; see :meth:`NeighborSampler.sample_from_edges`."""
         return self._sample_one(inputs, neg_sampling, key)
 
+    @on_host
     def sample_many(
         self, inputs: Sequence[Inputs], keys: Sequence[int], neg_sampling: NegativeSampling | None = None
     ) -> list[Any]:
@@ -215,6 +220,7 @@ class LayerSampler(PyGAttributes, OnExecutor):
         outputs = self._sample_many([self._seeds_of(request.seeds, request.seed_time) for request in requests], keys)
         return [request.finish(out) for request, out in zip(requests, outputs, strict=True)]
 
+    @on_host
     def sample(self, seeds: Any, seed_time: Any, key: int, exclude: None = None) -> NeighborOutput:
         """Samples for seeds.
 

@@ -16,6 +16,7 @@ from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 from torch_geometric.typing import EdgeType
 
 from .. import ops
+from .._host import on_host
 from .._warn import warn
 from ..memory import Budget
 from ..ops.arguments import checked_device
@@ -84,6 +85,7 @@ class NeighborSampler(PyGAttributes, OnExecutor):
     _latest: tuple[tuple, Drawing] | None = None
     """The options of the last drawing, and the drawing."""
 
+    @on_host
     def __init__(
         self,
         data: Data | HeteroData | tuple[PyGFeatureStore, PyGGraphStore],
@@ -300,12 +302,14 @@ class NeighborSampler(PyGAttributes, OnExecutor):
 
     # Sampling ########################################################################################################
 
+    @on_host
     def sample_from_nodes(
         self, inputs: NodeSamplerInput, key: int | None = None
     ) -> NeighborOutput | HeteroNeighborOutput:
         """Samples the neighborhood of ``inputs.node``; ``metadata`` is (input_id, time), as PyG's loaders expect."""
         return self._sample_one(inputs, None, key)
 
+    @on_host
     def sample_from_edges(
         self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, key: int | None = None
     ) -> NeighborOutput | HeteroNeighborOutput:
@@ -327,6 +331,7 @@ class NeighborSampler(PyGAttributes, OnExecutor):
         request = self._request(inputs, neg_sampling, key)
         return request.finish(self._sampled(request, key))
 
+    @on_host
     def sample_many(
         self, inputs: Sequence[Inputs], keys: Sequence[int], neg_sampling: NegativeSampling | None = None
     ) -> list[Any]:
@@ -348,6 +353,7 @@ class NeighborSampler(PyGAttributes, OnExecutor):
             for request, of, sample in zip(requests, prepared, samples, strict=True)
         ]
 
+    @on_host
     def sample(
         self,
         seeds: Seeds,

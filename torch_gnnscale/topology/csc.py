@@ -13,6 +13,7 @@ from torch_geometric.data.storage import EdgeStorage
 from torch_geometric.edge_index import EdgeIndex
 
 from .. import ops
+from .._host import on_host
 from ..ops.arguments import as_ids, as_tensor, check_tensor, to_int
 
 
@@ -84,6 +85,7 @@ class CSC:
         return ops.relations([self.colptr], [self.row], edge_id=[self.edge_id])
 
     @classmethod
+    @on_host
     def from_edge_index(
         cls, edge_index: Any, size: int | tuple[int | None, int | None] | None = None, is_sorted: bool = False
     ) -> CSC:
@@ -136,6 +138,7 @@ class CSC:
         return cls.from_csc(colptr, src, num_src=num_src)
 
     @classmethod
+    @on_host
     def from_csc(cls, colptr: Tensor, row: Tensor, edge_id: Tensor | None = None, num_src: int | None = None) -> CSC:
         """From column pointers and sources.
 
@@ -169,6 +172,7 @@ class CSC:
         return cls(colptr.contiguous(), row, edge_id, num_src)
 
     @classmethod
+    @on_host
     def from_adj_t(cls, adj_t: Any) -> CSC:
         """From a transposed adjacency (rows are destinations): a torch sparse CSR, CSC or COO tensor or a SparseTensor.
 
@@ -190,6 +194,7 @@ class CSC:
         raise TypeError(f"adj_t: expected torch.sparse_csr, sparse_csc or sparse_coo, or a SparseTensor, found {found}")
 
     @classmethod
+    @on_host
     def from_data(cls, data: Data, is_sorted: bool = False) -> CSC:
         """From a Data's ``adj_t`` or ``edge_index``; a Data that has neither has no edges.
 
@@ -202,6 +207,7 @@ class CSC:
         return cls.from_storage(data, (num_nodes, num_nodes), is_sorted)
 
     @classmethod
+    @on_host
     def from_storage(cls, store: Data | EdgeStorage, size: tuple[int, int], is_sorted: bool = False) -> CSC:
         """From the storage of one edge type; ``size``: numbers of sources and destinations (see :meth:`from_data`)."""
         if "adj_t" in store:

@@ -14,6 +14,7 @@ from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import files, ops
+from .._host import on_host
 from .csc import CSC, bound_of
 from .numbering import Numbering
 from .reorder import Order, TypedOrder, order_arrays, reorder_csc, reorder_relation, saved_order
@@ -46,6 +47,7 @@ class GraphStore(PyGGraphStore):
         return store
 
     @classmethod
+    @on_host
     def from_data(
         cls, data: Data | HeteroData, is_sorted: bool = False, *, order: Order | TypedOrder | None = None
     ) -> GraphStore:
@@ -95,6 +97,7 @@ class GraphStore(PyGGraphStore):
 
     # PyG's abstract methods ##########################################################################################
 
+    @on_host
     def _put_edge_index(self, edge_index: Any, edge_attr: EdgeAttr) -> bool:
         row, col = edge_index
         num_src, num_dst = edge_attr.size or (None, None)
@@ -203,6 +206,7 @@ class GraphStore(PyGGraphStore):
         files.save(path, KIND, arrays | orders, {"relations": relations} | named, called)
 
     @classmethod
+    @on_host
     def open(cls, path: str | os.PathLike, verify: bool = True) -> GraphStore:
         """Opens a saved store, memory-mapped: processes share its pages.
 
