@@ -367,7 +367,7 @@ def test_an_elastic_restart_does_not_meet_the_keys_of_the_run_before(parts, tmp_
 
 @pytest.mark.slow
 def test_the_line_for_slurm(parts, tmp_path):
-    (command,) = re.findall(r"^ +srun .*? bash -c '(.*)'$", PAGE.read_text(), re.MULTILINE)
+    (command,) = re.findall(r"^ +srun .*? bash -c '(.*?)'$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert "MASTER_PORT=29500" in command
     command = command.replace("MASTER_PORT=29500", f"MASTER_PORT={free_port()}")
     names = tmp_path / "scontrol"
