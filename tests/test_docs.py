@@ -18,14 +18,6 @@ PAGES = ["README.md"] + [
 ]
 ON_PARTS = ("docs/scaling_rows.md", "docs/scaling_failures.md")
 ON_RANKS = ("docs/ddp_lightning.md", "docs/scaling.md", *ON_PARTS)
-LIGHTNING = """
-import sys, types
-try:
-    import pytorch_lightning
-except ImportError:  # PyG's data modules need no more of it than the class that they derive from
-    module = sys.modules["pytorch_lightning"] = types.ModuleType("pytorch_lightning")
-    module.LightningDataModule = type("LightningDataModule", (), {})
-"""
 
 
 def blocks_of(page: str) -> list[str]:
@@ -39,8 +31,7 @@ def blocks_of(page: str) -> list[str]:
 def test_the_blocks_of_a_page_are_a_program(page, tmp_path):
     blocks = blocks_of(page)
     assert blocks
-    lightning = page.endswith("lightning.md")
-    (tmp_path / "page.py").write_text("\n".join([LIGHTNING, *blocks] if lightning else blocks))
+    (tmp_path / "page.py").write_text("\n".join(blocks))
     if page in ON_PARTS:
         partition.write(planted(num_nodes=2000), tmp_path / "parts", parts=2)
     if page in ON_RANKS:

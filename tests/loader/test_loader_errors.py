@@ -17,9 +17,10 @@ from torch_gnnscale import CSC, FeatureStore, GraphStore, LinkNeighborLoader, Ne
 from torch_gnnscale.feature.contract import RowStore
 from torch_gnnscale.loader import checks, share
 from torch_gnnscale.loader.adapter import InputPositions
+from torch_gnnscale.loader.epochs import Followed
 from torch_gnnscale.loader.execution import Execution
 from torch_gnnscale.loader.layout import edge_device, stored_values
-from torch_gnnscale.loader.order import Followed
+from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.ranks import Ranks
 from torch_gnnscale.sampler.links import check_links
 
@@ -331,9 +332,10 @@ def test_a_store_of_rows_tells_their_number():
 
 
 def test_positions_are_a_dataset():
-    positions = InputPositions(5)
+    positions = InputPositions(5, 2)
     assert [*positions] == [0, 1, 2, 3, 4]
-    assert positions.__getitems__((3, 1)) == (3, 1)
+    batch = NumberedBatch(0, 1, torch.tensor([3, 1]).numpy())
+    assert positions.__getitems__(batch) is batch
     with pytest.raises(IndexError):
         positions[5]
 

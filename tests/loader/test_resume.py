@@ -107,7 +107,7 @@ def test_an_epoch_ends_unless_its_last_batch_failed(outcomes, position):
 
     left, order = [*outcomes], SeedOrder(5)
     order.begin()
-    followed = order.follow(Iterator())
+    followed = order.follow(Iterator)
     for number, outcome in enumerate(outcomes, 1):
         with pytest.raises(ZeroDivisionError) if outcome is None else nullcontext():
             next(followed)
@@ -121,7 +121,7 @@ def test_an_epoch_ends_unless_its_last_batch_failed(outcomes, position):
 def test_older_iterators_move_no_position():
     order = SeedOrder(seed=1)
     order.begin()
-    older = order.follow(iter("ab"))
+    older = order.follow(lambda: iter("ab"))
     next(older)
     assert (order.epoch, order.batch) == (0, 1)
     order.begin()

@@ -18,7 +18,9 @@ from torch.utils.data import DistributedSampler, RandomSampler
 
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
 from torch_gnnscale.feature.contract import CollectiveRowStore
-from torch_gnnscale.loader.chunks import Chunks, KeyedShuffle
+from torch_gnnscale.loader.chunks import Chunks
+from torch_gnnscale.loader.epochs import Epochs
+from torch_gnnscale.loader.positions import KeyedShuffle
 from torch_gnnscale.loader.share import Share, agreed_share
 from torch_gnnscale.ranks import Ranks
 
@@ -298,9 +300,9 @@ def test_ranks_whose_bulks_differ_are_told():
 
 
 def test_each_part_has_a_shuffle_of_its_own_and_may_have_no_seeds():
-    orders = [list(KeyedShuffle(range(50), 7, part)) for part in range(3)]
+    orders = [KeyedShuffle(range(50), Epochs(7), part=part).positions(0).tolist() for part in range(3)]
     assert all(sorted(order) == list(range(50)) for order in orders)
     assert len(set(map(tuple, orders))) == 3
-    assert orders[2] == KeyedShuffle(range(9), 7).permutation(50, 0, 2).tolist()
-    nobody = KeyedShuffle(range(0), 7, 1)
+    assert orders[2] == KeyedShuffle(range(9), Epochs(7)).permutation(50, 0, 2).tolist()
+    nobody = KeyedShuffle(range(0), Epochs(7), part=1)
     assert (len(nobody), list(nobody)) == (0, [])

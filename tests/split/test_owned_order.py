@@ -22,7 +22,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_gnnscale import NeighborLoader
-from torch_gnnscale.loader.chunks import ChunksOfParts, KeyedShuffle
+from torch_gnnscale.loader.chunks import ChunksOfParts
+from torch_gnnscale.loader.epochs import Epochs
+from torch_gnnscale.loader.positions import KeyedShuffle
 
 OWNED = {"seed_order": "owned"}
 EVEN = GivenPlan(random_owners(200, 2), 2)  # of the 67 seeds, 34 and 33
@@ -62,7 +64,7 @@ def seeds_of(batch):
 )  # fmt: skip
 def test_chunks_of_parts_are_the_twin_s(owners, size, shuffle, drop_last, uneven, groups, epoch):
     owner, options = torch.tensor(owners, dtype=torch.int64), {"drop_last": drop_last, "uneven": uneven}
-    sampler = KeyedShuffle(range(len(owner)), 7) if shuffle else None
+    sampler = KeyedShuffle(range(len(owner)), Epochs(7)) if shuffle else None
     chunks = ChunksOfParts(owner, 3, 3 * size, drop_last, sampler, uneven != "serve")
     if uneven != "serve" and 0 in chunks.counts:
         return  # which a loader refuses
@@ -81,7 +83,7 @@ def test_chunks_of_parts_are_the_twin_s(owners, size, shuffle, drop_last, uneven
 
 def test_a_part_s_chunk_is_had_without_the_others():
     owner = torch.arange(20) % 2
-    chunks = ChunksOfParts(owner, 2, 6, False, KeyedShuffle(range(20), 7), repeats=True)
+    chunks = ChunksOfParts(owner, 2, 6, False, KeyedShuffle(range(20), Epochs(7)), repeats=True)
     of_batch, own = chunks.of_epoch(4), chunks.each[1].of_epoch(4)
     assert [own(number).tolist() for number in range(6)] == [
         [position for position in of_batch(number).tolist() if owner[position] == 1] for number in range(6)

@@ -8,8 +8,11 @@
   DataLoader forbids assigning ``dataset``.
 - ``_index_sampler``: DataLoader, in worker processes too, takes the positions of batches from it. Ours returns numbered
   batches.
-- ``sampler``: DataLoader shuffles by torch's generator, so it gets a ``KeyedShuffle`` (``chunks.py``) instead of
-  ``shuffle=True``. RandomSampler's constructor refuses an empty dataset; KeyedShuffle sets the fields itself then.
+- ``sampler``: DataLoader shuffles by torch's generator, so it gets a ``KeyedShuffle`` (``positions.py``) instead of
+  ``shuffle=True``, and ``InOrder`` otherwise. RandomSampler's constructor refuses an empty dataset; KeyedShuffle sets
+  the fields itself then.
+- ``dataset`` and ``collate_fn`` are what tools (Accelerate, Ray) make another DataLoader of. The dataset tells their
+  batches from ours, and ``collate_fn`` makes whole batches of them.
 - ``_iterator``: with ``persistent_workers`` DataLoader keeps its iterator there. Its processes make keys from the seed
   that the loader had when they started, so ``resumable.py`` sets it to None when the seed changes; the next ``iter()``
   starts others.
@@ -28,18 +31,36 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 from torch.utils.data import DataLoader
 from torch_geometric.sampler import BaseSampler
 
 from .._warn import warn
-from .order import NumberedBatch, NumberedBatches, SeedOrder
+from .order import FromElsewhere, NumberedBatch, NumberedBatches, SeedOrder
+from .positions import Place
+
+FOREIGN = (
+    "another DataLoader, such as those that Accelerate and Ray make, takes this loader's inputs: no batch is prepared "
+    "ahead, and state_dict() does not follow. Iterate this loader itself, made with shard=True if there are several "
+    "ranks (Accelerate: leave it out of prepare(); Ray: prepare_data_loader(..., add_dist_sampler=False))"
+)
+WITHOUT_NUMBERS = (
+    ". Its batches have no numbers, so their neighbors are drawn by the seeds alone: equal seeds have equal neighbors "
+    "in every epoch"
+)
 
 
 class InputPositions(Sequence):
-    """A dataset of the positions 0..size-1 for torch's DataLoader. A batch of it is the NumberedBatch itself."""
+    """A dataset of the positions 0..size-1 for torch's DataLoader.
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    Args:
+        size: how many inputs there are.
+        batch_size: of the loader.
+    """
+
+    def __init__(self, size: int, batch_size: int) -> None:
+        self.size, self.batch_size = size, batch_size
+        self._warned = False
 
     def __len__(self) -> int:
         return self.size
@@ -47,9 +68,21 @@ class InputPositions(Sequence):
     def __getitem__(self, position: Any) -> Any:
         return range(self.size)[position]
 
-    def __getitems__(self, batch: NumberedBatch) -> NumberedBatch:
-        """What DataLoader's fetcher calls for a whole batch."""
-        return batch
+    def __getitems__(self, batch: NumberedBatch | list[int]) -> NumberedBatch | FromElsewhere:
+        """What a DataLoader's fetcher calls for a whole batch: our loader gets its NumberedBatch back.
+
+        A DataLoader of others gets a :class:`FromElsewhere`, numbered if the positions come from the loader's sampler.
+        """
+        if isinstance(batch, NumberedBatch):
+            return batch
+        first = batch[0] if len(batch) else None
+        if not self._warned:
+            self._warned = True
+            warn(FOREIGN if isinstance(first, Place) else FOREIGN + WITHOUT_NUMBERS)
+        if not isinstance(first, Place):
+            return FromElsewhere(batch)
+        positions = np.asarray(batch, dtype=np.int64)
+        return FromElsewhere(NumberedBatch(first.epoch, first.place // self.batch_size, positions))
 
 
 class PyGLoaderAdapter(DataLoader):
@@ -69,7 +102,7 @@ class PyGLoaderAdapter(DataLoader):
         """
         inputs_and_times = {input_name: inputs, time_name: time, "time_attr": None if time is None else ""}
         super().__init__(data, num_neighbors, neighbor_sampler=neighbor_sampler, **inputs_and_times, **kwargs)  # type: ignore[call-arg]
-        self.__dict__["dataset"] = InputPositions(len(self.dataset))  # type: ignore[arg-type]
+        self.__dict__["dataset"] = InputPositions(len(self.dataset), self.batch_size or 1)  # type: ignore[arg-type]
 
     @property
     def _index_sampler(self) -> NumberedBatches:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.utils.data import DistributedSampler
 from torch_geometric.data import Data, HeteroData
 
 from .._warn import warn
@@ -58,6 +59,23 @@ def check_inputs(options: Mapping[str, Any], num_inputs: Callable[[], int]) -> N
 def has_own_order(options: Mapping[str, Any]) -> bool:
     """Whether the user passed a ``sampler`` or ``batch_sampler`` to a loader."""
     return options.get("sampler") is not None or options.get("batch_sampler") is not None
+
+
+def check_foreign(loader: Any, collective: bool) -> None:
+    """Raises ValueError if a DataLoader of others asks a loader whose ranks make their batches together."""
+    if collective:
+        raise ValueError(
+            f"{type(loader).__name__}: expected to be iterated itself, because its ranks make their batches together, "
+            "found another DataLoader that was made of it; leave it out of Accelerate's prepare() and Ray's "
+            "prepare_data_loader()"
+        )
+
+
+def dealt(options: Mapping[str, Any]) -> DistributedSampler | None:
+    """The sampler by which a user, or Lightning, deals inputs to ranks; None without one."""
+    given = options.get("sampler")
+    sampler = getattr(options.get("batch_sampler"), "sampler", None) if given is None else given
+    return sampler if isinstance(sampler, DistributedSampler) else None
 
 
 def _check_input_id(input_id: Any, num_inputs: Callable[[], int]) -> None:

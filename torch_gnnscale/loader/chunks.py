@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from torch import Tensor
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler
 
-from .. import ops
-from ..random import Purpose, batch_key, ids_key
-
-
-class KeyedShuffle(RandomSampler):
-    """A permutation of the inputs that is a function of (seed, epoch, part); the part is 0 unless each part's seeds
-    are ordered by themselves."""
-
-    def __init__(self, data_source: Sequence, seed: int, part: int = 0) -> None:
-        if len(data_source):
-            super().__init__(data_source)
-        else:  # RandomSampler refuses an empty data source, although a rank may have no seeds
-            self.data_source, self.replacement, self._num_samples, self.generator = data_source, False, None, None
-        self.seed, self.part = seed, part
-        self.epoch = 0
-
-    def positions(self, epoch: int) -> np.ndarray:
-        """The positions in the order of an epoch: int64, shape [inputs]."""
-        return self.permutation(len(self.data_source), epoch, self.part)
-
-    def permutation(self, count: int, epoch: int, part: int) -> np.ndarray:
-        """A permutation of ``count`` inputs of a part, for an epoch: int64, shape [count]."""
-        return ops.permutation(count, batch_key(self.seed, epoch, part, Purpose.SHUFFLE)).numpy()
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.positions(self.epoch).tolist())
+from ..random import ids_key
+from .positions import KeyedShuffle, PositionSampler
 
 
 @dataclass(frozen=True)
@@ -53,12 +29,10 @@ class Chunks:
     @classmethod
     def of(cls, batches: Any) -> Chunks | None:
         """The chunks that a torch batch sampler makes of its sampler's order; None for samplers of the user's own."""
-        if type(batches) is not BatchSampler or type(batches.sampler) not in (KeyedShuffle, SequentialSampler):
+        if type(batches) is not BatchSampler or not isinstance(batches.sampler, PositionSampler):
             return None
-        inputs = len(batches.sampler)  # type: ignore[arg-type]
-        shuffle = batches.sampler if isinstance(batches.sampler, KeyedShuffle) else None
-        order = (lambda epoch: np.arange(inputs)) if shuffle is None else shuffle.positions
-        return cls(order, inputs, batches.batch_size, batches.drop_last)
+        sampler = batches.sampler
+        return cls(sampler.positions, len(sampler), batches.batch_size, batches.drop_last)  # type: ignore[arg-type]
 
     @property
     def count(self) -> int:

@@ -19,13 +19,13 @@ from ..memory import move_to_huge_pages
 from ..ops.arguments import check_int
 from ..sampler.keyed import KeyedSampler, Output, check_weight_name
 from . import checks
-from .chunks import KeyedShuffle
 from .collate import Collator
 from .execution import Execution
 from .fetch import has_learned_rows, row_source
 from .layout import EdgeLayout, edge_layouts_of
 from .line import Line
-from .order import NumberedBatch, SeedOrder
+from .order import FromElsewhere, NumberedBatch, SeedOrder
+from .positions import InOrder, KeyedShuffle, PositionSampler
 from .prefetch import USUAL
 from .resumable import ResumableLoader, options_of
 from .share import Shard, SharedOrder, Uneven
@@ -70,6 +70,8 @@ class KeyedLoader(ResumableLoader):
 
         If the sampler's device is a GPU, batches are made there.
         """
+        if isinstance(again := kwargs.get("sampler"), PositionSampler):  # of a loader that is made again
+            kwargs |= {"sampler": None, "shuffle": isinstance(again, KeyedShuffle)}
         self.prefetch = checks.checked_prefetch(prefetch)
         """How many batches are in preparation; None: the loader chooses (:mod:`torch_gnnscale.loader.prefetch`)."""
         self._sharing = sharing_of(
@@ -84,7 +86,7 @@ class KeyedLoader(ResumableLoader):
         checks.check_features(data, sampler)
         checks.check_part(data, sampler, kwargs)
         checks.check_inputs(kwargs, num_inputs)
-        self._seed_order = SeedOrder(self._sharing.seed(seed, kwargs.get("generator")), share)
+        self._seed_order = SeedOrder(self._sharing.seed(seed, kwargs.get("generator")), share, checks.dealt(kwargs))
         self.edge_layout = edge_layout
         self._edge_layouts = edge_layouts_of(data, edge_layout)
         self._sharing.check(kwargs, self._edge_layouts)
@@ -99,8 +101,11 @@ class KeyedLoader(ResumableLoader):
         checks.warn_of_unshared_inputs(shared=checks.has_own_order(kwargs) or share is not None or shard is False)
         if isinstance(data, (Data, HeteroData)):
             move_to_huge_pages(value for _, value in row_tensors(data) if ops.can_gather_rows(value))
-        if kwargs.pop("shuffle", False):
-            kwargs["sampler"] = KeyedShuffle(range(num_inputs()), self.seed, 0 if share is None else share.part)
+        shuffle = kwargs.pop("shuffle", False)
+        if not checks.has_own_order(kwargs):
+            own = (range(num_inputs()), self._seed_order, kwargs.get("batch_size", 1))
+            part = 0 if share is None else share.part
+            kwargs["sampler"] = KeyedShuffle(*own, part) if shuffle else InOrder(*own)
         if kwargs.get("filter_per_worker") is None and (checks.has_rows_on_gpu(data) or has_learned_rows(data)):
             kwargs["filter_per_worker"] = False
         self._rows_of_workers: RowsOfWorkers | None = None
@@ -152,15 +157,15 @@ class KeyedLoader(ResumableLoader):
 
     @on_host
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        self._seed_order.begin()
-        if self.num_workers > 0:
-            return self._seed_order.follow(self._of_workers())
-        if self.pin_memory and not torch.cuda.is_available():
+        if self.pin_memory and self.num_workers == 0 and not torch.cuda.is_available():
             warn("pin_memory=True has no effect: torch sees no CUDA device")
+        self._seed_order.begin()
+        return self._seed_order.follow(self._of_workers if self.num_workers > 0 else self._batches)
+
+    def _batches(self) -> Iterator[Any]:
+        """The rest of the epoch from the current position on, without worker processes."""
         numbered = iter(self._index_sampler)
-        return self._seed_order.follow(
-            self._sharing.batches(self._line, self._execution, numbered, self._finish, self.prefetch)
-        )
+        return self._sharing.batches(self._line, self._execution, numbered, self._finish, self.prefetch)
 
     def _of_workers(self) -> Iterator[Any]:
         """The batches of worker processes."""
@@ -185,8 +190,15 @@ class KeyedLoader(ResumableLoader):
         return self._line.samples(iter(numbered), USUAL if self.prefetch is None else self.prefetch)
 
     @on_host
-    def collate_fn(self, index: NumberedBatch | Tensor | list[int]) -> Output | Data | HeteroData:
-        """Samples a batch; with ``filter_per_worker``, also gathers its features."""
+    def collate_fn(self, index: NumberedBatch | FromElsewhere | Tensor | list[int]) -> Output | Data | HeteroData:
+        """Samples a batch; with ``filter_per_worker``, and for DataLoaders of others, also gathers its features.
+
+        Raises:
+            ValueError: from a DataLoader of others, if the ranks make their batches together.
+        """
+        if isinstance(index, FromElsewhere):
+            checks.check_foreign(self, self._line.collective)
+            return self.filter_fn(self._line.sample(index.batch))
         out = self._line.sample(index)
         return self.filter_fn(out) if self.filter_per_worker else out
 

@@ -14,7 +14,7 @@ from ..ops.arguments import check_int
 from ..random import ids_key
 from ..sampler.keyed import KeyedSampler
 from .adapter import PyGLoaderAdapter
-from .chunks import KeyedShuffle
+from .positions import KeyedShuffle
 from .sharing import Sharing
 
 OWN_NAMES = frozenset(
@@ -83,8 +83,6 @@ class ResumableLoader(PyGLoaderAdapter):
         self._seed_order.load(state, self._fingerprint())
         if self.seed != before:
             self._iterator = None  # its worker processes, if they persist, have the seed before
-        if isinstance(self.sampler, KeyedShuffle):
-            self.sampler.seed = self.seed
 
     def _fingerprint(self) -> dict[str, Any]:
         """What decides the batches besides the seed, as plain values; feature rows and edges are not included."""

@@ -18,11 +18,12 @@ from ..random import draw_seed
 from ..ranks import Steps
 from ..sampler.keyed import Inputs, KeyedSampler
 from . import checks
-from .chunks import Chunks, ChunksOfParts, KeyedShuffle
+from .chunks import Chunks, ChunksOfParts
 from .execution import Execution
 from .layout import EdgeLayouts
 from .line import Line
 from .order import NumberedBatch, SeedOrder
+from .positions import KeyedShuffle
 from .prefetch import USUAL
 from .row_source import RowSource
 from .share import Shard, Share, SharedOrder, Uneven, agreed_share, common_seed, share_of
@@ -130,8 +131,6 @@ class SharedSteps(Sharing, ABC):
         order.share, self.said_of_inputs, order.seed = agreed_share(
             self.share, self.steps, told, self._chunks.counts, problem, order.seed
         )
-        if isinstance(batches.sampler, KeyedShuffle):
-            batches.sampler.seed = order.seed
         self.share = order.share
         self.sampler.join(self.steps, own_seeds=self.share.seed_order == "owned")
 
