@@ -27,6 +27,13 @@ def test_sparse_features_take_a_byte_where_that_holds_them(tmp_path, values, dty
     assert (x.dtype, x.tolist()) == (dtype, [[0, values[0]], [values[1], 0]])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_features_stored_by_column_have_contiguous_rows(tmp_path, dtype):
+    x = archive(tmp_path, x=np.asfortranarray(np.arange(6, dtype=dtype).reshape(3, 2))).features()
+    assert x.is_contiguous()
+    assert x.tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
 @pytest.mark.parametrize("dtype", [np.int64, np.float32])
 def test_sparse_features_that_are_all_zero(tmp_path, dtype):
     nothing, none = np.empty(0, int), np.empty(0, dtype)

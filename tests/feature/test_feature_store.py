@@ -190,7 +190,9 @@ def test_an_update_leaves_the_users_tensor(rows, put, layout):
 def test_no_tensor(value):
     for index in (None, torch.tensor([0])):
         store = store_of(torch.zeros(2))
-        with pytest.raises(TypeError, match=r"'x'\): expected a tensor or an array, found (list|int|NoneType|str)$"):
+        with pytest.raises(
+            TypeError, match=r"'x'\): expected a tensor or an array of numbers, found (list|int|NoneType|str)$"
+        ):
             store.put_tensor(value, group_name=None, attr_name="x", index=index)
 
 

@@ -1,14 +1,16 @@
 """Times of nodes and edges in a sampler of one type: their types, and whose they are; all modes: test_sampler.py."""
 
+import re
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from helpers.data import make_data, our_stores
 from helpers.hetero import make_hetero, with_times
 from torch_geometric.data import Data
 
-from torch_gnnscale import NeighborSampler
+from torch_gnnscale import FeatureStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
 from torch_gnnscale.random import batch_key
 
 KEY = batch_key(3, 1, 4)
@@ -72,3 +74,27 @@ def test_times_in_sorted_edges_are_sorted_again():
         sampler = NeighborSampler(data, [2], time_attr="time", temporal_strategy="last", is_sorted=is_sorted)
         assert sorted(sampler.sample(torch.tensor([3]), None, KEY).edge.tolist()) == [0, 2]
         assert sampler.sample(torch.tensor([3]), torch.tensor([3]), KEY).edge.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("unit", ["ns", "us", "s", "D"])
+def test_dates_are_refused_because_their_unit_is_not_told(unit):
+    data = make_data()
+    days = np.arange(200).astype("datetime64[D]").astype(f"datetime64[{unit}]")
+    rest = (
+        f"found ndarray of datetime64[{unit}]; make all times integers of one unit, such as "
+        f"torch.from_numpy(numpy.asarray(times).astype('datetime64[s]').astype('int64'))"
+    )
+    data.time = days
+    with pytest.raises(TypeError, match=f"^{re.escape(f'time: expected a tensor, {rest}')}$"):
+        NeighborLoader(data, [2], time_attr="time")
+    data.time = torch.from_numpy(days.astype("datetime64[s]").astype("int64"))
+    assert data.time.tolist() == [86400 * day for day in range(200)]
+    with pytest.raises(TypeError, match=f"^{re.escape(f'input_time: expected a tensor, {rest}')}$"):
+        NeighborLoader(data, [2], time_attr="time", input_time=days)
+    with pytest.raises(TypeError, match=f"^{re.escape(f'edge_label_time: expected a tensor, {rest}')}$"):
+        LinkNeighborLoader(data, [2], time_attr="time", edge_label_time=days)
+    with pytest.raises(TypeError, match=f"{re.escape(f': expected a tensor or an array of numbers, {rest}')}$"):
+        FeatureStore().put_tensor(days, group_name=None, attr_name="time", index=None)
+    sampler = NeighborSampler(data, [2], time_attr="time")
+    with pytest.raises(TypeError, match=f"^{re.escape(f'seed_time: expected a tensor of times, {rest}')}$"):
+        sampler.sample(torch.arange(200), days, 1)

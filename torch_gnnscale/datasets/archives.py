@@ -116,7 +116,7 @@ class Arrays(Mapping[str, np.ndarray]):
             rows = self[names["x"]]
             if rows.dtype.kind not in "biuf" or rows.ndim < 1:
                 raise self.wrong(names["x"], "features, shape (nodes, features)", f"{rows.dtype} of shape {rows.shape}")
-            return torch.from_numpy(rows.astype(np.float32))
+            return torch.from_numpy(np.ascontiguousarray(rows, np.float32))  # a DataFrame is saved by column
         if names["x_indptr"] not in self:
             return None
         width = self.number(names["x_dim"])

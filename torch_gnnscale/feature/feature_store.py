@@ -15,7 +15,7 @@ from torch_geometric.data import Data, HeteroData, TensorAttr
 from .. import files, ops
 from .._host import on_host
 from .._warn import warn
-from ..ops.arguments import check_ids
+from ..ops.arguments import check_ids, found_instead
 from ..ops.feature_rows import has_contiguous_rows
 from ..topology.numbering import Numbering
 from ..topology.reorder import Order, TypedOrder, order_arrays, saved_order
@@ -95,10 +95,11 @@ class FeatureStore(RowStore):
     # PyG's abstract methods ##########################################################################################
 
     def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
-        tensor = torch.from_numpy(tensor) if isinstance(tensor, np.ndarray) else tensor
         key = (attr.group_name, attr.attr_name)
+        if isinstance(tensor, np.ndarray) and tensor.dtype.kind in "biufc":
+            tensor = torch.from_numpy(tensor)
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"{key}: expected a tensor or an array, found {type(tensor).__name__}")
+            raise TypeError(f"{key}: expected a tensor or an array of numbers, found {found_instead(tensor)}")
         if attr.index is None:
             check_layout(key, tensor)
             if tensor.dim() == 0:

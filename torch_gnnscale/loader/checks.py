@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DistributedSampler
 from torch_geometric.data import Data, HeteroData
 
 from .._warn import warn
-from ..feature.attributes import check_attributes, warn_of_whole_attributes
+from ..feature.attributes import EDGES, check_attributes, typed_storages, warn_of_whole_attributes
 from ..feature.contract import CollectiveRowStore, RowStore
 from ..ops.arguments import check_tensor, to_int
 from ..ops.feature_rows import has_contiguous_rows
@@ -181,13 +182,23 @@ def warn_of_rows(data: Any, device: torch.device | None) -> None:
 
 
 def _warn_of_slow_rows(data: Data | HeteroData) -> None:
-    """Warns of each tensor that the native gather cannot read until it is made contiguous."""
+    """Warns of each tensor that the native gather cannot read until it is made contiguous, and of arrays like that."""
     for name, value in row_tensors(data):
         if not has_contiguous_rows(value):
+            by_column = ", as what DataFrame.to_numpy() returns," if value.dim() > 1 and value.stride(0) == 1 else ","
             warn(
-                f"{name} has no contiguous rows (strides {value.stride()}), so they are gathered by the slower "
-                f"torch.index_select; use {name} = {name}.contiguous()"
+                f"{name} has no contiguous rows (strides {value.stride()}){by_column} so they are gathered by the "
+                f"slower torch.index_select; use {name} = {name}.contiguous()"
             )
+    for storage in typed_storages(data):
+        for key, value in storage.store.items():
+            by_column = isinstance(value, np.ndarray) and value.flags.f_contiguous and not value.flags.c_contiguous
+            if by_column and key not in EDGES and storage.has_rows(key):
+                name = storage.label(key)
+                warn(
+                    f"{name} has no contiguous rows (strides {value.strides}), as what DataFrame.to_numpy() returns, "
+                    f"so they are gathered slowly; use {name} = numpy.ascontiguousarray({name})"
+                )
 
 
 def _warn_of_host_rows(data: Any, device: torch.device) -> None:

@@ -72,7 +72,19 @@ def check_key(key: int) -> int:
 def check_tensor(name: str, value: Tensor) -> None:
     """Raises TypeError unless it is a tensor."""
     if not isinstance(value, Tensor):
-        raise TypeError(f"{name}: expected a tensor, found {type(value).__name__}")
+        raise TypeError(f"{name}: expected a tensor, found {found_instead(value)}")
+
+
+def found_instead(value: Any) -> str:
+    """What an error says was found instead of a tensor. Dates come in a unit that depends on where they come from, so
+    none is guessed: it says how they are made numbers."""
+    dtype = getattr(value, "dtype", None)
+    if getattr(dtype, "kind", None) not in ("m", "M"):
+        return type(value).__name__
+    return (
+        f"{type(value).__name__} of {dtype}; make all times integers of one unit, such as "
+        f"torch.from_numpy(numpy.asarray(times).astype('datetime64[s]').astype('int64'))"
+    )
 
 
 def as_tensor(name: str, values: Any) -> Tensor:

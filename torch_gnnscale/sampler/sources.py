@@ -18,6 +18,7 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from .._warn import warn
 from ..feature.contract import all_attrs
+from ..ops.arguments import check_tensor
 from ..topology import CSC, GraphStore
 from ..topology.graph_store import count_nodes
 
@@ -204,10 +205,9 @@ def _only(found: dict) -> dict[None, Any]:
 
 
 def _tensor(name: str, value: Any) -> Tensor:
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         value = torch.from_numpy(value)
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name}: expected a tensor, found {type(value).__name__}")
+    check_tensor(name, value)
     return value.detach().cpu()
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..ops.arguments import found_instead
+
 _EXACT = 1 << 53
 """2^53: every integer of at most this size is exact as float64."""
 
@@ -12,7 +14,7 @@ _EXACT = 1 << 53
 def check_times(name: str, time: Tensor, count: int) -> None:
     """Raises TypeError or ValueError unless ``time`` is a vector of ``count`` integers or floats, none of them NaN."""
     if not isinstance(time, Tensor):
-        raise TypeError(f"{name}: expected a tensor of times, found {type(time).__name__}")
+        raise TypeError(f"{name}: expected a tensor of times, found {found_instead(time)}")
     if time.dtype in (torch.bool, torch.uint64) or time.is_complex():
         raise TypeError(f"{name}: expected integers or real numbers, found {time.dtype}")
     if time.shape != (count,):
