@@ -192,8 +192,8 @@ def _warn_of_slow_rows(data: Data | HeteroData) -> None:
             )
     for storage in typed_storages(data):
         for key, value in storage.store.items():
-            by_column = isinstance(value, np.ndarray) and value.flags.f_contiguous and not value.flags.c_contiguous
-            if by_column and key not in EDGES and storage.has_rows(key):
+            turned = isinstance(value, np.ndarray) and value.flags.f_contiguous and not value.flags.c_contiguous
+            if turned and key not in EDGES and storage.has_rows(key):
                 name = storage.label(key)
                 warn(
                     f"{name} has no contiguous rows (strides {value.strides}), as what DataFrame.to_numpy() returns, "
