@@ -68,8 +68,35 @@ def link_to_pages(app, name, source) -> None:
     source[0] = re.sub(r"\]\((?:\.\./)+notebooks/(\w+)\.ipynb\)", rf"]({up}notebooks/\1.md)", source[0])
 
 
+MADE_BY_FUNCTIONS = {
+    f"torch_gnnscale.{name}"
+    for name in (
+        "distributed.Part", "distributed.PartRows", "distributed.PartitionedFeatureStore",
+        "distributed.PartitionedGraphStore", "partition.StoredParts",
+    )
+}  # fmt: skip
+"""Classes that ``open_part`` and the like make: the arguments of their constructors are no concern of users."""
+
+
+def hide_constructor(app, what, name, value, options, signature, returns) -> tuple[str, str] | None:
+    """The signature of a class."""
+    return ("", "") if name in MADE_BY_FUNCTIONS else None
+
+
+def hide_arguments(app, what, name, value, options, lines) -> None:
+    """Leaves fields for parameters, and the lines that continue them, out of the docstring of a class."""
+    if name in MADE_BY_FUNCTIONS:
+        kept, hidden = [], False
+        for line in lines:
+            hidden = line.startswith((":param", ":type")) or (hidden and line.startswith(" "))
+            kept += [] if hidden else [line]
+        lines[:] = kept
+
+
 def setup(app) -> None:
     """Called by Sphinx."""
     write_pages()
+    app.connect("autodoc-process-signature", hide_constructor)
+    app.connect("autodoc-process-docstring", hide_arguments, priority=900)
     app.connect("source-read", link_to_pages)
     app.connect("env-check-consistency", check_that_all_is_documented)
