@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
@@ -24,6 +23,7 @@ from ..feature.contract import (
     version_of,
 )
 from ..ranks import Steps
+from .classes import as_batch
 from .layout import EdgeLayout, EdgeLayouts, adj_t_of, edge_device, has_own_values, laid_out, set_edges, stored_values
 from .row_source import NO_ROWS, Bounds, CollectiveSource, RowSource
 from .sampled import NO_IDS, SampledEdges, SampledGraphPart
@@ -157,7 +157,7 @@ class DataRows(RowSource):
         self, sampled: SampledGraphPart, rows: dict[Any, dict[str, Any]], layouts: EdgeLayouts | None
     ) -> Data | HeteroData:
         """See :meth:`RowSource.batch`; types that were not sampled have no rows."""
-        batch = copy.copy(self.data)
+        batch = as_batch(self.data)
         for type_name, store, _, has_edges in typed_storages(self.data):
             out = batch._store if type_name is None else batch[type_name]
             # Faster: PyG reads it with each field that is put, and catches an AttributeError where it is missing.

@@ -19,6 +19,7 @@ from ..memory import move_to_huge_pages
 from ..ops.arguments import check_int
 from ..sampler.keyed import KeyedSampler, Output, check_weight_name
 from . import checks
+from .classes import check_classes
 from .collate import Collator
 from .execution import Execution
 from .fetch import has_learned_rows, row_source
@@ -86,6 +87,7 @@ class KeyedLoader(ResumableLoader):
         checks.check_features(data, sampler)
         checks.check_part(data, sampler, kwargs)
         checks.check_inputs(kwargs, num_inputs)
+        check_classes(data, kwargs.get("custom_cls"))
         self._seed_order = SeedOrder(self._sharing.seed(seed, kwargs.get("generator")), share, checks.dealt(kwargs))
         self.edge_layout = edge_layout
         self._edge_layouts = edge_layouts_of(data, edge_layout)

@@ -41,7 +41,8 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
     any ``prefetch`` and ``num_workers``. Every ``iter()`` begins the next epoch.
 
     Args:
-        data: a Data, a HeteroData, or a pair of a FeatureStore and a GraphStore, ours or foreign ones. Rows of a Data
+        data: a Data, a HeteroData, or a pair of a FeatureStore and a GraphStore, ours or foreign ones. Batches have its
+            class, or are plain Data or HeteroData if it is a Batch or hides a field of batches. Rows of a Data
             and of our stores are gathered ahead by threads; those of a foreign store in the thread that iterates,
             unless it has ``thread_safe = True``. With renumbered stores (``GraphStore.order``), seeds and ``n_id`` are
             still the user's ids.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Batch, HeteroData
 
 from .. import ops
 from .aggregate import Adjacency
@@ -19,9 +19,19 @@ def first_rows(x: Tensor, count: int) -> Tensor:
     return x if x.size(0) == count else x[:count]
 
 
+def check_no_graphs(batch: Any) -> None:
+    """Raises ValueError for PyG's Batch, whose ``batch_size`` is a number of graphs."""
+    if isinstance(batch, Batch):
+        raise ValueError(
+            "batch: expected a batch of a loader, found a torch_geometric.data.Batch, whose batch_size is its number "
+            "of graphs; this package's loaders make a Data of it"
+        )
+
+
 def num_seeds(batch: Any) -> int:
     """The number of a batch's seeds, which are its first nodes. Of links these are the ends, each once, or once per
-    tree."""
+    tree. Raises ValueError for PyG's Batch."""
+    check_no_graphs(batch)
     size = getattr(batch, "batch_size", None)
     return batch.num_sampled_nodes[0] if size is None else size
 
@@ -89,6 +99,7 @@ class Hops:
     """
 
     def __init__(self, batch: Any, verify: bool = True) -> None:
+        check_no_graphs(batch)
         if isinstance(batch, HeteroData):
             raise ValueError("batch: expected one of a homogeneous graph, found a HeteroData, which cannot be narrowed")
         names = "edge_index", "num_sampled_nodes", "num_sampled_edges"
