@@ -192,6 +192,32 @@ def test_an_adjacency_matrix_beside_the_edges_is_warned_of(hetero):
         batch_of(data)
 
 
+@pytest.mark.parametrize("hetero", [False, True])
+def test_a_number_of_edges_is_that_of_the_batch(hetero):
+    data = typed(small()) if hetero else small()
+    (data["a", "to", "a"] if hetero else data).num_edges = 200
+    batch = batch_of(data)
+    found = batch["a", "to", "a"] if hetero else batch
+    assert found.num_edges == found.edge_index.size(1) < 200
+
+
+def test_a_type_without_attributes_is_not_warned_of():
+    data = typed(small())
+    data["b"].x = torch.zeros(3, 1)
+    del data["b"].x
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        batch_of(data)
+
+
+def test_links_in_two_tensors_are_refused():
+    data = small()
+    rest = "expected links in a tensor of shape (2, num_links), found a tuple of tensors; use torch.stack"
+    message = f"edge_label_index: {rest}"
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        LinkNeighborLoader(data, [2], edge_label_index=(data.edge_index[0], data.edge_index[1]))
+
+
 # PyG's contexts of worker processes ###################################################################################
 
 

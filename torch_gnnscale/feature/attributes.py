@@ -60,6 +60,8 @@ def unlike_rows(data: Any) -> Iterator[tuple[str, str]]:
     graphs = getattr(data, "num_graphs", None)  # of PyG's Batch, which may have labels of its graphs
     for storage in typed_storages(data):
         store = storage.store
+        if not len(store):
+            continue  # PyG would warn that it cannot count its nodes
         counts = {"nodes": store.num_nodes} if storage.has_nodes else {}
         counts |= {"edges": store.num_edges} if storage.has_edges else {}
         for name, value in store.items():

@@ -169,6 +169,8 @@ class DataRows(RowSource):
                 edges, value = self.edges(type_name, sampled.edges[type_name], layout)
                 laid = laid_out(edges.edge_index, edges.colptr, sampled.size(type_name), layout, value)
                 set_edges(out, laid, layout, edges.edge_index if type_name in layouts.both else None)
+                if "num_edges" in out:  # set by the user; it would be that of the whole graph
+                    out["num_edges"] = edges.edge_index.size(1)
         return batch
 
     def node_rows(self, rows: dict[Any, dict[str, Any]], name: str) -> Any:

@@ -339,6 +339,11 @@ def _type_and_links(edge_label_index: Any) -> tuple[tuple[str, ...] | None, Any]
     if edge_label_index is None or isinstance(edge_label_index, Tensor):
         return None, edge_label_index
     given = (edge_label_index,) if isinstance(edge_label_index, str) else edge_label_index
+    if isinstance(given, (tuple, list)) and any(isinstance(entry, Tensor) for entry in given[:1]):
+        raise TypeError(
+            f"edge_label_index: expected links in a tensor of shape (2, num_links), found a {type(given).__name__} of "
+            f"tensors; use torch.stack"
+        )
     if isinstance(given, (tuple, list)):
         if given and all(isinstance(entry, str) for entry in given):
             return tuple(given), None
