@@ -1,15 +1,21 @@
-"""The Python of README and documentation runs: the blocks of a page, one after the other, are one program."""
+"""What README and documentation say runs: the Python blocks of a page, one after the other, are one program, and so are
+the commands of each block."""
 
+import argparse
+import glob
 import inspect
 import re
+import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch_geometric.loader
 from helpers import forked
 from helpers.data import environment
 
 from torch_gnnscale import partition
+from torch_gnnscale.cli import main
 from torch_gnnscale.datasets import planted
 
 ROOT = Path(__file__).parents[1]
@@ -45,6 +51,75 @@ def test_the_blocks_of_a_page_are_a_program(page, tmp_path):
         accuracy = re.search(r"^test accuracy: (\d\.\d+)$", done.stdout, re.MULTILINE)
         assert accuracy is not None, done.stdout
         assert float(accuracy[1]) > 0.85
+
+
+COMMAND = re.compile(r"^ {4}(gnnscale|torchrun --nproc-per-node=(\d+) -m torch_gnnscale) (.+)$", re.MULTILINE)
+COMMANDS = ("README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")))
+
+
+def commands_of(page: str) -> list[list[tuple[int, list[str]]]]:
+    """Of each block of a page the commands, as their ranks and arguments. Those that show which options there are, such
+    as ``[--seed N] ...``, are none."""
+    if not (ROOT / page).is_file():
+        pytest.skip(f"no checkout: {page} is not here")
+    blocks = re.findall(r"(?:^ {4}.*\n)+", (ROOT / page).read_text(), re.MULTILINE)
+    found = [
+        [(int(ranks or 1), shlex.split(words, comments=True)) for _, ranks, words in COMMAND.findall(block)
+         if not re.search(r"^[^#]*(\[|\.\.\.)", words)]
+        for block in blocks
+    ]  # fmt: skip
+    return [commands for commands in found if commands]
+
+
+@pytest.mark.parametrize("page", COMMANDS)
+def test_the_options_of_a_command_exist(page, monkeypatch):
+    class Parsed(Exception):
+        pass
+
+    def parsed(parser, words):
+        parse(parser, words)
+        raise Parsed
+
+    parse = argparse.ArgumentParser.parse_args
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parsed)
+    for _, words in [command for block in commands_of(page) for command in block]:
+        with pytest.raises(Parsed):
+            main(words)
+
+
+def inputs(folder: Path) -> None:
+    """Files that commands read, by the names that pages give them."""
+    import pyarrow
+    from pyarrow import parquet
+
+    data = planted(num_nodes=500)
+    edges = data.edge_index.numpy()
+    np.savetxt(folder / "edges.csv", edges.T, fmt="%d", delimiter=",", header="source,target", comments="")
+    np.savetxt(folder / "sales.csv", edges.T, fmt="%d", delimiter=",", header="user,item", comments="")
+    parquet.write_table(pyarrow.table({"src": edges[0], "dst": edges[1]}), folder / "edges-0.parquet")
+    np.save(folder / "x.npy", data.x.numpy())
+    np.save(folder / "y.npy", data.y.numpy())
+    np.savez(folder / "split.npz", train=data.train_mask, val=data.val_mask, test=data.test_mask)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/command.md", "docs/split_parts.md"])
+def test_the_commands_of_a_block_are_a_program(page, tmp_path):
+    """But for data sets and packages that are not here; training takes one epoch."""
+    blocks = commands_of(page)
+    assert blocks
+    for number, block in enumerate(blocks):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        inputs(folder)
+        for ranks, words in block:
+            if {"--root", "pyg", "cuda"} & {*words}:
+                continue
+            words = [path for word in words for path in (sorted(glob.glob(word, root_dir=folder)) or [word])]
+            words += ["--epochs", "1"] if words[0] == "train" else []
+            program = f"import os; os.chdir({str(folder)!r})\nfrom torch_gnnscale.cli import main\nmain({words!r})"
+            for done in forked.run_ranks(ranks, program, **environment()):
+                assert done.returncode == 0, (words, done.stderr)
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)

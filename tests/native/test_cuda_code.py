@@ -65,10 +65,12 @@ def test_rows_are_read_in_words_as_wide_as_they_allow(code):
 def test_sums_are_those_of_the_cpu(tmp_path):
     """No product is fused with a sum, nothing is added by atomics, and aligned rows are read 16 bytes at a time."""
     code = ptx_of("aggregate/aggregate_cuda.cu", tmp_path)
-    assert len(code) == 44
+    seen = set()
     for name, body in code.items():
         assert not re.search(r"\bfma\.rn|\batom\.|\bred\.", body), name
         item, count = re.search(r"<(float|double), (\d)>", name).groups()
         word = {"float": "f32", "double": "f64"}[item]
         loads = re.findall(r"ld\.global\.(?:nc\.)?([\w.]+)", body)
         assert (word if count == "1" else f"v{count}.{word}") in loads, (name, loads)
+        seen.add((item, count))
+    assert seen == {("float", "1"), ("float", "4"), ("double", "1"), ("double", "2")}
