@@ -155,6 +155,7 @@ def rank_main(rank: int, folder: str, rows: int, rounds: int) -> None:
             Path(folder, "found.json").write_text(json.dumps(found))
         dist.barrier()
     peers.close()
+    dist.barrier()
     dist.destroy_process_group()
 
 

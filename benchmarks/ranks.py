@@ -88,6 +88,7 @@ def _rank(rank: int, world: int, folder: str, rank_main: Callable[[Path], Any]) 
         Meeting.board = lambda self, of_ranks: None  # type: ignore[method-assign]
     found = rank_main(Path(folder))
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(found))
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -122,6 +122,7 @@ loader = loader_of_part(part)
 iterator = iter(loader)
 next(iterator)
 print("here", flush=True)
+dist.barrier()
 """
 
 

@@ -43,6 +43,7 @@ def serve(rank: int, world: int, port: int, calls: Connection) -> None:
         calls.send_bytes(pickle.dumps((*answer, ends)))  # send() would leave tensors in memory that both share
         if ends:
             os._exit(0)  # the end of the interpreter would ask CUDA to free memory
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -42,4 +42,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     main(*sys.argv[1:])
+    dist.barrier()
     dist.destroy_process_group()

@@ -207,6 +207,7 @@ distributed.init_process_group("gloo", f"file://{folder}/ranks", rank=rank, worl
 torch.manual_seed(rank)  # rank 0's seed counts
 loader = loader_of(True, seed=None)
 torch.save((loader.seed, [plain(batch) for batch in loader]), f"{folder}/{rank}.pt")
+distributed.barrier()
 distributed.destroy_process_group()
 """
 

@@ -211,6 +211,7 @@ store = dist.TCPStore("127.0.0.1", int(sys.argv[2]), 2, rank == 0)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
 model = split.parallelize(GraphSAGE(4, 8, 2, 3))
 print("made", flush=True)
+dist.barrier()
 """
 
 

@@ -129,11 +129,14 @@ def test_ranks_of_a_restart_meet_under_keys_of_their_own(monkeypatch):
     store, made = dist.HashStore(), []
     monkeypatch.setattr(dist, "rendezvous", lambda _: iter([(store, 1, 2)]))
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **options: made.append(options))
-    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
+    ends = []
+    monkeypatch.setattr(dist, "barrier", lambda: ends.append("barrier"))
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: ends.append("destroy"))
     monkeypatch.setenv("WORLD_SIZE", "2")
     for attempt in ("0", "3"):
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
         with launched():
             made[-1]["store"].set("key", attempt)
     assert [(options["rank"], options["world_size"]) for options in made] == [(1, 2)] * 2
+    assert ends == ["barrier", "destroy"] * 2
     assert [options["store"].get("key") for options in made] == [b"0", b"3"]

@@ -139,6 +139,7 @@ def launched() -> Iterator[None]:
     dist.init_process_group("gloo", store=of_attempt, rank=rank, world_size=world)
     try:
         yield
+        dist.barrier()  # else a rank that ends while Gloo's threads serve another one may abort
     finally:
         dist.destroy_process_group()
 
