@@ -129,7 +129,8 @@ def test_a_rank_without_seeds_serves_the_others(tmp_path):
     assert [len(epoch) for epoch in found[0]] == [5, 5]
     assert found[1] == [[], []]
     assert found == expected_batches(data, str(path), "nodes", 2, options, 2)
-    text = "ValueError: uneven='pad': expected part 1 to have at least one batch, found none; use 'serve'"
+    text = "ValueError: uneven='pad': expected part 1 to have at least one batch, found none; use 'serve' or "
+    text += "seed_order='global'"
     assert cluster(2).results(batches_of_rank, str(path), "nodes", 2, {}) == [(False, text)] * 2
 
 

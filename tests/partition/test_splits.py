@@ -125,7 +125,7 @@ def test_training_nodes_are_those_given_or_destinations_of_training_links():
 def test_ends_of_links_are_nodes_of_their_types():
     wide = {WRITES: CSC.from_edge_index(torch.tensor([[6], [1]]), (7, 2))}
     ends = torch.tensor([[6, 0], [1, 1]])
-    assert torch.equal(_given_links({"train": (WRITES, ends)}, wide)[WRITES, "train"], ends)
+    assert torch.equal(_given_links({"train": (WRITES, ends)}, wide)[0][WRITES, "train"], ends)
     with pytest.raises(IndexError, match=r"^links\['train'\]: expected nodes in \[0, 2\), found 6$"):
         _given_links({"train": (WRITES, ends.flip(0).flip(1))}, wide)
 

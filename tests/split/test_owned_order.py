@@ -238,11 +238,11 @@ def test_states_of_other_orders_are_refused():
     ("plan", "options", "text"),
     [
         (EMPTY, {"batch_size": 12},
-         "uneven='pad': expected part 1 to have at least one batch, found none; use 'serve'"),
+         "uneven='pad': expected part 1 to have at least one batch, found none; use 'serve' or seed_order='global'"),
         (EMPTY, {"batch_size": 12, "uneven": "drop"},
-         "uneven='drop': expected part 1 to have at least one batch, found none; use 'serve'"),
+         "uneven='drop': expected part 1 to have at least one batch, found none; use 'serve' or seed_order='global'"),
         (UNEVEN, {"batch_size": 40, "drop_last": True},
-         "uneven='pad': expected part 1 to have at least one batch, found none; use 'serve'"),
+         "uneven='pad': expected part 1 to have at least one batch, found none; use 'serve' or seed_order='global'"),
         (EVEN, {"batch_size": 11}, "batch_size: expected a multiple of 2 parts with seed_order='owned', found 11"),
         (None, {}, "seed_order, uneven: expected none with shard=None, which makes all batches"),
     ],
@@ -266,7 +266,7 @@ def refusal(plan, options):
 
 
 def test_all_ranks_refuse():
-    text = "uneven='pad': expected part 1 to have at least one batch, found none; use 'serve'"
+    text = "uneven='pad': expected part 1 to have at least one batch, found none; use 'serve' or seed_order='global'"
     assert cluster(2).run(refusal, GivenPlan(torch.zeros(200, dtype=torch.int64), 2), {}) == [text] * 2
 
 

@@ -6,16 +6,20 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import torch
+from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
 
+from .. import ops
 from ..feature import TieredFeatureStore
 from ..memory import Budget
+from ..ops.arguments import check_ids
 from ..partition import StoredPart, StoredParts, open_parts
 from ..ranks import Consecutive
 from ..topology import GraphStore
@@ -80,26 +84,82 @@ class Part:
             self.graph = PartitionedGraphStore(parts, stored)
         _open.add(self)
 
-    def input_nodes(self, split: str, of: Of = "part", node_type: NodeType | None = None) -> Any:
+    def input_nodes(
+        self, split: str | tuple[NodeType | None, str] | None, of: Of = "part", node_type: NodeType | None = None
+    ) -> Any:
         """Seeds as a loader's ``input_nodes`` takes them: the user's ids, or a pair of a node type and ids.
 
         Args:
-            split: such as "train".
+            split: such as "train", or ("user", "train"). None: all nodes.
             of: "part" for the order of seeds ``owned``, "all" for ``global``.
             node_type: in a heterogeneous graph, by default the only type that has this split.
 
         Raises:
             ValueError: there is no such split.
         """
-        node_type = _type_of("split", split, node_type, self.parts.splits)
+        if split is None:
+            return self._all_nodes(of, node_type)
+        split, node_type = _named("split", split, node_type, self.parts.splits)
         ids = self.stored.seeds[node_type, split] if _is_own(of) else self.parts.input_nodes(split, node_type)
         return ids if node_type is None else (node_type, ids)
 
-    def links(self, split: str, of: Of = "part", edge_type: EdgeType | None = None) -> Any:
-        """Links as ``edge_label_index`` takes them; one belongs to its destination's part. See :meth:`input_nodes`."""
-        edge_type = _type_of("split", split, edge_type, self.parts.link_splits)
-        links = self.stored.links[edge_type, split] if _is_own(of) else self.parts.links(split, edge_type)
-        return links if edge_type is None else (edge_type, links)
+    def _all_nodes(self, of: Of, node_type: NodeType | None) -> Any:
+        known = list(self.parts.book.bounds)
+        if node_type is None and len(known) == 1:
+            node_type = known[0]
+        if node_type not in known:
+            raise ValueError(f"node_type: expected one of {known}, found {node_type!r}")
+        own = _is_own(of)
+        ids = self.stored.user_ids[node_type] if own else torch.arange(self.parts.book.num_nodes(node_type))
+        return ids if node_type is None else (node_type, ids)
+
+    def links(
+        self, split: str | tuple[EdgeType | None, str], of: Of = "part", edge_type: EdgeType | None = None,
+        attrs: Sequence[str] = (),
+    ) -> Any:  # fmt: skip
+        """Links as ``edge_label_index`` takes them; one belongs to its destination's part.
+
+        Args:
+            split, of, edge_type: as of :meth:`input_nodes`.
+            attrs: names of attributes of edges, such as a time, or "e_id". The links must have been written by ids of
+                edges; with ``of="all"`` an attribute must be one of all edges (``write(..., graph_attrs=)``).
+
+        Returns:
+            The links; with ``attrs`` a pair of these and a dict of the attributes, [m, ...] each, by name.
+
+        Raises:
+            ValueError: there is no such split or attribute.
+        """
+        split, edge_type = _named("split", split, edge_type, self.parts.link_splits)
+        own, key = _is_own(of), (edge_type, split)
+        links = self.stored.links[key] if own else self.parts.links(split, edge_type)
+        found = links if edge_type is None else (edge_type, links)
+        if isinstance(attrs, str):
+            raise TypeError(f"attrs: expected a list of names, found the str {attrs!r}")
+        if not attrs:
+            return found
+        ids = self.stored.link_ids.get(key) if own else self.parts.link_ids(split, edge_type)
+        if ids is None:
+            raise ValueError(
+                f"attrs: expected links that were written by ids of edges, found ends alone; use "
+                f"partition.write(..., links={{{split!r}: ids}})"
+            )
+        check_ids("link_ids", ids, self.parts.book.num_edges(edge_type), "edges")
+        return found, {name: self._of_edges(name, ids, edge_type, own) for name in attrs}
+
+    def _of_edges(self, name: str, ids: Tensor, edge_type: EdgeType | None, own: bool) -> Tensor:
+        """An attribute of edges, by the user's ids."""
+        if name == "e_id":
+            return ids
+        key = ((None, None) if edge_type is None else edge_type, name)
+        table = (self.stored.rows if own else self.parts.graph_attrs).get(key)
+        if table is None:
+            held = self.stored.rows if own else self.parts.graph_attrs
+            known = [of_key[1] for of_key in held if of_key[0] == key[0]]
+            kind = "edges" if own else "all edges (graph_attrs=)"
+            raise ValueError(f"attrs: expected attributes of {kind} among {['e_id', *known]}, found {name!r}")
+        first = self.parts.book.edges(self.stored.number, edge_type).start if own else 0
+        return ops.gather_rows(table, self.parts.to_positions(ids, edge_type) - first)
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """What the loaders of this part exchanged so far, by purpose: the entries of :class:`Traffic`.
@@ -260,6 +320,14 @@ def _is_own(of: str) -> bool:
     if of not in ("part", "all"):
         raise ValueError(f"of: expected 'part' or 'all', found {of!r}")
     return of == "part"
+
+
+def _named(what: str, split: Any, type_name: Any, known: list[tuple[Any, str]]) -> tuple[str, Any]:
+    """(name, type) of the split that is meant. ``split``: a name, or one of the pairs that are ``known``."""
+    if isinstance(split, tuple) and len(split) == 2 and type_name is None:
+        type_name, name = split
+        return name, _type_of(what, name, type_name, known)
+    return split, _type_of(what, split, type_name, known)
 
 
 def _type_of(what: str, name: str, type_name: Any, known: list[tuple[Any, str]]) -> Any:

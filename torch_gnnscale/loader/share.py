@@ -71,7 +71,8 @@ class Share:
         if self.uneven != "serve":
             if 0 in counts:
                 of = f"part {counts.index(0)} to have " if self.seed_order == "owned" or len(counts) > 1 else ""
-                raise ValueError(f"uneven={self.uneven!r}: expected {of}at least one batch, found none; use 'serve'")
+                instead = "'serve' or seed_order='global'" if of else "'serve'"
+                raise ValueError(f"uneven={self.uneven!r}: expected {of}at least one batch, found none; use {instead}")
             if share.steps(0) == 0:
                 raise ValueError(
                     f"uneven='drop': expected a batch for each of {self.ranks.world} ranks, found {counts} in all"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,8 @@ class InputGraph:
     """Ids of nodes by type and name of the split: int64."""
     links: dict[tuple[EdgeType | None, str], Tensor]
     """Ends of links by type and name of the split: int64, shape [2, m]."""
+    link_ids: dict[tuple[EdgeType | None, str], Tensor] = field(default_factory=dict)
+    """The ids of the edges that the links of a split are, if they were given as such: int64, shape [m]."""
 
     def train(self) -> dict[NodeType | None, Tensor]:
         """The nodes of the split ``train``, by type; of links, their destinations."""
@@ -126,7 +128,7 @@ def input_graph_of(
     found = _given_splits(splits or {}, sizes)
     for of_mask in rows:
         _add_mask(found, of_mask, set(splits or ()))
-    return InputGraph(relations, sizes, rows, found, _given_links(links or {}, relations))
+    return InputGraph(relations, sizes, rows, found, *_given_links(links or {}, relations))
 
 
 def given_owners(owners: Any, num_nodes: dict[NodeType | None, int], parts: int) -> dict[NodeType | None, Tensor]:
@@ -191,18 +193,47 @@ def _given_splits(splits: Mapping[str, Any], sizes: dict) -> dict[tuple[NodeType
     return found
 
 
-def _given_links(links: Mapping[str, Any], relations: dict) -> dict[tuple[EdgeType | None, str], Tensor]:
-    """Ends of links by type and name."""
-    found = {}
+def _given_links(links: Mapping[str, Any], relations: dict) -> tuple[dict, dict]:
+    """``links`` and ``link_ids`` of an :class:`InputGraph`."""
+    found, of_edges = {}, {}
     for split, name, edge_type, value in _entries("links", links, relations):
-        ends = as_ids(name, as_tensor(name, value))
+        given, csc = as_tensor(name, value), relations[edge_type]
+        if given.dim() == 1:
+            if given.dtype == torch.bool:
+                if len(given) != csc.num_edges:
+                    raise ValueError(f"{name}: expected a mask of {csc.num_edges} edges, found one of {len(given)}")
+                given = given.nonzero().view(-1)
+            ids = as_ids(name, given).to(torch.int64).cpu()
+            if (at := ops.first_outside(ids, csc.num_edges)) >= 0:
+                raise IndexError(f"{name}: expected edges in [0, {csc.num_edges}), found {int(ids[at])}")
+            found[edge_type, split], of_edges[edge_type, split] = _ends_of(csc, ids), ids
+            continue
+        ends = as_ids(name, given)
         if ends.dim() != 2 or ends.size(0) != 2:
-            raise ValueError(f"{name}: expected shape (2, links), found {tuple(ends.shape)}")
-        csc = relations[edge_type]
-        for ids, limit in zip(ends, (csc.num_src, csc.num_dst), strict=True):
-            _check_nodes(name, ids, limit)
+            raise ValueError(f"{name}: expected ids of edges, or shape (2, links), found {tuple(ends.shape)}")
+        for nodes, limit in zip(ends, (csc.num_src, csc.num_dst), strict=True):
+            _check_nodes(name, nodes, limit)
         found[edge_type, split] = ends.to(torch.int64).cpu()
-    return found
+    return found, of_edges
+
+
+def _ends_of(csc: CSC, ids: Tensor) -> Tensor:
+    """The ends of the edges ``ids``, int64 in [0, e): int64, shape [2, m]. The edges may be mapped: they are read in
+    chunks."""
+    if csc.edge_id is None:
+        place = ids
+    else:
+        wanted, inverse = ids.unique(return_inverse=True)
+        found = torch.full_like(wanted, -1)
+        for begin, piece in zip(range(0, csc.num_edges, _CHUNK), csc.edge_id.split(_CHUNK), strict=True):
+            at = torch.searchsorted(wanted, piece.to(torch.int64)).clamp_(max=len(wanted) - 1)
+            here = (wanted[at] == piece).nonzero().view(-1) if len(wanted) else at[:0]
+            found[at[here]] = here + begin
+        if (missing := ops.first_outside(found, csc.num_edges)) >= 0:
+            raise ValueError(f"data: expected every edge id once, found {int(wanted[missing])} not at all")
+        place = found[inverse]
+    dst = torch.searchsorted(csc.colptr, place, right=True) - 1
+    return torch.stack([csc.row[place].to(torch.int64), dst])
 
 
 def _entries(argument: str, given: Mapping[str, Any], types: dict) -> Iterator[tuple[str, str, Any, Any]]:

@@ -125,9 +125,11 @@ class PartWriter:
                 arrays.write(f"rows_{i}", rows.meta.dtype, (len(at), *rows.meta.shape), self._rows(rows, own))
             for i, ((node_type, _), seeds) in enumerate(self.inputs.splits.items()):
                 arrays.whole(f"seeds_{i}", seeds[self._of_part(number, f"seeds_{i}", node_type, seeds)])
-            for i, ((edge_type, _), ends) in enumerate(self.inputs.links.items()):
+            for i, ((edge_type, split), ends) in enumerate(self.inputs.links.items()):
                 of_part = self._of_part(number, f"links_{i}", end_types(edge_type)[1], ends[1])
                 arrays.whole(f"links_{i}", ends[:, of_part])
+                if (ids := self.inputs.link_ids.get((edge_type, split))) is not None:
+                    arrays.whole(f"link_ids_{i}", ids[of_part])
             self._write_halo(arrays, number, own)
 
     def _rows(self, rows: InputRows, columns: dict[Any, Tensor]) -> Iterator[Tensor]:
@@ -208,8 +210,10 @@ class PartWriter:
                 arrays.write(f"edges_{i}", torch.int64, (csc.num_edges,), self._positions(edge_type, csc))
         for i, seeds in enumerate(self.inputs.splits.values()):
             arrays.whole(f"seeds_{i}", seeds)
-        for i, ends in enumerate(self.inputs.links.values()):
+        for i, (key, ends) in enumerate(self.inputs.links.items()):
             arrays.whole(f"links_{i}", ends)
+            if key in self.inputs.link_ids:
+                arrays.whole(f"link_ids_{i}", self.inputs.link_ids[key])
 
     def _positions(self, edge_type: Any, csc: CSC) -> Iterator[Tensor]:
         """The stored position of each edge by the user's id, a range of ids at a time; ValueError if one is missing."""

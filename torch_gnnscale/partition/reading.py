@@ -61,6 +61,8 @@ class StoredPart:
     """By node type and split: the user's ids of the part's seeds, in the user's order: int64."""
     links: dict[tuple[EdgeType | None, str], Tensor]
     """By edge type and split: the links that lead to the part's nodes, in the user's ids and order: int64, [2, m]."""
+    link_ids: dict[tuple[EdgeType | None, str], Tensor]
+    """The ids of the edges that the links of a split are, if it was written by these: int64, shape [m]."""
     halo: dict[NodeType | None, Halo]
 
 
@@ -151,6 +153,11 @@ class StoredParts:
         self._check_open()
         return self._ids[f"links_{_place('link split', self.link_splits, (edge_type, split))}"]
 
+    def link_ids(self, split: str, edge_type: EdgeType | None = None) -> Tensor | None:
+        """The ids of the edges that these links are: int64, shape [m]; None unless they were written by these."""
+        self._check_open()
+        return self._ids.get(f"link_ids_{_place('link split', self.link_splits, (edge_type, split))}")
+
     def part(self, number: int, verify: bool | None = None) -> StoredPart:
         """Opens a part.
 
@@ -174,6 +181,7 @@ class StoredParts:
         nodes = {node_type: len(book.nodes(number, node_type)) for node_type in book.bounds}
         halos = [of(f"halo_{i}", torch.int64, -1) for i in range(len(nodes))]
         degrees = [of(f"degree_{i}", torch.int64, len(halo)) for i, halo in enumerate(halos)]
+        links = {pair: of(f"links_{i}", torch.int64, 2, -1) for i, pair in enumerate(self.link_splits)}
         return StoredPart(
             number,
             {t: self._relation(folder, arrays, i, t, number) for i, t in enumerate(book.edge_bounds)},
@@ -181,7 +189,12 @@ class StoredParts:
             {key: (str(folder), layout.PART, name) for key, name in names.items()},
             {t: of(f"user_ids_{i}", torch.int64, count) for i, (t, count) in enumerate(nodes.items())},
             {pair: of(f"seeds_{i}", torch.int64, -1) for i, pair in enumerate(self.splits)},
-            {pair: of(f"links_{i}", torch.int64, 2, -1) for i, pair in enumerate(self.link_splits)},
+            links,
+            {
+                pair: of(name, torch.int64, links[pair].size(1))
+                for i, pair in enumerate(self.link_splits)
+                if (name := f"link_ids_{i}") in arrays
+            },
             dict(zip(nodes, map(Halo, halos, degrees), strict=True)),
         )
 
@@ -301,7 +314,8 @@ def _opened_ids(path: Path, book: PartitionBook, said: layout.Described, verify:
     with_rows = {edge_type_of(meta.group_name) for meta in said.attrs if meta.of_edges}
     shapes |= {f"edges_{i}": (book.num_edges(of),) for i, of in enumerate(book.edge_bounds) if of in with_rows}
     shapes |= {f"seeds_{i}": (count,) for i, count in enumerate(said.splits.values())}
-    shapes |= {f"links_{i}": (2, count) for i, count in enumerate(said.links.values())}
+    for i, count in enumerate(said.links.values()):
+        shapes |= {f"links_{i}": (2, count)} | ({f"link_ids_{i}": (count,)} if f"link_ids_{i}" in arrays else {})
     return {name: layout.array_of(path, arrays, name, torch.int64, *shape) for name, shape in shapes.items()}
 
 

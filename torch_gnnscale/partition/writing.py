@@ -64,8 +64,9 @@ def write(
             stores the edges of its nodes.
         splits: nodes by name of the split: ids, or a mask; in a graph with types a pair of the type and these. The
             attributes ``train_mask``, ``val_mask`` and ``test_mask`` of nodes are splits unless others are given.
-        links: ends of links by name of the split: shape [2, m]; in a graph with types a pair of the edge type and
-            these. A link belongs to its destination's part.
+        links: links by name of the split: ids of edges [m], or a mask of edges, by which a part also has their
+            attributes; or ends [2, m], of any nodes. In a graph with types a pair of the edge type and these. A link
+            belongs to its destination's part.
         graph_attrs: names of attributes that samplers need of the whole graph (times, weights); they are stored whole,
             in addition to the rows of the parts.
         balance: what ``method`` balances.
