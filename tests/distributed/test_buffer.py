@@ -71,6 +71,17 @@ def test_only_rows_that_did_not_come_are_fetched_again(fails):
         buffer.entered(step)
 
 
+def test_rows_that_enter_say_nothing_of_those_of_a_step_that_failed():
+    buffer = PrefetchBuffer(POLICIES["lookahead"](2, HALO, HALO, window=0), {"x": (torch.float64, (3,))})
+    buffer.step(torch.tensor([4]))  # its rows do not come
+    step = buffer.step(torch.tensor([6]))
+    buffer.enter(step, {"x": node_rows(step.fetch)})
+    buffer.entered(step)
+    step = buffer.step(torch.tensor([4, 6]))
+    assert step.fetch.tolist() == [4]
+    assert torch.equal(buffer.take(step)["x"], node_rows(torch.tensor([6])))
+
+
 def test_a_row_that_did_not_come_makes_room_for_another():
     policy = POLICIES["lookahead"](1, HALO, HALO, window=2)
     buffer = PrefetchBuffer(policy, {"x": (torch.float64, (3,))})

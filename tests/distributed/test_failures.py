@@ -230,7 +230,7 @@ def drawn_seed(path):
     torch.manual_seed(7 + dist.get_rank())
     with open_part(path) as part:
         loader = loader_of_part(part, seed=None)
-        return loader.seed, loader.sampler.seed, draw_seed(torch.Generator().manual_seed(7))
+        return loader.seed, loader.sampler.epochs.seed, draw_seed(torch.Generator().manual_seed(7))
 
 
 def test_the_seed_that_rank_0_draws_is_that_of_all(parts):

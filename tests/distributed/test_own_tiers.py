@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import distributed as dist
 
-from torch_gnnscale import TieredFeatureStore, partition
+from torch_gnnscale import CSC, TieredFeatureStore, partition
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.own_rows import MappedRows, joined_there
-from torch_gnnscale.distributed.own_tiers import OwnTiers, opened_once
+from torch_gnnscale.distributed.own_tiers import OwnTiers, _within, opened_once
 from torch_gnnscale.feature import hotness
 from torch_gnnscale.loader import accesses
 from torch_gnnscale.memory import host
@@ -205,6 +205,12 @@ def test_scores_of_edges_within_the_part(parts, name):
             ids = opened.part(number).user_ids[None]
         within = data.subgraph(ids)
         assert torch.equal(scores, hotness.scores_of(within, name))
+
+
+def test_edges_from_the_nodes_beside_the_part_are_not_within_it():
+    csc = CSC.from_csc(torch.tensor([0, 3, 5]), torch.tensor([9, 10, 12, 11, 13]), num_src=20)
+    found = _within(csc, range(10, 12))
+    assert (found.colptr.tolist(), found.row.tolist(), found.num_src) == ([0, 1, 2], [0, 1], 2)
 
 
 def test_scores_by_the_users_ids(parts):

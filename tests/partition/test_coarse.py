@@ -22,6 +22,24 @@ def assigned(method: str, csc: CSC = CSC_OF_DATA, **options) -> torch.Tensor:
     return assign({None: csc}, {None: csc.num_src}, 4, method=method, train=TRAIN, **options).owner[None]
 
 
+class Clusters(Exception):
+    """How many METIS is given."""
+
+
+def test_a_few_training_nodes_join_clusters(monkeypatch):
+    """One for each cluster, although a cluster's share of them is less than one."""
+
+    def part_graph(colptr, *_):
+        raise Clusters(len(colptr) - 1)
+
+    monkeypatch.setattr(coarse.metis, "part_graph", part_graph)
+    pairs = torch.arange(2000).view(1000, 2).t()
+    csc = CSC.from_edge_index(torch.cat([pairs, pairs.flip(0)], 1), (2000, 2000))
+    with pytest.raises(Clusters) as found:
+        assign({None: csc}, {None: 2000}, 2, method="coarse", train={None: torch.arange(0, 80, 2)})
+    assert found.value.args[0] < 1000 + 40  # else no training node is in a cluster with its neighbor
+
+
 @pytest.mark.slow
 def test_as_good_as_metis():
     cut = {}

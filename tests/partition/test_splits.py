@@ -10,8 +10,10 @@ from torch_geometric.data import Data
 
 from torch_gnnscale import CSC, FeatureStore
 from torch_gnnscale.partition import open_parts, write
-from torch_gnnscale.partition.columns import positions
-from torch_gnnscale.partition.input_graph import InputGraph, InputRows, _given_links
+from torch_gnnscale.partition.columns import NodeOrder, positions
+from torch_gnnscale.partition.input_graph import InputGraph, InputRows, _given_links, input_graph_of
+from torch_gnnscale.partition.part_writer import PartWriter
+from torch_gnnscale.topology.reorder import Order, reorder_relation
 
 
 def masked(name: str, data: Data, share: float) -> Data:
@@ -157,3 +159,16 @@ def test_stores_are_asked_by_int64():
 def test_edges_into_no_nodes_have_no_positions():
     none = CSC.from_edge_index(torch.empty(2, 0, dtype=torch.int64), (5, 0))
     assert list(positions(none, torch.empty(0, dtype=torch.int32), 4)) == []
+
+
+@pytest.mark.parametrize("memory", [16, 16 * 64, 16 * 599, 16 * 600, 16 * 601, 1 << 20])
+def test_positions_of_edges_are_found_a_range_of_ids_at_a_time(tmp_path, memory):
+    """Memory for 1 to 601 of 600 entries: ranges that end with the last id, before it, and after it."""
+    data = make_data(50, 600)
+    csc, owner = CSC.from_data(data), torch.arange(50, dtype=torch.int32) * 7 % 3
+    writer = PartWriter(tmp_path, input_graph_of(data), memory)
+    writer.order = {None: NodeOrder.by_part(owner, 3, 64)[0]}
+    order = Order.from_permutation(torch.sort(owner, stable=True).indices, 50)
+    expected = torch.empty(600, dtype=torch.int64)
+    expected[reorder_relation(csc, order, order).edge_id.long()] = torch.arange(600)
+    assert torch.equal(torch.cat([piece.clone() for piece in writer._positions(None, csc)]), expected)
