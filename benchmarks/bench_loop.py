@@ -21,12 +21,13 @@ from statistics import median
 from typing import NamedTuple
 
 import torch
-from bench_train import BATCH, CLASSES, FANOUTS, FEATURES, HIDDEN, step
+from bench_train import BATCH, CLASSES, FANOUTS, FEATURES, HIDDEN
 from common import MEASURED, SMALL, compare, data_of, judged, on_threads, parser, report, save, say_aims
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
 from torch_gnnscale import NeighborLoader, ops
+from torch_gnnscale.bench import step
 from torch_gnnscale.nn import narrow
 
 BATCHES = 40

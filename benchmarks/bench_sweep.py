@@ -36,6 +36,7 @@ from torch_geometric.utils import trim_to_layer
 from tqdm import tqdm
 
 from torch_gnnscale import LinkNeighborLoader, NeighborLoader, ops
+from torch_gnnscale.bench import trimmed
 from torch_gnnscale.nn import narrow
 from torch_gnnscale.topology import rmat
 
@@ -170,11 +171,6 @@ def trainers(case: Case, data: Data | HeteroData) -> dict[str, Callable[[Data | 
         model = GraphSAGE(data.num_features, HIDDEN, len(case.fanouts), CLASSES)
     narrowed = model if case.mode in TYPED else narrow(model)
 
-    def trimmed(batch: Data) -> torch.Tensor:
-        out = model(batch.x, batch.edge_index, num_sampled_nodes_per_hop=batch.num_sampled_nodes,
-                    num_sampled_edges_per_hop=batch.num_sampled_edges)  # fmt: skip
-        return out if case.mode == "links" else out[: batch.batch_size]
-
     def train(forward: Callable[[Data | HeteroData], torch.Tensor], batch: Data | HeteroData) -> None:
         model.zero_grad()
         out = forward(batch)
@@ -182,11 +178,12 @@ def trainers(case: Case, data: Data | HeteroData) -> dict[str, Callable[[Data | 
             src, dst = batch.edge_label_index
             loss = nn.functional.binary_cross_entropy_with_logits((out[src] * out[dst]).sum(-1), batch.edge_label)
         else:
-            loss = nn.functional.cross_entropy(out, batch.node_stores[0].y[: len(out)])  # out has the seeds' rows alone
+            first = batch.node_stores[0]
+            loss = nn.functional.cross_entropy(out[: first.batch_size], first.y[: first.batch_size])
         loss.backward()
 
-    ours = partial(train, narrowed)
-    return {"ours": ours, "default": ours, "pyg": partial(train, model if case.mode in TYPED else trimmed)}
+    ours, theirs = partial(train, narrowed), model if case.mode in TYPED else partial(trimmed, model)
+    return {"ours": ours, "default": ours, "pyg": partial(train, theirs)}
 
 
 def epochs(loader: Loader, count: int) -> Iterator[Data]:

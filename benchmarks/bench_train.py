@@ -21,6 +21,7 @@ from torch import nn
 from torch_geometric.data import Data
 
 from torch_gnnscale import NeighborLoader
+from torch_gnnscale.bench import step, trimmed, whole
 from torch_gnnscale.nn import narrow
 
 FANOUTS = [15, 10, 5]
@@ -34,17 +35,6 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "GIN": lambda: pyg_nn.GIN(FEATURES, HIDDEN, 3, CLASSES),
     "GAT": lambda: pyg_nn.GAT(FEATURES, HIDDEN, 3, CLASSES, heads=4),
 }
-
-
-def trimmed(model: nn.Module, batch: Data) -> torch.Tensor:
-    """PyG's own way of computing less."""
-    hops = {"num_sampled_nodes_per_hop": batch.num_sampled_nodes, "num_sampled_edges_per_hop": batch.num_sampled_edges}
-    return model(batch.x, batch.edge_index, **hops)[: batch.batch_size]
-
-
-def step(model: nn.Module, run: Callable[[Data], torch.Tensor], batch: Data) -> None:
-    model.zero_grad()
-    nn.functional.cross_entropy(run(batch), batch.y[: batch.batch_size]).backward()
 
 
 def dense_layers(batch: Data) -> list[tuple[nn.Linear, nn.Linear, torch.Tensor, torch.Tensor, torch.Tensor]]:
@@ -92,11 +82,11 @@ def measure_steps(name: str, batches: list[Data], rounds: int) -> dict:
     model = MODELS[name]()
     narrowed = narrow(model)
 
-    def plain(batch: Data) -> torch.Tensor:
-        return model(batch.x, batch.edge_index)[: batch.batch_size]
-
-    torch.testing.assert_close(narrowed(batches[0]), plain(batches[0]), rtol=1e-3, atol=1e-3)  # correctness first
-    ways = {"PyG": plain, "PyG, trim_to_layer": lambda batch: trimmed(model, batch), "narrowed": narrowed}
+    plain = partial(whole, model)
+    torch.testing.assert_close(
+        narrowed(batches[0]), plain(batches[0])[:BATCH], rtol=1e-3, atol=1e-3
+    )  # correctness first
+    ways = {"PyG": plain, "PyG, trim_to_layer": partial(trimmed, model), "narrowed": narrowed}
     runs = {way: [partial(step, model, run, batch) for batch in batches] for way, run in ways.items()}
     if name == "GraphSAGE":
         runs[LIMIT] = [dense_products(batch) for batch in batches]

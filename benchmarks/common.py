@@ -7,12 +7,7 @@ import importlib.util
 import inspect
 import json
 import os
-import platform
-import random
-import time
-from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -20,7 +15,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from torch_gnnscale import CSC, LayerSampler, __version__, ops
+from torch_gnnscale import CSC, LayerSampler, ops
+from torch_gnnscale.bench import machine
 from torch_gnnscale.ops.layer_drawing import SCHEMES_OF
 from torch_gnnscale.topology import rmat
 
@@ -109,43 +105,6 @@ def data_of(name: str, features: int, classes: int | None = None) -> Data:
     return data
 
 
-def compare(
-    candidates: dict[str, Callable[[int], Any]],
-    rounds: int,
-    batches: int = 1,
-    again: bool = False,
-    clock: Callable[[], float] = time.perf_counter,
-    cpu: bool = False,
-) -> dict[str, dict[str, float]]:
-    """Times candidates in turn, ``rounds`` times each after two warm-up calls.
-
-    Each round has an order of its own, so that a candidate does not always run after the same other one. A candidate is
-    called with the number of the round and does ``batches`` batches; with ``again``, an untimed call precedes it.
-    Returns milliseconds per batch by ``clock``: median and quartiles of the rounds; with ``cpu`` also the median of the
-    CPU time of all threads.
-    """
-    times: dict[str, list[float]] = {name: [] for name in candidates}
-    cpu_times: dict[str, list[float]] = {name: [] for name in candidates}
-    for round_ in range(-2, rounds):
-        for name, run in random.Random(round_).sample(list(candidates.items()), len(candidates)):
-            if again:
-                run(round_ % rounds)
-            start, cpu_start = clock(), time.process_time()
-            run(round_ % rounds)
-            if round_ >= 0:
-                times[name].append((clock() - start) * 1e3 / batches)
-                cpu_times[name].append((time.process_time() - cpu_start) * 1e3 / batches)
-    return {
-        name: {
-            "median_ms": median(values),
-            "low_ms": sorted(values)[len(values) // 4],
-            "high_ms": sorted(values)[len(values) * 3 // 4],
-            **({"cpu": median(cpu_times[name])} if cpu else {}),
-        }
-        for name, values in times.items()
-    }
-
-
 def report(title: str, results: dict[str, dict[str, float]], baseline: str | None) -> None:
     """Prints a table; ratios are to ``baseline`` within this run."""
     print(f"\n{title}")
@@ -195,22 +154,6 @@ def widths(count: int) -> list[float]:
     """Widths of lines in the order in which they are drawn: the last is the narrowest, so that all show where some
     coincide."""
     return [1.0 + place for place in reversed(range(count))]
-
-
-def machine() -> dict[str, Any]:
-    """The machine and the versions with which figures are measured."""
-    model = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
-        model = names[0] if names else model
-    return {
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
-        "torch": torch.__version__,
-        "torch_gnnscale": __version__,
-    }
 
 
 def save(name: str, results: Any) -> None:

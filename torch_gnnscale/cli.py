@@ -10,7 +10,7 @@ from importlib import metadata
 
 import torch
 
-from . import __version__, _library, cli_convert, cli_data, cli_partition, cli_split, cli_train, machine, ops
+from . import __version__, _library, cli_bench, cli_convert, cli_data, cli_partition, cli_split, cli_train, machine, ops
 from .cli_errors import one_line
 from .ops.arguments import resolve_threads
 
@@ -49,6 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
     cli_convert.add_command(commands, [common])
     cli_partition.add_command(commands, [common, cli_data.parent()])
     cli_split.add_command(commands, [common, cli_data.parent()])
+    cli_bench.add_command(commands, [common, cli_data.parent()])
     args = parser.parse_args(arguments)
     try:
         run = {
@@ -57,6 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
             "convert": cli_convert.convert,
             "partition": cli_partition.partition,
             "split": cli_split.split,
+            "bench": cli_bench.bench,
         }
         run[args.command](args)
     except KeyboardInterrupt:

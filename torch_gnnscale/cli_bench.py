@@ -1,0 +1,71 @@
+"""The command ``gnnscale bench``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch_geometric.data import Data
+from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
+from tqdm import tqdm
+
+from . import cli_data
+from .bench import FIGURES, Case, generated_cases, machine, measure, table_of
+from .cli_errors import check_at_least
+from .files import check_writable
+
+CASES = [case.name for case in generated_cases()]
+
+
+def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
+    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.cli_data`."""
+    command = commands.add_parser(
+        "bench",
+        parents=parents,
+        help="measure this package beside PyG on this machine",
+        description="Measures batches, training steps, training loops and gathered rows, ours beside PyG's, in turn: a "
+        "table for each graph, and a file of JSON. Without --dataset: R-MAT graphs, in about a minute.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = command.add_argument
+    add("--graphs", nargs="+", choices=CASES, default=CASES, help="generated graphs; not with --dataset")
+    add("--seconds", type=float, default=3.0, help="for each figure, once it has three rounds")
+    add("--out", metavar="FILE", default="bench.json", help="where the figures are written")
+
+
+def _cases(args: argparse.Namespace) -> list[Case]:
+    if "dataset" not in args:
+        return [case for case in generated_cases() if case.name in args.graphs]
+    task = cli_data.load("nodes", args)
+    if not isinstance(task.data, Data):
+        raise ValueError(
+            f"--dataset: expected one with nodes of one type, in memory, to measure, found {args.dataset} as a "
+            f"{type(task.data).__name__}"
+        )
+    return [Case(task.name, lambda: task.data, lambda _: task.seeds("train"), 1024, (15, 10, 5))]
+
+
+def bench(args: argparse.Namespace) -> None:
+    """Measures, prints tables and writes the JSON file."""
+    check_at_least(0, {"seconds": args.seconds})
+    check_writable(Path(args.out).absolute().parent)
+    cases, results = _cases(args), {}
+    about = machine()
+    print(", ".join(f"{name} {value}" for name, value in {**about, "threads": torch.get_num_threads()}.items()))
+    if not (WITH_PYG_LIB or WITH_TORCH_SPARSE):
+        print("PyG's own NeighborLoader cannot run here: it needs pyg-lib or torch-sparse. Its models are measured.")
+    with tqdm(total=len(FIGURES) * len(cases), desc="measuring", unit="figure", leave=False) as bar:
+        for case in cases:
+            data = case.make()
+            title, found = case.title(data), {}
+            for figure, times in measure(case, data, args.seconds):
+                found[figure] = times
+                bar.update()
+            results[case.name] = {"title": title, "figures": found}
+            bar.write("\n" + "\n".join([title, *table_of(found)]))
+            del data
+    Path(args.out).write_text(json.dumps({"machine": about, "results": results}, indent=1) + "\n")
+    print(f"\nwritten: {args.out}")
