@@ -138,6 +138,8 @@ def test_rows_alone_are_kept(convert, edges):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--types", "a.b", "r", "c"), "--types: expected names without '.' and '__', of which modules are made"),
+        (("--types", "a", "", "c"), "--types: expected names without '.' and '__', of which modules are made"),
         (("--types", "a", "r", "b", "--x", "x.npy"), "--x: expected TYPE=FILE with a type of ['a', 'b'], found 'x"),
         ((*TYPED, "--x", "user=x.npy", "user=y.npy"), "--x: expected one file of user, found x.npy and y.npy"),
         (("--x", "x.npy", "y.npy"), "--x: expected one file, found x.npy and y.npy"),
@@ -192,14 +194,18 @@ def test_splits_that_are_refused(change, message, convert, edges, capsys):
     assert refused(capsys, "convert", "edges.npy", "--out", "graph", *ROWS).startswith(message)
 
 
-def test_tasks_that_a_directory_does_not_have(convert, edges, capsys):
+def test_tasks_that_a_directory_does_not_have(convert, edges, capsys, tmp_path):
     convert(out="plain")
     convert(*TYPED, out="typed")
     convert("--types", "user", "knows", "user", "--x", "user=x.npy", out="known")
+    (tmp_path / "parts" / "book").mkdir(parents=True)
+    (tmp_path / "parts" / "graph").mkdir()
+    (tmp_path / "parts" / "graph" / "gnnscale.json").touch()
     lacks = "x and three masks beside the graph"
     for task, name, message in (
         ("nodes", "plain", "plain: expected x, y and three masks beside the graph, found no x, y, train_mask, "
          "val_mask, test_mask; gnnscale convert takes them as --x, --y and --split"),
+        ("nodes", "parts", "parts: expected a saved graph, found the parts of one, which --parts takes"),
         ("nodes", "typed", f"typed: expected a graph without types, found one with {BUYS}; --task hetero and links"),
         ("hetero", "plain", "plain: expected a graph with types, found one without; --task nodes is for these"),
         ("hetero", "known", f"known: expected {lacks.replace('x', 'x, y', 1)}, found no x, y, train_mask"),

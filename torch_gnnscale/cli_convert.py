@@ -74,6 +74,8 @@ def convert(args: argparse.Namespace) -> None:
     if not 0 < args.memory < math.inf:
         raise ValueError(f"--memory: expected a finite number of GiB above 0, found {args.memory}")
     edge_type: EdgeType | None = None if args.types is None else tuple(args.types)
+    if wrong := [name for name in edge_type or () if not name or "." in name or "__" in name]:
+        raise ValueError(f"--types: expected names without '.' and '__', of which modules are made, found {wrong[0]!r}")
     types: list[NodeType | None] = [None, None] if edge_type is None else [edge_type[0], edge_type[-1]]
     with naming_options({"columns": "--columns", "header": "--header"}):
         edges = EdgeFiles(args.sources, None if args.columns is None else tuple(args.columns), args.header)

@@ -68,6 +68,8 @@ def opened(name: str, verify: bool = True) -> Saved:
     """Opens a directory that :func:`save`, :meth:`NodeTask.save` or ``GraphStore.save`` wrote; ``verify`` and errors as
     of :meth:`GraphStore.open`."""
     path = Path(name)
+    if (path / "book").is_dir():
+        raise ValueError(f"{name}: expected a saved graph, found the parts of one, which --parts takes")
     if not (path / "graph").is_dir():
         return Saved(FeatureStore(), GraphStore.open(path, verify), {})
     about = files.load(path / "task", KIND)[1] if (path / "task").is_dir() else {}  # earlier versions saved none
