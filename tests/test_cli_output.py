@@ -4,13 +4,16 @@ import fcntl
 import io
 import os
 import pty
+import signal
 import struct
+import subprocess
 import sys
 import termios
 
 import numpy as np
 import pytest
 from helpers import forked
+from helpers.data import environment
 
 from torch_gnnscale.cli import main
 from torch_gnnscale.datasets import NodeTask, planted
@@ -121,3 +124,23 @@ def test_debug_stands_before_or_after_the_command(tmp_path):
             main(arguments)
     with pytest.raises(SystemExit):
         main(wrong)
+
+
+ENDLESS = """
+import sys
+from torch_gnnscale import cli, datasets
+datasets.nodes.planted = lambda: datasets.planted(600, num_classes=4, num_features=8)
+command = ["train", "--batch-size", "30", "--hidden", "8", "--fanouts", "3", "--checkpoint-every", "1"]
+cli.main([*command, "--epochs", "1000000", "--out", sys.argv[1]])
+"""
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_ends_with_130_and_leaves_a_checkpoint(tmp_path):
+    command = [sys.executable, "-u", "-c", ENDLESS, str(tmp_path)]
+    process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert any(line.startswith("epoch   2") for line in process.stdout)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=120)
+    assert (process.returncode, error) == (130, "\ngnnscale: interrupted\n")
+    assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.pt"]

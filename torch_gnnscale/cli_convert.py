@@ -113,7 +113,7 @@ class _Count(NamedTuple):
 
     nodes: int
     said_by: str
-    """The option, and its file, that says so."""
+    """An option, or the largest id."""
 
 
 def _rows(args: argparse.Namespace, types: Sequence[NodeType | None]) -> tuple[FeatureStore, tuple[Any, ...]]:
