@@ -1,5 +1,6 @@
 """A row is as it is when its batch is delivered, however far ahead batches are made."""
 
+import dataclasses
 import functools
 import threading
 import weakref
@@ -169,6 +170,26 @@ def test_fields_of_the_loaders_own_are_not_overwritten():
         assert run(options) == expected, options
 
 
+@pytest.mark.parametrize("negatives", [None, "binary"])
+def test_labels_of_links(negatives):
+    def run(options, change=True):
+        labels = torch.arange(1.0, 61)
+        loader = LinkNeighborLoader(
+            make_data(), [3], LINKS, labels, batch_size=16, seed=1, shuffle=True, neg_sampling=negatives,
+            input_id=torch.arange(60) * 3, **options
+        )  # fmt: skip
+        for batch in loader:
+            links = batch.input_id // 3
+            assert torch.equal(batch.edge_label[: len(links)], labels[links])
+            assert not batch.edge_label[len(links) :].any()
+            assert len(batch.edge_label) == batch.edge_label_index.size(1)
+            labels += change
+
+    for options in (*MODES, {"prefetch": 2, "transform_sampler_output": dataclasses.replace}):
+        run(options)
+    run({"prefetch": 2}, change=False)
+
+
 class Removed(FeatureStore):
     """Loses an attribute while a thread reads it."""
 
@@ -190,8 +211,11 @@ def test_an_error_of_what_did_not_change_is_raised():
     features, graph = our_stores(data)
     loader = loader_of((features, graph), prefetch=2)
     features.multi_get_tensor = None
-    with pytest.raises(TypeError):
-        next(iter(loader))
+    iterator = iter(loader)
+    for _ in range(7):
+        with pytest.raises(TypeError):
+            next(iterator)
+    assert not list(iterator)
 
 
 # What learns #########################################################################################################
@@ -244,7 +268,7 @@ def test_a_result_of_a_module_that_learns():
     gradients = []
     for options in MODES:
         data.x = node_rows(torch.arange(200)) * weight
-        batch = next(iter(loader_of(data, **options)))
+        *_, batch = loader_of(data, **options)
         weight.grad = None
         batch.x.sum().backward()
         gradients.append(weight.grad.clone())
@@ -316,6 +340,27 @@ def test_worker_processes_that_gather_from_a_copy_refuse_changes():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("filter_per_worker", [True, False])
+def test_labels_of_links_in_worker_processes(filter_per_worker):
+    labels = torch.arange(1.0, 61)
+    loader = LinkNeighborLoader(
+        make_data(), [3], LINKS, labels, batch_size=16, num_workers=1, multiprocessing_context="fork",
+        filter_per_worker=filter_per_worker,
+    )  # fmt: skip
+    iterator = iter(loader)
+    for _ in range(2):
+        batch = next(iterator)
+        assert torch.equal(batch.edge_label, labels[batch.input_id])
+    labels += 1
+    if filter_per_worker:
+        with pytest.raises(RuntimeError, match=r"^'edge_label': expected rows that stay as they are"):
+            next(iterator)
+    else:
+        batch = next(iterator)
+        assert torch.equal(batch.edge_label, labels[batch.input_id])
+
+
+@pytest.mark.slow
 def test_worker_processes_that_only_sample_see_changes():
     def run(make, **options):
         data = make_data()
@@ -349,18 +394,17 @@ def test_what_is_made_ahead_does_not_hold_batches():
     seen = weakref.ref(batch)
     del batch
     assert seen() is None
+    list(iterator)
 
 
 def test_the_default_gives_equal_weights_in_every_run():
     def run():
         weight = torch.nn.Parameter(torch.linspace(-1, 1, 600, dtype=torch.float64).view(200, 3))
         data, optimizer = source_of("Data", weight), torch.optim.SGD([weight], lr=0.1)
-        loader = NeighborLoader(data, [2], batch_size=4, seed=5, shuffle=True)
-        for _ in range(2):
-            for batch in loader:
-                optimizer.zero_grad()
-                batch.x.square().sum().backward()
-                optimizer.step()
+        for batch in NeighborLoader(data, [2], batch_size=5, seed=5, shuffle=True):  # the choice by the clock begins
+            optimizer.zero_grad()
+            batch.x.square().sum().backward()
+            optimizer.step()
         return weight.detach()
 
     weights = [run() for _ in range(3)]

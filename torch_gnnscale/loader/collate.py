@@ -39,7 +39,28 @@ class Collated(NamedTuple):
     versions: Mapping[Any, Version]
 
 
-_KEY = "_key_of_transform"
+class Noted(NamedTuple):
+    """What a loader notes at an output, because outputs are all that PyG's ``filter_fn`` gets, from worker processes,
+    too."""
+
+    key: int | None
+    """Of the draws of the user's transform, if there is one."""
+    positions: Any
+    """Of the batch's inputs."""
+    labels: int | None
+    """The number of the version of links' labels, if there are labels."""
+
+    def put(self, out: Output) -> None:
+        """Notes it at an output."""
+        setattr(out, _NOTED, self)
+
+    @staticmethod
+    def of(out: Output) -> Noted | None:
+        """What was noted; None if nothing was."""
+        return getattr(out, _NOTED, None)
+
+
+_NOTED = "_noted"
 
 
 class Collator:
@@ -71,10 +92,9 @@ class Collator:
         self.collective = getattr(sampler, "collective", False) or source.collective
         """Whether all ranks of a process group sample or fetch together."""
 
-    def fetch(self, found: Output | SampledGraphPart) -> Fetched:
-        """Reads the rows of a sample. ``found``: an output, or what :meth:`sampled` returned for it."""
-        sampled = found if isinstance(found, SampledGraphPart) else self.sampled(found)
-        versions = self.source.versions()
+    def fetch(self, out: Output) -> Fetched:
+        """Reads the rows of an output, after the user's transform."""
+        sampled, versions = self.sampled(out), self.source.versions()
         try:
             return Fetched(sampled, self.source.fetch(sampled, self.bounds(sampled), versions), versions)
         except Exception:
@@ -88,25 +108,22 @@ class Collator:
 
     def sampled(self, out: Output) -> SampledGraphPart:
         """An output, after the user's transform, by type."""
-        drawn = None
-        if (transform := self.transform_of()) is not None:
-            drawn = drawn_by_type(out)
-            with self.draws(out):
-                out = transform(out)
-        return sampled_part(out, drawn, self.sampler.edge_permutation, self.layouts)
+        if (transform := self.transform_of()) is None:
+            return sampled_part(out, None, self.sampler.edge_permutation, self.layouts)
+        drawn, noted = drawn_by_type(out), Noted.of(out)
+        with self._draws(noted):
+            out = transform(out)
+        sampled = sampled_part(out, drawn, self.sampler.edge_permutation, self.layouts)
+        if noted is not None:
+            noted.put(out)
+        return sampled
 
-    def note_key(self, out: Output, key: int) -> None:
-        """Notes the key of the draws of the user's transform. It goes with the output, because that is all that PyG's
-        ``filter_fn`` gets, from a worker process, too."""
-        setattr(out, _KEY, key)
-
-    def draws(self, out: Output) -> AbstractContextManager:
-        """A context for the user's transform, in which generators that all threads share are seeded by the output's
-        key; or, where other threads run at the same time because ranks work together, may not be drawn from."""
+    def _draws(self, noted: Noted | None) -> AbstractContextManager:
+        """A context for the user's transform, in which generators that all threads share are seeded by the batch's key;
+        or, where other threads run at the same time because ranks work together, may not be drawn from."""
         if self.collective:
             return NoDraws("transform_sampler_output")
-        key = getattr(out, _KEY, None)
-        return nullcontext() if key is None else seeded_draws(key)
+        return nullcontext() if noted is None or noted.key is None else seeded_draws(noted.key)
 
     def collate(self, fetched: Fetched) -> Collated:
         """The batch with all of PyG's fields, before ``transform``."""

@@ -174,7 +174,7 @@ class KeyedLoader(ResumableLoader):
         if not self.filter_per_worker:
             return super().__iter__()
         if self._rows_of_workers is None or self._iterator is None:  # else they persist, with what they have copied
-            self._rows_of_workers = RowsOfWorkers(self._line.collator.source)
+            self._rows_of_workers = RowsOfWorkers(self._line.collator.source, self._line.labels)
         return CheckedBatches(super().__iter__(), self._rows_of_workers)
 
     def samples(self, epoch: int) -> Iterator[Output]:

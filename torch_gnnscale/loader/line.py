@@ -14,10 +14,10 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler, NegativeSampling, NodeSamplerInput
 
-from ..feature.contract import Version
+from ..feature.contract import Version, version_of
 from ..random import Purpose, batch_key, ids_key
 from ..sampler.keyed import Inputs, KeyedSampler, Output
-from .collate import Collated, Collator, Fetched
+from .collate import Collated, Collator, Fetched, Noted
 from .order import NumberedBatch, SeedOrder
 from .pipeline import Pipeline, Stage, in_turn
 from .streams import Failed, Streams, Unpacked, as_here, or_failed
@@ -66,9 +66,9 @@ class Line:
 
     def sample(self, index: NumberedBatch | Tensor | list[int]) -> Output:
         """The sample of a numbered batch; or of positions without a number, keyed by a hash of their ids."""
-        begin = time.perf_counter()
+        begin, labels = time.perf_counter(), self.labels()
         out = self._sample(index)
-        self._note_key(out, index)
+        self._note(out, index, labels)
         self.seconds["sample"] += time.perf_counter() - begin
         return out
 
@@ -85,24 +85,32 @@ class Line:
             return self._key(index)
         return ids_key(self.order.seed, self.ids_of(inputs))
 
-    def _note_key(self, out: Output, index: NumberedBatch | Tensor | list[int]) -> None:
-        """Notes the key of the draws of the user's transform, if there is one."""
-        if self.collator.transform_of() is None or not isinstance(self.sampler, KeyedSampler):
+    def labels(self) -> Version | None:
+        """The version of the labels of links; None without labels."""
+        label = getattr(self.inputs, "label", None)
+        return None if label is None else version_of(label)
+
+    def _note(self, out: Output, index: NumberedBatch | Tensor | list[int], labels: Version | None) -> None:
+        """Notes what is needed of a batch after it was sampled: the key of the draws of the user's transform, if there
+        is one, and which labels it has."""
+        transforms = self.collator.transform_of() is not None
+        if not (transforms or labels) or not isinstance(self.sampler, KeyedSampler):
             return
-        if isinstance(index, NumberedBatch):
+        key, positions = None, index.positions if isinstance(index, NumberedBatch) else index
+        if transforms and isinstance(index, NumberedBatch):
             key = self.order.key(index, Purpose.TRANSFORM)
-        else:
+        elif transforms:
             key = batch_key(ids_key(self.order.seed, self.ids_of(self.inputs_at(index))), purpose=Purpose.TRANSFORM)
-        self.collator.note_key(out, key)
+        Noted(key, positions, labels and labels[1]).put(out)
 
     def sample_many(self, indices: list[NumberedBatch]) -> list[Output]:
         """One sample per numbered batch."""
         assert isinstance(self.sampler, KeyedSampler)
-        begin = time.perf_counter()
+        begin, labels = time.perf_counter(), self.labels()
         inputs = [self.inputs_at(index.positions) for index in indices]
         outs = self.sampler.sample_many(inputs, [self._key(index) for index in indices], self.neg_sampling)
         for out, index in zip(outs, indices, strict=True):
-            self._note_key(out, index)
+            self._note(out, index, labels)
         self.seconds["sample"] += time.perf_counter() - begin
         return outs
 
@@ -134,7 +142,21 @@ class Line:
 
     def deliver(self, made: Collated, since: Mapping[Any, Version] | None = None) -> Data | HeteroData:
         """The batch with rows as they are now; ``since`` as of :meth:`Collator.delivered`."""
-        return self.collator.delivered(made, since)
+        batch = self.collator.delivered(made, since)
+        if (now := self.labels()) is not None:
+            self._relabel(batch, made.sampled.out, now)
+        return batch
+
+    def _relabel(self, batch: Data | HeteroData, out: Output, now: Version) -> None:
+        """Puts labels of links into a batch again if they were changed since it was sampled."""
+        noted, (label, number) = Noted.of(out), now
+        if noted is None or (noted.labels == number and number is not None):
+            return
+        found, before = label[torch.as_tensor(noted.positions)], out.metadata[2]
+        if len(found) < len(before):  # those of negatives follow
+            found = torch.cat([found, before[len(found) :].detach()])
+        out.metadata = (*out.metadata[:2], found, *out.metadata[3:])
+        self.collator.label(batch, out)
 
     def batch(self, out: Output) -> Data | HeteroData:
         """The batch of a sample, made in this thread."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from torch_geometric.data import Data, HeteroData
 
 from .._warn import warn
-from ..feature.contract import is_collective, may_be_read_by_threads
+from ..feature.contract import Version, is_collective, may_be_read_by_threads
 from ..ops.arguments import to_int
 from ..sampler.keyed import KeyedSampler
 from .checks import check_no_processes, of_part
@@ -86,13 +86,15 @@ class RowsOfWorkers:
 
     Args:
         source: reads the loader's rows.
+        labels: returns the version of the labels of links; None without labels.
 
     Raises:
         ValueError: rows require grad.
     """
 
-    def __init__(self, source: RowSource) -> None:
-        self._source = source
+    def __init__(self, source: RowSource, labels: Callable[[], Version | None]) -> None:
+        self._source, self._labels = source, labels
+        self._number = self._number_of_labels()
         with torch.enable_grad():
             self._copied = source.versions()
         if learned := [key for key, (_, number) in self._copied.items() if number is None]:
@@ -102,13 +104,20 @@ class RowsOfWorkers:
             )
 
     def check(self) -> None:
-        """Raises RuntimeError if rows were changed since then."""
-        if found := self._source.changed(self._copied):
+        """Raises RuntimeError if rows, or labels of links, were changed since then."""
+        found = self._source.changed(self._copied)
+        if self._number_of_labels() != self._number:
+            found.append((None, "edge_label"))
+        if found:
             raise RuntimeError(
                 f"{names_of(found)}: expected rows that stay as they are while worker processes gather from a copy of "
                 f"them, found changes since it was made; pass filter_per_worker=False, or leave "
                 f"multiprocessing_context and worker_init_fn out, so that threads gather"
             )
+
+    def _number_of_labels(self) -> int | None:
+        version = self._labels()
+        return None if version is None else version[1]
 
 
 class CheckedBatches:
