@@ -232,3 +232,13 @@ def test_no_nodes():
 
 def test_memory_that_is_there():
     assert 0 < host_memory.available_memory() < 1 << 50
+
+
+def test_a_dtype_of_storage_that_no_attribute_takes_is_warned_of():
+    data = node_data()
+    message = "storage=torch.float16 has no effect: expected attributes of float32 or float64, found y of torch.int64"
+    with pytest.warns(UserWarning, match=f"^{re.escape(message)}$"):
+        Tiered.from_data(data, storage=torch.float16, names=["y"]).close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Tiered.from_data(data, storage=torch.float16, names=["x", "y"]).close()

@@ -18,6 +18,7 @@ from torch_geometric.typing import NodeType
 
 from .. import ops
 from .._host import on_host
+from .._warn import warn
 from ..memory import Budget, HostArray, HostMemory, is_bytes
 from ..ops.arguments import checked_device
 from ..topology.reorder import Order, by_score
@@ -146,6 +147,9 @@ class TieredFeatureStore(FeatureStore):
             )
             for name, tensor in chosen.items()
         ]
+        if storage is not None and not any(ops.can_widen(storage, tensor.dtype) for tensor in chosen.values()):
+            found = ", ".join(f"{name} of {tensor.dtype}" for name, tensor in chosen.items())
+            warn(f"storage={storage} has no effect: expected attributes of float32 or float64, found {found}")
         return cls.of_sources(sources, score, renumbered, gpu, peers, host, disk, device)
 
     @classmethod
