@@ -6,15 +6,28 @@ import pytest
 import torch
 from helpers.data import make_data
 from helpers.hetero import make_hetero
+from helpers.narrow import FEATURES, batches, sequence
 from helpers.tiers import node_data
 from torch_geometric.data import Data
+from torch_geometric.nn import SAGEConv
 
 from torch_gnnscale import NeighborLoader, NeighborSampler, TieredFeatureStore
+from torch_gnnscale.nn import narrow
 
 
 def transposed():
     data = make_data()
     return Data(x=data.x.t().contiguous().t(), edge_index=data.edge_index)
+
+
+class Centered(SAGEConv):
+    """Reads more than its neighborhood in training."""
+
+    def __init__(self):
+        super().__init__(FEATURES, FEATURES)
+
+    def forward(self, x, edge_index):
+        return super().forward(x - len(x) if self.training else x, edge_index)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU does what is warned of without one")
@@ -27,6 +40,7 @@ def transposed():
         lambda: NeighborLoader(transposed(), [2]),
         lambda: next(iter(NeighborLoader(make_data(), [2], pin_memory=True, prefetch=2))),
         lambda: TieredFeatureStore.from_data(node_data(), gpu=1).close(),
+        lambda: narrow(sequence(Centered, Centered)().double())(next(iter(batches()))),
     ],
 )
 def test_a_warning_points_at_the_users_line(ask):

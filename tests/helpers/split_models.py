@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import Data
 
-from .narrow import CLASSES, FEATURES, batches
+from .narrow import CLASSES, FEATURES, HIDDEN, batches
 from .split import cut_batches, cut_of, random_owners
 
 NODES = 200
@@ -52,6 +52,59 @@ class Recomputed(nn.Module):
 
     def forward(self, x, edge_index):
         return checkpoint(self.conv, x, edge_index, use_reentrant=False)
+
+
+class ByHand(nn.Module):
+    """Passes messages without a layer of PyG's, in a module of its own.
+
+    Args:
+        copies: read the edges in a copy of them.
+        first: before the first layer instead of after it.
+    """
+
+    def __init__(self, copies: bool = False, first: bool = False) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList([pyg_nn.SAGEConv(FEATURES, FEATURES), pyg_nn.SAGEConv(FEATURES, CLASSES)])
+        self.mean = Mean(copies)
+        self.first = first
+
+    def forward(self, x, edge_index):
+        if self.first:
+            x = self.mean(x, edge_index)
+        x = self.convs[0](x, edge_index)
+        if not self.first:
+            x = self.mean(x, edge_index)
+        return self.convs[1](x, edge_index)
+
+
+class Mean(nn.Module):
+    """Adds the mean of neighbors' rows by torch's functions."""
+
+    def __init__(self, copies: bool) -> None:
+        super().__init__()
+        self.copies = copies
+
+    def forward(self, x, edge_index):
+        row, col = edge_index.clone() if self.copies else edge_index
+        return x.scatter_reduce(0, col.unsqueeze(1).expand(-1, x.size(1)), x[row], "mean")
+
+
+class Centers(nn.Module):
+    """Subtracts the mean of all rows, in one mode alone."""
+
+    def __init__(self, training: bool) -> None:
+        super().__init__()
+        self.when = training
+
+    def forward(self, x):
+        return x - x.mean(0) if self.training == self.when else x
+
+
+def with_norm(norm: nn.Module) -> nn.Module:
+    """A model with a module after its first layer."""
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES, norm="BatchNorm", dropout=0.5)
+    model.norms[0] = norm
+    return model
 
 
 class DropsSources(pyg_nn.MessagePassing):

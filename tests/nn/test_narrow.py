@@ -177,20 +177,6 @@ def test_no_layer_computes_more_rows_than_it_must():
         assert rows[-1] == batch.batch_size
 
 
-def test_batch_norm_sees_the_rows_of_trim_to_layer():
-    torch.manual_seed(0)
-    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES, norm="BatchNorm").double()
-    trimmed = copy.deepcopy(model)
-    batch = next(iter(batches()))
-    expected = trimmed(batch.x, batch.edge_index, num_sampled_nodes_per_hop=batch.num_sampled_nodes,
-                       num_sampled_edges_per_hop=batch.num_sampled_edges)  # fmt: skip
-    found = narrow(model)(batch)
-    torch.testing.assert_close(found[:0], expected[:0])
-    assert model.training
-    assert all(module.training for module in model.modules())
-    assert int(model.norms[0].module.num_batches_tracked) == 1, "the check leaves no trace"
-
-
 def test_the_model_stays_what_it_was():
     model = pyg_nn.GAT(FEATURES, HIDDEN, 3, CLASSES).double()
     before = {name: set(vars(module)) for name, module in model.named_modules()}

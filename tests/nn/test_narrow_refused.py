@@ -15,6 +15,7 @@ from helpers.narrow import (
     batches,
     sequence,
 )
+from helpers.split_models import ByHand
 from torch import nn
 from torch_geometric.data import Data, HeteroData
 
@@ -34,6 +35,7 @@ REFUSED = [
     (lambda: pyg_nn.GraphSAGE(FEATURES, HIDDEN, 4, CLASSES), r"convs.3 \(SAGEConv\): expected one hop a layer, found "),
     (basic(pyg_nn.GCN, cached=True), r"convs.0 \(GCNConv\): expected cached=False"),
     (basic(pyg_nn.GraphSAGE, flow="target_to_source"), "expected flow='source_to_target', found 'target_to_source'"),
+    (ByHand, r"mean \(Mean\): expected a model that reads edges in MessagePassing layers alone, found rows of nodes"),
     (Loops, r"conv \(GraphConv\): expected the batch's edge_index itself, found other edges"),
 ]
 
@@ -43,6 +45,20 @@ def test_what_cannot_be_narrowed_is_refused(make, message):
     torch.manual_seed(0)
     with pytest.raises(ValueError, match=message):
         narrow(make().double())(next(iter(batches())))
+
+
+def test_edges_that_are_read_before_the_first_layer():
+    """Its rows are those of the whole batch."""
+    torch.manual_seed(0)
+    model, batch = ByHand(first=True).double(), next(iter(batches()))
+    expected = model(batch.x, batch.edge_index)[: batch.batch_size]
+    torch.testing.assert_close(narrow(model)(batch), expected, rtol=0, atol=1e-12)
+
+
+def test_an_index_out_of_range_that_is_the_models_own():
+    model = basic(pyg_nn.GraphSAGE)().double()
+    with pytest.raises(IndexError, match=r"^index 1000 is out of bounds"):
+        narrow(model, lambda model, batch: model(batch.x[[1000]], batch.edge_index))(next(iter(batches())))
 
 
 def chain(seed):

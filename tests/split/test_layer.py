@@ -9,8 +9,9 @@ from helpers.narrow import batches
 from helpers.split import cut_batches, random_owners
 
 from torch_gnnscale.distributed.exchange import Exchange
-from torch_gnnscale.nn.layer import ForwardPass, Read
-from torch_gnnscale.split.layer import Call, SplitLayer, SplitPass
+from torch_gnnscale.nn.calls import Call, Calls, Read
+from torch_gnnscale.nn.layer import ForwardPass
+from torch_gnnscale.split.layer import SplitLayer, SplitPass
 from torch_gnnscale.split.own_hops import OwnHops
 from torch_gnnscale.split.transport import Transport
 
@@ -91,18 +92,18 @@ def test_each_weight_is_normalized_by_itself(forward_pass, kind):
 
 
 def test_calls_come_in_the_order_of_the_first_batch(forward_pass):
-    forward_pass.calls = [Call("one", 3, Read((), ())), Call("two", 2, Read((), ()))]
+    forward_pass.calls = Calls([Call("one", 3), Call("two", 2), Call("one", 1)])
     with pytest.raises(RuntimeError, match="that the first batch had, one as number 0, found two; layers that are"):
         forward_pass.next_call("two")
-    assert forward_pass.next_call("two") is forward_pass.calls[1]
-    with pytest.raises(RuntimeError, match="that the first batch had, no further layer as number 2, found two; layers"):
+    assert [forward_pass.next_call(title).groups for title in ("one", "two", "one")] == [3, 2, 1]
+    with pytest.raises(RuntimeError, match="that the first batch had, no further layer as number 3, found two; layers"):
         forward_pass.next_call("two")
 
 
 @pytest.mark.parametrize("lacking", ["x", "edge_weight"])
 def test_calls_have_the_arguments_of_the_first_batch(lacking):
     layer = SplitLayer("conv", pyg_nn.GraphConv(2, 2))
-    layer.forward_pass, layer._call = SimpleNamespace(finds_out=False), Call("", 2, Read(("x",), ("edge_weight",)))
+    layer.forward_pass, layer._call = SimpleNamespace(calls=Calls([])), Call("", 2, Read(("x",), ("edge_weight",)))
     given = {"x": torch.ones(1), "edge_weight": torch.ones(1)}
     assert layer.read(given, 1) == layer._call.read
     with pytest.raises(RuntimeError, match=f"expected the arguments that the first batch had, found no {lacking}$"):

@@ -10,7 +10,16 @@ from helpers.cluster import cluster
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, DegreesOfSources, Loops, OtherRows, Sized, sequence
 from helpers.slow import SLOW, quick
 from helpers.split import cut_batches, random_owners
-from helpers.split_models import NODES, DropsSources, NormsSources, Recomputed, own_batches
+from helpers.split_models import (
+    NODES,
+    ByHand,
+    Centers,
+    DropsSources,
+    NormsSources,
+    Recomputed,
+    own_batches,
+    with_norm,
+)
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import HeteroData
@@ -32,8 +41,15 @@ REFUSED = {
     "normed": sequence(NormsSources, lambda: pyg_nn.SAGEConv(FEATURES, CLASSES)),
     "sized": lambda: Sized((5, 5)),
     "other rows": lambda: OtherRows(lambda x: x[:-1]),
+    "by hand": ByHand,
+    "by hand, first": lambda: ByHand(first=True),
+    "by hand, copied": lambda: ByHand(copies=True),
+    "by hand, copied, first": lambda: ByHand(copies=True, first=True),
+    "in training": lambda: with_norm(Centers(True)),
+    "instance norm": lambda: with_norm(pyg_nn.InstanceNorm(HIDDEN, track_running_stats=True)),
 }
 OTHERS_FOUND = "expected the seeds' rows to be those of the whole batch, found others"
+LAYERS_ALONE = "expected a model that reads edges in MessagePassing layers alone, found"
 SAID = {
     "graph norm": f"ValueError: norms.0 (GraphNorm): {OTHERS_FOUND}",
     "too deep": "ValueError: convs.3 (SAGEConv): expected one hop a layer, found that earlier layers used up the batch",
@@ -48,6 +64,12 @@ SAID = {
     "normed": "NotImplementedError: module_0.norm (BatchNorm1d): expected rows that are one rank's own, found it",
     "sized": "ValueError: conv (SAGEConv): expected no size, found (5, 5); narrowing decides it",
     "other rows": "ValueError: conv (SAGEConv): expected input rows of whole hops [32, 75, 129, 194], found 193 rows",
+    "by hand": f"NotImplementedError: mean (Mean): {LAYERS_ALONE} __getitem__ of rows of nodes by the batch's edge_ind",
+    "by hand, first": f"NotImplementedError: mean (Mean): {LAYERS_ALONE} __getitem__ of rows of nodes by the batch's",
+    "by hand, copied": f"ValueError: mean (Mean): {LAYERS_ALONE} rows of nodes that are not there: index",
+    "by hand, copied, first": f"ValueError: mean (Mean): {LAYERS_ALONE} rows of nodes that are not there: index",
+    "in training": f"ValueError: norms.0 (Centers): {OTHERS_FOUND}",
+    "instance norm": f"ValueError: norms.0 (InstanceNorm): {OTHERS_FOUND}",
 }
 
 
@@ -68,6 +90,28 @@ def test_models_that_cannot_be_split_are_refused_on_all_ranks(name):
     for returned, text in cluster(2).results(refused, name):
         assert not returned
         assert text.startswith(SAID[name])
+
+
+def in_each_mode(training):
+    """Steps in the mode in which the model can be split, and what is said in the other one."""
+    rank, world = rank_and_world()
+    torch.manual_seed(0)
+    model = with_norm(Centers(training)).double()
+    split = parallelize(model.train(not training))
+    _, batch, _ = next(own_batches(world, rank))
+    before = [buffer.clone() for buffer in model.buffers()]
+    split(batch)
+    changed = [not torch.equal(*pair) for pair in zip(before, model.buffers(), strict=True)]
+    split.train(training)
+    with pytest.raises(ValueError, match=r"^norms\.0 \(Centers\): expected the seeds' rows to be those of"):
+        split(batch)
+    split.close()
+    return any(changed)
+
+
+@pytest.mark.parametrize("training", [True, SLOW(False)])
+def test_each_mode_is_looked_at_on_its_first_batch(training):
+    assert cluster(2).run(in_each_mode, training) == [not training] * 2
 
 
 def different(what):

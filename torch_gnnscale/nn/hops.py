@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from itertools import accumulate
 from typing import Any
 
@@ -117,6 +118,8 @@ class Hops:
         self.rows = list(accumulate(nodes))
         self.num_edges = list(accumulate(edges))
         self._groups = {count: g for g, count in enumerate(self.rows, 1)}
+        self.tell = len(self._groups) == len(self.rows)
+        """Whether numbers of rows tell groups: whether every hop found a node."""
         index = self.edge_index.as_tensor() if isinstance(self.edge_index, EdgeIndex) else self.edge_index
         if self.num_edges[-1] != index.size(1) or (verify and self.rows[-1] != batch.num_nodes):
             raise ValueError(
@@ -141,3 +144,31 @@ class Hops:
         """The number of first groups that have ``rows`` nodes together; 0 if there is none, the largest if there are
         several."""
         return self._groups.get(rows, 0)
+
+
+def with_nodes_in_every_group(batch: Any) -> Any:
+    """The batch, with one more node for each of its later groups that has none. No edge leads to such a node or from
+    it; its row of every field is that of the batch's first node."""
+    sizes = batch.num_sampled_nodes
+    num_nodes, num_edges, device = sum(sizes), batch.edge_index.size(1), batch.edge_index.device
+    origins, first = [torch.arange(sizes[0])], sizes[0]
+    for size in sizes[1:]:
+        origins.append(torch.arange(first, first + size) if size else torch.zeros(1, dtype=torch.int64))
+        first += size
+    is_new = torch.cat([torch.full((len(of_group),), not size) for size, of_group in zip(sizes, origins, strict=True)])
+    is_new[: sizes[0]] = False
+    origin, place = torch.cat(origins).to(device), is_new.logical_not().nonzero()[:, 0].to(device)
+    found = copy.copy(batch)
+    for name, value in batch.to_dict().items():
+        of_nodes = isinstance(value, Tensor) and value.dim() > 0 and value.size(0) == num_nodes
+        if of_nodes and name != "edge_index" and (num_nodes != num_edges or not ("edge" in name or name == "e_id")):
+            found[name] = value[origin.to(value.device)]
+    index = batch.edge_index
+    if isinstance(index, EdgeIndex):
+        numbered, size = place[index.as_tensor()], (len(origin), len(origin))
+        found.edge_index = EdgeIndex(numbered, sparse_size=size, sort_order=index.sort_order)
+    else:
+        found.edge_index = place[index]
+    found.num_sampled_nodes = [sizes[0], *(max(size, 1) for size in sizes[1:])]
+    found.num_nodes = len(origin)
+    return found

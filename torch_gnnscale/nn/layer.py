@@ -1,10 +1,10 @@
-"""A MessagePassing layer that computes on a prefix of the batch, which the number of its input rows decides."""
+"""A MessagePassing layer that computes on a prefix of the batch, which its place among the model's calls decides."""
 
 from __future__ import annotations
 
 import inspect
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch_geometric.nn as pyg_nn
@@ -14,6 +14,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from .. import ops
 from .aggregate import Adjacency, Apart, aggregate, aggregate_and_root, sort_edges
+from .calls import Call, Calls, Read
 from .common_rows import CommonRows
 from .hops import HopEdges, Hops, first_rows
 from .messages import refuse_twice, weigh_messages
@@ -50,12 +51,18 @@ _AROUND = tuple(f"_{when}_hooks" for when in ("forward", "forward_pre", "backwar
 class ForwardPass:
     """What the layers of a model share while it computes one batch.
 
-    ``weight`` has a number for each of the batch's edges, by which its message is multiplied; or it is None.
+    Args:
+        hops: of the batch.
+        weight: a number for each of the batch's edges, by which its message is multiplied; or None.
+        calls: the calls of layers; None: they are found out by numbers of rows, which must tell groups.
     """
 
-    def __init__(self, hops: Hops, weight: Tensor | None = None) -> None:
+    def __init__(self, hops: Hops, weight: Tensor | None = None, calls: list[Call] | None = None) -> None:
         self.hops = hops
         self.weight = weight
+        self.calls = Calls(calls)
+        self.differs: str | None = None
+        """The title of the first layer that was not called as in ``calls``; from then on, numbers of rows decide."""
         self.common_rows = CommonRows(hops)
         self._normalized: dict[Any, tuple[Tensor | None, HopEdges, Tensor]] = {}
 
@@ -72,15 +79,6 @@ class ForwardPass:
             # The weight is kept, because its id may be reused when it is freed.
             self._normalized[key] = weight, HopEdges(edges, hops.rows, ends), norm[order]
         return self._normalized[key][1:]
-
-
-class Read(NamedTuple):
-    """The rows that a layer reads in one call."""
-
-    nodes: tuple[str, ...]
-    """The arguments that have a row for each node of the batch's first groups."""
-    edges: tuple[str, ...]
-    """The arguments that have a row for each of the batch's edges."""
 
 
 class NarrowedLayer:
@@ -192,6 +190,19 @@ class NarrowedLayer:
 
     def groups(self, given: dict[str, Any]) -> int:
         """The number of first groups whose rows the layer gets; it returns the rows of one group less."""
+        forward_pass, found = self.forward_pass, self._groups_by_rows(given)
+        if forward_pass.calls.finds_out:
+            forward_pass.calls.calls.append(Call(self.title, found))
+            return found
+        call = None if forward_pass.differs else forward_pass.calls.next(self.title)
+        rows = forward_pass.hops.rows
+        if call is not None and rows[call.groups - 1] == rows[found - 1]:
+            return call.groups
+        forward_pass.differs = forward_pass.differs or self.title
+        return found
+
+    def _groups_by_rows(self, given: dict[str, Any]) -> int:
+        """:meth:`groups` by the number of the layer's input rows; the most groups, if several have it."""
         hops = self.forward_pass.hops
         x = next((v for k, v in given.items() if k != "edge_index" and isinstance(v, Tensor)), None)
         groups = 0 if x is None else hops.groups(x.size(0))

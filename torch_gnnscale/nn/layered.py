@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from traceback import walk_tb
 from typing import Any
 
 import torch_geometric.nn as pyg_nn
@@ -11,10 +12,12 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
+from .calls import Call
 from .hops import first_rows, num_seeds
 from .layer import ForwardPass, NarrowedLayer
+from .trial import trial
 from .weigh import Weighed, default_call
-from .wrapper import Wrapper, modules_of
+from .wrapper import Wrapper, modules_of, running_module
 
 
 def _may_join(model: nn.Module) -> bool:
@@ -41,6 +44,8 @@ class Layered(Wrapper):
 
     layer_type: type[NarrowedLayer] = NarrowedLayer
     """The class that computes the layers during a forward pass."""
+    _norm_types: tuple[type[nn.Module], ...] = ()
+    """The classes of modules that in training normalize by statistics of the rows that are computed."""
 
     def __init__(self, module: nn.Module, call: Callable[[Any, Any], Any] = default_call) -> None:
         super().__init__(module)
@@ -52,11 +57,15 @@ class Layered(Wrapper):
                 f"model: expected a model or weigh(model), found {type(found).__name__} within {type(model).__name__}"
             )
         self.call = call
+        self._calls: dict[tuple[int, bool], list[Call]] = {}
+        """The calls of layers, by (number of hops of the batch, whether the model is in training)."""
         self._prepared: dict[pyg_nn.MessagePassing, NarrowedLayer] = {}
         self._found: list[NarrowedLayer] = []
         """The layers that were looked up last."""
         self._tree: list[tuple[nn.Module, list[nn.Module | None]]] = []
         """All modules of ``module`` and their children when layers were looked up last."""
+        self._norms: list[nn.Module] = []
+        """Those of these modules that are of ``_norm_types``."""
         if not self._layers():
             raise ValueError(f"model: expected one with MessagePassing layers, found none in {type(module).__name__}")
 
@@ -71,13 +80,21 @@ class Layered(Wrapper):
         if any(layer not in self._prepared for layer in layers):
             names = {module: name for name, module in self.module.named_modules()}
             self._prepared = {layer: self.layer_type(names[layer], layer) for layer in layers}
+            self._calls = {}
             self._layers_changed()
+        self._norms = [module for module in modules if isinstance(module, self._norm_types)]
         self._found = [self._prepared[layer] for layer in layers]
         self._tree = [(module, [*module._modules.values()]) for module in modules]
         return self._found
 
     def _layers_changed(self) -> None:
         """Called when the model has other layers than before."""
+
+    @property
+    def _model(self) -> nn.Module:
+        """The model, as it was before it was wrapped."""
+        module: Any = self._modules["module"]  # read for each batch, and found in a fifth of the time of an attribute
+        return module.module if isinstance(module, Weighed) else module
 
     def _has_lazy(self) -> bool:
         return any(is_lazy(parameter) for parameter in self.module.parameters())
@@ -93,6 +110,27 @@ class Layered(Wrapper):
             for module, mode in training.items():
                 module.training = mode
 
+    def _trial(self, batch: Any) -> AbstractContextManager[None]:
+        """A context in which the model runs on a batch to be looked at, and leaves no trace (:func:`trial`)."""
+        return trial(self.module, self._norm_types, batch.edge_index.device)
+
+    @contextmanager
+    def _naming_modules(self, whole: Any) -> Iterator[None]:
+        """A context in which an index out of range is a ValueError that names the module whose code has it, unless the
+        model on the batch ``whole`` fails as well: it reads rows of nodes that a layer on fewer rows does not return.
+        """
+        try:
+            yield
+        except (IndexError, RuntimeError) as error:
+            if not isinstance(error, IndexError) and "out of bounds" not in str(error):
+                raise
+            self._whole(whole)
+            frames = [frame for frame, _ in walk_tb(error.__traceback__)][::-1]
+            raise ValueError(
+                f"{running_module(frames)}: expected a model that reads edges in MessagePassing layers alone, found "
+                f"rows of nodes that are not there: {error}"
+            ) from error
+
     def _whole(self, batch: Any) -> Tensor:
         """The model's output for the whole batch."""
         if isinstance(self.module, Weighed):
@@ -106,7 +144,7 @@ class Layered(Wrapper):
 
     def _compute(self, batch: Any, forward_pass: ForwardPass) -> Tensor:
         """The model's output for the batch's seeds, with its layers in a forward pass."""
-        model = self.module.module if isinstance(self.module, Weighed) else self.module
+        model = self._model
         entered = []
         try:
             for layer in self._layers():
@@ -121,4 +159,4 @@ class Layered(Wrapper):
                 layer.leave()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_prepared": {}, "_found": [], "_tree": []}
+        return {**vars(self), "_prepared": {}, "_found": [], "_tree": [], "_norms": []}

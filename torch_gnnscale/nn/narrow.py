@@ -7,10 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch_geometric.nn.norm import HeteroBatchNorm
 
+from .._warn import warn
 from . import saving
 from .compare import agree, first_difference, outputs
-from .hops import Hops, first_rows, num_seeds
+from .hops import Hops, first_rows, num_seeds, with_nodes_in_every_group
 from .layer import ForwardPass
 from .layered import Layered
 from .weigh import default_call
@@ -23,16 +26,21 @@ class Narrowed(Layered):
     one of the two saves, the other loads. Attributes that this object lacks are the model's.
     """
 
+    _norm_types = _NormBase, HeteroBatchNorm
+
     def __init__(self, module: nn.Module, call: Callable[[Any, Any], Any] = default_call, check: bool = True) -> None:
         self._sizes: tuple[tuple[saving.LayerSize, ...], int] | None = None
         """Sizes of the layers and of the model's other parameters, until a narrowed batch finds other layers."""
         self._to_size = True
         """Whether a layer has not been run yet, so that lazy parameters of it may have no size."""
         super().__init__(module, call)
-        self._to_check = check
-        """Whether no batch with edges in every hop has been compared with the whole yet."""
-        self._checked_hops = -1
-        """In how many hops the batches that were compared had edges, at most; -1 before the first."""
+        self._to_check = {False, True} if check else set()
+        """The modes (whether the model is in training) in which no batch with edges in every hop has been compared with
+        the whole yet."""
+        self._checked_hops = {False: -1, True: -1}
+        """In how many hops the batches that were compared had edges, at most, by mode; -1 before the first."""
+        self._reads_batch = False
+        """Whether the model was found to read, in training alone, more than the seeds need."""
 
     def forward(self, batch: Any) -> Tensor:
         """The model's output for the batch's seeds: [batch_size, ...].
@@ -43,14 +51,15 @@ class Narrowed(Layered):
         Raises:
             ValueError: the batch has no hops, or the model cannot be narrowed; the message says why.
         """
-        hops = None
-        if self._to_check:
+        hops, training = None, self._model.training
+        if training in self._to_check:
             hops = Hops(batch, verify=True)
             with_edges = sum(count > 0 for count in batch.num_sampled_edges)
-            if with_edges > self._checked_hops:
+            if with_edges > self._checked_hops[training]:
                 self._check(batch, hops)
-                self._checked_hops = with_edges
-            self._to_check = with_edges < len(batch.num_sampled_edges)
+                self._checked_hops[training] = with_edges
+            if with_edges == len(batch.num_sampled_edges):
+                self._to_check.discard(training)
         elif self._to_size and self._sizes is None and self._has_lazy():
             hops = Hops(batch, verify=False)
             with torch.no_grad(), self._evaluating():
@@ -66,8 +75,11 @@ class Narrowed(Layered):
         self._sizes, self._to_size = None, True
 
     def _pays(self, batch: Any) -> bool:
-        """Whether narrowing saves more than it costs; True for a batch without hops, which :class:`Hops` refuses, and
-        if parameters have no size even after a run."""
+        """Whether the batch is narrowed: whether that saves more than it costs, or the model reads statistics of the
+        rows that are computed, which must be the same ones in every batch. True for a batch without hops, which
+        :class:`Hops` refuses, and if parameters have no size even after a run."""
+        if self._reads_statistics():
+            return True
         num_nodes, num_edges = getattr(batch, "num_sampled_nodes", None), getattr(batch, "num_sampled_edges", None)
         sizes = self._sizes
         if sizes is None and not self._has_lazy():
@@ -78,25 +90,73 @@ class Narrowed(Layered):
             return True
         return saving.saved(num_nodes, num_edges, *sizes) >= saving.LEAST_SAVED
 
-    def _run(self, batch: Any, hops: Hops) -> Tensor:
-        return self._compute(batch, ForwardPass(hops, self._weight(batch)))
+    def _reads_statistics(self) -> bool:
+        """Whether the model reads statistics of the rows of a batch in its mode."""
+        if self._reads_batch and self._model.training:
+            return True
+        return bool(self._norms) and any(norm.training for norm in self._norms)
 
-    @torch.no_grad()
+    def _run(self, batch: Any, hops: Hops) -> Tensor:
+        key = len(hops.num_edges), self._model.training
+        calls = self._calls.get(key)
+        if calls is None and not hops.tell:
+            with self._trial(batch):
+                full = with_nodes_in_every_group(batch)
+                self._run(full, Hops(full, verify=False))
+            calls = self._calls[key]
+        forward_pass = ForwardPass(hops, self._weight(batch), calls)
+        out = self._compute(batch, forward_pass)
+        if calls is None:
+            self._calls[key] = forward_pass.calls.calls
+        elif forward_pass.differs is not None:
+            self._called_otherwise(key, hops, forward_pass.differs)
+        return out
+
+    def _called_otherwise(self, key: tuple[int, bool], hops: Hops, title: str) -> None:
+        """Called after a batch on which the model called its layers in another order than before."""
+        self._calls.pop(key, None)
+        if not hops.tell and self._reads_statistics():
+            warn(
+                f"{title}: expected layers to be called as in earlier batches, found another order; in this batch, of "
+                f"which a hop found no node, norms in training may read more rows than in others"
+            )
+
     def _check(self, batch: Any, hops: Hops) -> None:
         """Raises ValueError, naming the first module whose outputs differ, unless the narrowed model gives those of the
-        model on the whole batch; both run in evaluation mode."""
-        with self._evaluating():
-            with outputs(self.module) as narrowed:  # first: its layers refuse by their names what PyG would not
-                found = self._run(batch, hops)
-            with outputs(self.module) as whole:
-                expected = self._whole(batch)[: num_seeds(batch)]
-        if agree(expected, found):
-            return
+        model on the whole batch. Both run in the model's mode, but without dropout and with the running statistics of
+        norms. What differs in training alone is a warning, and every batch is then narrowed in training."""
+        with self._trial(batch):
+            text, found = self._difference(batch, hops)
+            if text is None:
+                return
+            if self._model.training:
+                again = self._run(batch, hops)
+                with self._evaluating():
+                    refused, _ = self._difference(batch, hops)
+                if refused is None:
+                    if agree(found, again):  # else it is random
+                        self._reads_batch = True
+                        warn(
+                            f"{text}: in training, expected the seeds' rows to be those of the whole batch, found "
+                            f"others; like BatchNorm, it is given the rows that layers compute, in every batch"
+                        )
+                    return
+                text = refused
         raise ValueError(
-            f"{first_difference(self.module, whole, narrowed)}: expected the seeds' rows to be those of the whole "
-            f"batch, found others; it reads more than a node and its sampled neighbors (the degrees of sources, "
-            f"several hops, statistics of all rows), so the model cannot be narrowed"
+            f"{text}: expected the seeds' rows to be those of the whole batch, found others; it reads more than a node "
+            f"and its sampled neighbors (the degrees of sources, several hops, statistics of all rows), so the model "
+            f"cannot be narrowed"
         )
+
+    def _difference(self, batch: Any, hops: Hops) -> tuple[str | None, Tensor]:
+        """The name and kind of the first module whose outputs are not those on the whole batch, if any, and the
+        narrowed output."""
+        # First: its layers refuse by their names what PyG would not.
+        with outputs(self.module) as narrowed, self._naming_modules(batch):
+            found = self._run(batch, hops)
+        with outputs(self.module) as whole:
+            expected = self._whole(batch)[: num_seeds(batch)]
+        return None if agree(expected, found) else first_difference(self.module, whole, narrowed), found
 
 
 def narrow(model: nn.Module, call: Callable[[Any, Any], Any] = default_call, check: bool = True) -> Narrowed:
@@ -112,16 +172,21 @@ def narrow(model: nn.Module, call: Callable[[Any, Any], Any] = default_call, che
 
     Gradients can be taken once, not gradients of gradients.
 
-    BatchNorm in training normalizes over the rows that are computed, as with PyG's ``trim_to_layer``. Layers that read
-    more than a node and its sampled neighbors are refused: the first batch's outputs are compared with those of the
-    model on the whole batch. If it has no edges in some hop, so are those of each later batch that has edges in more
-    hops than those before.
+    BatchNorm in training normalizes over the rows that are computed: after the first of L layers, those of all nodes
+    but the last hop's. So a model in training with BatchNorm, InstanceNorm or HeteroBatchNorm is narrowed in every
+    batch.
+
+    Layers that read more than a node and its sampled neighbors are refused: the first batch's outputs are compared with
+    those of the model on the whole batch. If it has no edges in some hop, so are those of each later batch that has
+    edges in more hops than those before. This is done once in training and once in evaluation mode. Where only a model
+    in training reads more, as a norm of one's own does, there is a warning, and every batch is narrowed in training.
 
     Args:
         model: any module with MessagePassing layers that get the batch's ``edge_index``; or :func:`weigh` of it.
         call: how the model is called with a batch; the default of a weighed model is what :func:`weigh` was given.
-        check: compare the first batch; this costs one forward pass of the model. Without it, a model with lazy
-            parameters is run on the first batch twice: their sizes decide how that batch is computed.
+        check: compare the first batch of each mode; this costs a forward pass of the model on the whole batch, and one
+            of the narrowed model. Without it, a model with lazy parameters is run on the first batch twice: their
+            sizes decide how that batch is computed.
 
     Returns:
         A module to be called with a batch; it shares the model's parameters.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -18,6 +19,21 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
             found[module] = None
             left += [child for child in reversed(module._modules.values()) if child is not None]
     return list(found)
+
+
+def running_module(frames: Iterable[FrameType]) -> str:
+    """The name and kind of the innermost module of a wrapped model whose code runs in some frames, which begin with the
+    innermost one."""
+    running: list[nn.Module] = []
+    for frame in frames:
+        found = frame.f_locals.get("self")
+        if isinstance(found, Wrapper):
+            names = {module: name for name, module in found.module.named_modules()}
+            module = next((module for module in running if module in names), found.module)
+            return f"{names[module] or 'the model'} ({type(module).__name__})"
+        if isinstance(found, nn.Module):
+            running.append(found)
+    return "the model"
 
 
 class Wrapper(nn.Module):

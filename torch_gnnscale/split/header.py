@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -40,14 +40,14 @@ class Agreed(NamedTuple):
     """Where each rank has its batch: -1 for a CPU, else the number of the GPU."""
 
 
-def own_header(model: Description, batch: Any, world: int, known: Container[int]) -> list[int]:
+def own_header(model: Description, batch: Any, world: int, knows_calls: bool) -> list[int]:
     """The header that this rank sends to all others: as many numbers on every rank.
 
     Args:
         model: the description of this rank's model.
         batch: of this rank.
         world: the number of ranks.
-        known: for batches of how many hops this rank knows how the model calls its layers.
+        knows_calls: whether this rank knows how the model calls its layers on such a batch.
     """
     index: ShuffleIndex = batch.shuffle_index
     x, hops, device = getattr(batch, "x", None), len(batch.num_sampled_edges), index.sent.device
@@ -57,7 +57,7 @@ def own_header(model: Description, batch: Any, world: int, known: Container[int]
     digest = model.digest if world > 1 else 0
     wanted = isinstance(x, Tensor) and x.requires_grad
     said = [index.parts, hops, model.model.training, torch.is_grad_enabled(), autocast, kind_of(x), wanted, digest,
-            index.part, batch.batch_key, index.balance, hops in known, knows_halo, gpu]  # fmt: skip
+            index.part, batch.batch_key, index.balance, knows_calls, knows_halo, gpu]  # fmt: skip
     return [int(value) for value in said]
 
 

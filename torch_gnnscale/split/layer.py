@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,8 +13,9 @@ from torch_geometric.utils import add_remaining_self_loops, scatter
 
 from .. import ops
 from ..nn.aggregate import Adjacency, Apart, sort_edges
+from ..nn.calls import Call, Read
 from ..nn.hops import HopEdges, first_rows
-from ..nn.layer import ForwardPass, NarrowedLayer, Read
+from ..nn.layer import ForwardPass, NarrowedLayer
 from ..random import Purpose, batch_key
 from .own_hops import OwnHops
 from .own_node_rows import OwnNodeRows
@@ -24,16 +25,6 @@ from .transport import Moves, Transport
 _CHECKPOINT = "/".join(("torch", "utils", "checkpoint.py"))
 
 
-class Call(NamedTuple):
-    """What a layer reads in one call: the same on all ranks, even if their numbers of rows differ."""
-
-    title: str
-    groups: int
-    read: Read
-    shares: bool = False
-    """Whether another call reads the same tensor, whose halo is then exchanged once for all of them."""
-
-
 class SplitPass(ForwardPass):
     """What the layers of a model share while it computes one rank's share of a batch.
 
@@ -41,7 +32,8 @@ class SplitPass(ForwardPass):
         hops: of the batch.
         transport: to the other ranks of the split.
         batch: the batch.
-        calls: the calls of layers in their order; None: they are found out by numbers of rows, and kept in ``calls``.
+        calls: the calls of layers, the same on all ranks, even if their numbers of rows differ; None: they are found
+            out by numbers of rows.
         knows_halo: whether ``batch.x_halo`` has the halo's rows of ``batch.x``, on all ranks.
         weight: see :class:`torch_gnnscale.nn.layer.ForwardPass`.
     """
@@ -52,15 +44,13 @@ class SplitPass(ForwardPass):
         self, hops: OwnHops, transport: Transport, batch: Any, calls: list[Call] | None, knows_halo: bool,
         weight: Tensor | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(hops, weight)
+        super().__init__(hops, weight, calls)
         self.transport, self.batch, self.knows_halo = transport, batch, knows_halo
         self.common_rows = self.own_rows = OwnNodeRows(hops, self._drop)
-        self.finds_out = self.own_rows.refuses_mixed = calls is None
-        self.calls: list[Call] = [] if calls is None else calls
+        self.own_rows.on_probe = calls is None
         self.alone = hops.index.parts == 1
         self.edges: dict[str, int] = {}
         """How many edges each layer computed, by its name."""
-        self._called = 0
         self._dropouts = 0
         self._mixed: dict[int, tuple[Tensor, int, int, Tensor]] = {}
         self._readers: dict[int, tuple[Tensor, list[int]]] = {}
@@ -71,22 +61,22 @@ class SplitPass(ForwardPass):
         Raises:
             RuntimeError: the model calls its layers in another order than on the first batch.
         """
-        number, self._called = self._called, self._called + 1
-        if number >= len(self.calls) or self.calls[number].title != title:
-            expected = self.calls[number].title if number < len(self.calls) else "no further layer"
+        calls = self.calls
+        if (call := calls.next(title)) is None:
             raise RuntimeError(
-                f"split: expected the calls of layers that the first batch had, {expected} as number {number}, found "
-                f"{title}; layers that are called depending on the batch cannot be split"
+                f"split: expected the calls of layers that the first batch had, {calls.expected()} as number "
+                f"{calls.number}, found {title}; layers that are called depending on the batch cannot be split"
             )
-        return self.calls[number]
+        return call
 
     def note_reader(self, value: Tensor) -> None:
         """Notes that the last call reads a tensor; called while it is found out how a model calls its layers."""
         readers = self._readers.setdefault(id(value), (value, []))[1]  # keeps the tensor, so that its id is not reused
-        readers.append(len(self.calls) - 1)
+        calls = self.calls.calls
+        readers.append(len(calls) - 1)
         if len(readers) > 1:
             for number in readers:
-                self.calls[number] = self.calls[number]._replace(shares=True)
+                calls[number] = calls[number]._replace(shares=True)
 
     def apart(self, value: Tensor, groups: int, name: str) -> tuple[Tensor, Apart]:
         """As :meth:`mixed`, but own rows and halo are two tensors; for a layer that is the only reader of ``value``."""
@@ -170,25 +160,32 @@ class SplitLayer(NarrowedLayer):
     def computed(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's ``forward``: the own rows of its destinations."""
         refuse_recomputing(self.title)
-        out = super().computed(*args, **kwargs)
+        own_rows = self.forward_pass.own_rows
+        own_rows.in_layer = True
+        try:
+            out = super().computed(*args, **kwargs)
+        finally:
+            own_rows.in_layer = False
         groups = self._call.groups
-        self.forward_pass.own_rows.mark(out[0] if isinstance(out, tuple) else out, groups - 1)
+        own_rows.mark(out[0] if isinstance(out, tuple) else out, groups - 1)
         return out
 
     def groups(self, given: dict[str, Any]) -> int:
         """See :meth:`NarrowedLayer.groups`: for a batch, of which a rank may have no rows, as many as in the same call
         on the probe."""
-        if self.forward_pass.finds_out:
-            self._call = Call(self.title, super().groups(given), Read((), ()))
+        calls = self.forward_pass.calls
+        if calls.finds_out:
+            super().groups(given)
+            self._call = calls.calls[-1]
         else:
             self._call = self.forward_pass.next_call(self.title)
         return self._call.groups
 
     def read(self, given: dict[str, Any], num_edges: int) -> Read:
         """See :meth:`NarrowedLayer.read`: for a batch, what it was in the same call on the probe."""
-        if self.forward_pass.finds_out:
-            self._call = self._call._replace(read=super().read(given, num_edges))
-            self.forward_pass.calls.append(self._call)
+        calls = self.forward_pass.calls
+        if calls.finds_out:
+            self._call = calls.calls[-1] = self._call._replace(read=super().read(given, num_edges))
         for name in (*self._call.read.nodes, *self._call.read.edges):
             if not isinstance(given.get(name), Tensor):
                 raise RuntimeError(f"{self.title}: expected the arguments that the first batch had, found no {name}")
@@ -198,14 +195,14 @@ class SplitLayer(NarrowedLayer):
         """The own rows, and after them the halo's, which other ranks send. If the layer needs only sums of its sources,
         the own rows alone; the halo's are kept in ``_apart``."""
         forward_pass, name = self.forward_pass, self.name
-        if forward_pass.finds_out:
+        if forward_pass.calls.finds_out:
             forward_pass.note_reader(value)
         if self._sums_apart:
             own, self._apart = forward_pass.apart(value, groups, name)
             forward_pass.own_rows.mark(own, groups)
             return own
         found = super().sources(value, groups, edges) if forward_pass.alone else forward_pass.mixed(value, groups, name)
-        if forward_pass.finds_out and found is value:
+        if forward_pass.calls.finds_out and found is value:
             found = value.view_as(value)  # so that the model's own tensor is not marked
         forward_pass.own_rows.mark(found, groups, mixed=True)
         return found
@@ -215,7 +212,7 @@ class SplitLayer(NarrowedLayer):
         forward_pass.edges[self.name] = forward_pass.edges.get(self.name, 0) + edges.num_edges
         self._sums_apart = (
             read.nodes == ("x",)
-            and not (forward_pass.alone or forward_pass.finds_out or self._call.shares)
+            and not (forward_pass.alone or forward_pass.calls.finds_out or self._call.shares)
             and self._reads_sum_alone(x, None if self.weight is None else given.get(self.weight))
         )
         super()._cut(given, read, groups, edges)

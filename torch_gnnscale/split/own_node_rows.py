@@ -5,17 +5,17 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
+from torch_geometric import EdgeIndex
 
 from ..nn.common_rows import JOINS, NARROWED, CommonRows
 from ..nn.hops import first_rows
-from ..nn.wrapper import Wrapper
+from ..nn.trial import DROPOUTS, OTHER_DROPOUTS
+from ..nn.wrapper import running_module
 from .own_hops import OwnHops
-
-_DROPOUTS = {"dropout", "dropout_"}
-_OTHER_NOISE = {"alpha_dropout", "feature_alpha_dropout", "feature_dropout", "dropout1d", "dropout2d", "dropout3d"}
 
 _TAKES = {"index_select", "gather", "take", "take_along_dim"}
 """Functions whose results have the rows of their indices."""
@@ -49,9 +49,15 @@ class OwnNodeRows(CommonRows):
     def __init__(self, hops: OwnHops, drop: Callable[[Tensor, float, int], Tensor]) -> None:
         super().__init__(hops)
         self.own_hops, self.drop = hops, drop
-        self.refuses_mixed = False
-        """Whether dropout and BatchNorm of mixed rows are errors in evaluation mode and on a single rank, too. True
-        while it is found out how a model calls its layers."""
+        self.on_probe = False
+        """Whether the batch is the one on which it is found out how a model calls its layers. Dropout and BatchNorm of
+        mixed rows are then errors in evaluation mode and on a single rank, too; rows of nodes that are taken by the
+        edges' sources are an error; and nothing is dropped."""
+        self.in_layer = False
+        """Whether a layer is being computed."""
+        index = hops.edge_index.as_tensor() if isinstance(hops.edge_index, EdgeIndex) else hops.edge_index
+        self._sources = range(index.data_ptr(), index[1].data_ptr()) if index.is_contiguous() else range(0)
+        """The addresses of the edges' sources."""
         self._known: dict[int, tuple[weakref.ref[Tensor], KnownRows]] = {}
 
     def mark(self, tensor: Any, groups: int, mixed: bool = False) -> None:
@@ -59,7 +65,7 @@ class OwnNodeRows(CommonRows):
         if isinstance(tensor, Tensor):
             self._known[id(tensor)] = (
                 weakref.ref(tensor),
-                KnownRows(groups, mixed and (self.own_hops.index.parts > 1 or self.refuses_mixed)),
+                KnownRows(groups, mixed and (self.own_hops.index.parts > 1 or self.on_probe)),
             )
 
     def rows_of(self, value: Any) -> KnownRows | None:
@@ -75,21 +81,21 @@ class OwnNodeRows(CommonRows):
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
         if name == "__get__":
             return func(*args, **kwargs)
+        if self.on_probe and not self.in_layer:
+            self._refuse_sources(name, [*_values(args, kwargs)])
         found = {rows for value in _with_rows(name, args, kwargs) if (rows := self.rows_of(value)) is not None}
         if not found:
             return func(*args, **kwargs)
-        if name in _DROPOUTS:
+        if name in DROPOUTS:
             out = self._dropped(func, *args, **kwargs)
         else:
             of_ranks = self.own_hops.index.parts > 1
             if of_ranks and name == "batch_norm" and kwargs.get("training", args[5] if len(args) > 5 else False):
                 raise NotImplementedError(
-                    f"{_module_that_runs()}: expected statistics of rows of nodes by nn.BatchNorm1d, found F.batch_norm"
+                    f"{_running()}: expected statistics of rows of nodes by nn.BatchNorm1d, found F.batch_norm"
                 )
-            if name in _OTHER_NOISE and kwargs.get("training", args[2] if len(args) > 2 else False):
-                raise NotImplementedError(
-                    f"{_module_that_runs()}: expected dropout of rows of nodes by F.dropout, found {name}"
-                )
+            if name in OTHER_DROPOUTS and kwargs.get("training", args[2] if len(args) > 2 else False):
+                raise NotImplementedError(f"{_running()}: expected dropout of rows of nodes by F.dropout, found {name}")
             if len(found) > 1 and name in NARROWED:
                 args, kwargs = self._cut(name, args, kwargs)
                 found = {KnownRows(min(rows.groups for rows in found)), *found}
@@ -101,6 +107,16 @@ class OwnNodeRows(CommonRows):
                 if isinstance(entry, Tensor):
                     self._mark_result(entry, found)
         return out
+
+    def _refuse_sources(self, name: str, values: list[Any]) -> None:
+        """Raises NotImplementedError if a function takes, with rows of nodes, the sources of the batch's edges: a
+        source in the halo has no row."""
+        sources = any(isinstance(value, Tensor) and value.data_ptr() in self._sources for value in values)
+        if sources and any(self.rows_of(value) is not None for value in values):
+            raise NotImplementedError(
+                f"{_running()}: expected a model that reads edges in MessagePassing layers alone, found "
+                f"{name} of rows of nodes by the batch's edge_index: sources of other ranks have no rows here"
+            )
 
     def _mark_result(self, out: Tensor, found: set[KnownRows]) -> None:
         """If a result has as many rows as one of its inputs, they are the same nodes'. If several inputs have that
@@ -142,31 +158,24 @@ class OwnNodeRows(CommonRows):
                 if func.__module__ == "torch.nn.functional"
                 else func(input, p, training)
             )
-        if rows.mixed and (training or self.refuses_mixed):
+        if rows.mixed and (training or self.on_probe):
             raise NotImplementedError(
-                f"{_module_that_runs()}: expected dropout of what a layer returns or gets, found it within a layer on "
+                f"{_running()}: expected dropout of what a layer returns or gets, found it within a layer on "
                 f"rows of sources"
             )
-        if not training or p == 0:
+        if not training or p == 0 or self.on_probe:
             return input
         out = self.drop(input, p, self.count(rows))
         return input.copy_(out) if inplace or func.__name__ == "dropout_" else out
 
 
-def _module_that_runs() -> str:
-    """The name and kind of the innermost module of the split model whose code runs, by the frames of this thread."""
-    running: list[nn.Module] = []
-    frame = sys._getframe(1)
+def _running() -> str:
+    """The name and kind of the innermost module of the split model whose code this thread runs."""
+    frames, frame = list[FrameType](), sys._getframe(1).f_back
     while frame is not None:
-        found = frame.f_locals.get("self")
-        if isinstance(found, Wrapper):
-            names = {module: name for name, module in found.module.named_modules()}
-            module = next((module for module in running if module in names), found.module)
-            return f"{names[module] or 'the model'} ({type(module).__name__})"
-        if isinstance(found, nn.Module):
-            running.append(found)
-        frame = frame.f_back  # type: ignore[assignment]
-    return "split"
+        frames.append(frame)
+        frame = frame.f_back
+    return running_module(frames)
 
 
 def _with_rows(name: str, args: Any, kwargs: Any) -> Iterator[Any]:

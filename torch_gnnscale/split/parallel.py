@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from torch_geometric.data import HeteroData
@@ -17,6 +18,7 @@ from .._warn import warn
 from ..distributed.exchange import Exchange, Traffic
 from ..distributed.grid import Grid
 from ..distributed.meeting import rank_and_world
+from ..nn.calls import Call
 from ..nn.compare import agree, first_difference, outputs
 from ..nn.layered import Layered
 from ..nn.weigh import default_call
@@ -27,7 +29,7 @@ from .description import Description
 from .gpu_transport import FromGPUToGPU, Staged, nccl_exchange
 from .gradients import GradientSum
 from .header import compare_headers, own_header
-from .layer import Call, SplitLayer, SplitPass, refuse_recomputing
+from .layer import SplitLayer, SplitPass, refuse_recomputing
 from .norms import SplitNorms
 from .own_hops import OwnHops
 from .peer_memory import HostMemories, memories_on
@@ -47,6 +49,7 @@ class Parallelized(Layered):
     """
 
     layer_type = SplitLayer
+    _norm_types = (_BatchNorm,)
 
     def __init__(
         self,
@@ -64,8 +67,6 @@ class Parallelized(Layered):
             super().__init__(module, call)
         self.transport, self.timeout, self.rank, self.world = transport, timeout, rank, world
         self._connect(connection)
-        self._calls: dict[int, list[Call]] = {}
-        """The calls of layers by the number of hops of batches."""
         self._of_nodes: set[str] = set()
         """The fields of batches that have a row for each node."""
         self._done = Work()
@@ -84,7 +85,8 @@ class Parallelized(Layered):
         with self._connection.failing_alone():
             self._check_batch(batch)
             self._layers()  # the model may have other layers than in the last call
-            header = own_header(self._description, batch, self.world, self._calls)
+            mode = len(batch.num_sampled_edges), self._model.training
+            header = own_header(self._description, batch, self.world, mode in self._calls)
         agreed = compare_headers(header, self._description, batch.shuffle_index, self._connection.all)
         transport = self._transport_between(agreed.grid, agreed.devices)
         with self._connection.failing_alone():
@@ -94,8 +96,7 @@ class Parallelized(Layered):
         with self._connection.failing_alone():
             own_hops = OwnHops(batch, verify=False)
             weight = self._weight(batch)
-            calls = self._calls[len(batch.num_sampled_edges)]
-            split_pass = SplitPass(own_hops, transport, batch, calls, agreed.knows_halo, weight)
+            split_pass = SplitPass(own_hops, transport, batch, self._calls[mode], agreed.knows_halo, weight)
             out = self._run(batch, split_pass)
             self._count(batch, split_pass)
             self._gradients.watch(self.module, out, self._connection)
@@ -167,9 +168,6 @@ class Parallelized(Layered):
                 self._connection.all.broadcast(there.view(-1).view(torch.uint8))
                 tensor.copy_(there)
 
-    def _layers_changed(self) -> None:
-        self._calls = {}
-
     def _check_batch(self, batch: Any) -> None:
         refuse_recomputing("split")
         _refuse_compiled(self.module)
@@ -222,7 +220,7 @@ class Parallelized(Layered):
         return Transport(exchange) if own < 0 else Staged(exchange) if rows is None else FromGPUToGPU(exchange, rows)
 
     def _run(self, batch: Any, split_pass: SplitPass) -> Tensor:
-        norms = SplitNorms(self.module if self.world > 1 or split_pass.finds_out else None)
+        norms = SplitNorms(self.module if self.world > 1 or split_pass.own_rows.on_probe else None)
         norms.enter(self._connection.of_all, split_pass.own_rows)
         try:
             for name in self._of_nodes:
@@ -231,9 +229,9 @@ class Parallelized(Layered):
         finally:
             norms.leave()
 
-    @torch.no_grad()
     def _probe(self, batch: Any, transport: Transport) -> str | None:
-        """Finds out how the model calls its layers, on a batch that all ranks have in common, in evaluation mode.
+        """Finds out how the model calls its layers in its mode, on a batch that all ranks have in common, without
+        dropout and with the running statistics of BatchNorm.
 
         Its outputs for the whole batch are compared with those for the batch cut into a single part, on this rank
         alone, and then cut over the ranks.
@@ -247,7 +245,7 @@ class Parallelized(Layered):
         index: ShuffleIndex = batch.shuffle_index
         whole, had_lazy = probe_batch(fields, batch.edge_index.device), self._has_lazy()
         has_halo, alone = fields.has_halo, (1, 0, Transport(Exchange(None, 1, 0)))
-        with self._evaluating():
+        with self._trial(batch):
             if had_lazy:
                 self._run_probe(whole, *alone, has_halo, None)
                 self._share_weights()
@@ -269,7 +267,7 @@ class Parallelized(Layered):
                         f"than a node and its sampled neighbors (the degrees of sources, several hops, statistics of "
                         f"all rows), so the model cannot be split"
                     )
-        self._calls[fields.hops] = calls
+        self._calls[fields.hops, self._model.training] = calls
         return None
 
     def _run_probe(
@@ -283,9 +281,10 @@ class Parallelized(Layered):
         """
         share, local = cut_probe(whole, parts, part, has_halo)
         split_pass = SplitPass(OwnHops(share, True), to, share, calls, has_halo, self._weight(share))
-        with outputs(self.module) as of_share:
+        split_pass.own_rows.on_probe = True
+        with outputs(self.module) as of_share, self._naming_modules(whole):
             found = self._run(share, split_pass)
-        return found, local, of_share, split_pass.calls
+        return found, local, of_share, split_pass.calls.calls
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_gradients": None, "_connection": None, "_description": None}
@@ -317,8 +316,9 @@ def parallelize(
     key, the number of the call, node, column), so that they do not depend on the number of ranks; dropout of rows of
     edges, as in attention, draws from the rank's generator.
 
-    On the first batch, the model is first run in evaluation mode on a batch of 32 seeds that is equal on all ranks,
-    both whole and cut. If the results differ, all ranks refuse the model, and name the first module that differs.
+    On the first batch in training, and on the first one in evaluation mode, the model is first run on a batch of 32
+    seeds that is equal on all ranks, both whole and cut, without dropout and with BatchNorm's running statistics. If
+    the results differ, all ranks refuse the model, and name the first module that differs.
 
     Args:
         model: any module with MessagePassing layers that get the batch's ``edge_index``; or ``nn.weigh`` of it.

@@ -1,0 +1,289 @@
+"""Norms in training normalize, in every batch, over the rows that each layer must compute."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+import torch_geometric.nn as pyg_nn
+from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
+from helpers.slow import SLOW
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch_geometric import EdgeIndex
+from torch_geometric.data import Data
+from torch_geometric.nn.norm import HeteroBatchNorm
+
+from torch_gnnscale import NeighborLoader
+from torch_gnnscale.nn import narrow, saving
+from torch_gnnscale.nn.hops import Hops, with_nodes_in_every_group
+
+CONVS = {"sage": pyg_nn.SAGEConv, "gcn": pyg_nn.GCNConv, "gat": pyg_nn.GATConv}
+NORMS = {
+    "BatchNorm1d": nn.BatchNorm1d,
+    "BatchNorm": pyg_nn.BatchNorm,
+    "InstanceNorm": lambda width: pyg_nn.InstanceNorm(width, affine=True, track_running_stats=True),
+    "DiffGroupNorm": lambda width: pyg_nn.DiffGroupNorm(width, groups=3),
+}
+
+
+class Normed(nn.Module):
+    """Layers followed by norms, with residuals or a join of all layers' rows, or with one layer that is called again
+    and again."""
+
+    def __init__(self, conv="sage", norm="BatchNorm1d", joins="", shared=False, layers=3):
+        super().__init__()
+        self.encode = nn.Linear(FEATURES, HIDDEN)
+        first = CONVS[conv](HIDDEN, HIDDEN)
+        self.convs = nn.ModuleList(first if shared else CONVS[conv](HIDDEN, HIDDEN) for _ in range(layers))
+        self.norms = nn.ModuleList(NORMS[norm](HIDDEN) for _ in range(layers))
+        self.kept, self.joins = list(range(layers)), joins
+        self.decode = nn.Linear(HIDDEN * (layers if joins == "cat" else 1), CLASSES)
+
+    def forward(self, x, edge_index, convolve=lambda conv, *given: conv(*given), common=lambda *rows: rows):
+        x, outs = self.encode(x), []
+        for conv, norm in ((self.convs[number], self.norms[number]) for number in self.kept):
+            out = norm(convolve(conv, x, edge_index)).relu()
+            if self.joins == "residual":
+                x, out = common(x, out)
+                out = x + out
+            outs.append(out)
+            x = out
+        return self.decode(torch.cat(list(common(*outs)), 1) if self.joins == "cat" else x)
+
+
+def exact(model, batch):
+    """The model on exact levels, by PyG alone: each layer computes the whole batch from the rows that it gets, and what
+    the layers after it need is kept."""
+    nodes, hops = batch.num_sampled_nodes, iter(range(len(batch.num_sampled_edges))[::-1])
+
+    def convolve(conv, x, edge_index):
+        missing = x.new_zeros(sum(nodes) - len(x), x.size(1))
+        return conv(torch.cat([x, missing]), edge_index)[: sum(nodes[: next(hops) + 1])]
+
+    def common(*rows):
+        return [of[: min(map(len, rows))] for of in rows]
+
+    return model(batch.x, batch.edge_index, convolve, common)[: batch.batch_size]
+
+
+def check_one_step(model, batch, check=True):
+    """Compares outputs, gradients and buffers after one training step, and then outputs in evaluation mode."""
+    expected = copy.deepcopy(model)
+    narrowed = narrow(model, check=check)
+    for run in ("train", "eval", "train"):
+        getattr(expected, run)(), getattr(narrowed, run)()
+        theirs, ours = exact(expected, batch), narrowed(batch)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+        scale = torch.randn(ours.shape, dtype=ours.dtype, generator=torch.Generator().manual_seed(0))
+        for out, of in ((theirs, expected), (ours, model)):
+            of.zero_grad()
+            (out * scale).sum().backward()
+        for first, second in zip(model.parameters(), expected.parameters(), strict=True):
+            if first.grad is None or second.grad is None:
+                assert first.grad is second.grad is None
+            else:
+                torch.testing.assert_close(first.grad, second.grad, rtol=1e-10, atol=1e-10)
+        for first, second in zip(model.buffers(), expected.buffers(), strict=True):
+            torch.testing.assert_close(first, second, rtol=1e-12, atol=1e-12)
+
+
+@st.composite
+def sparse_batches(draw):
+    """Batches of three hops of graphs with few edges, so that hops often find nothing."""
+    nodes, seed = draw(st.integers(2, 24)), draw(st.integers(0, 1 << 30))
+    edges, seeds = draw(st.integers(0, 2 * nodes)), draw(st.integers(2, nodes))
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.randint(nodes, (2, edges), generator=generator)
+    data = Data(x=torch.randn(nodes, FEATURES, generator=generator, dtype=torch.float64), edge_index=index)
+    return next(iter(NeighborLoader(data, [2, 2, 2], torch.arange(seeds), batch_size=seeds, seed=seed)))
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None)
+@given(sparse_batches(), st.sampled_from(sorted(CONVS)), st.sampled_from(sorted(NORMS)), st.sampled_from([1, 2, 3]),
+       st.sampled_from(["", "residual", "cat"]), st.booleans(), st.booleans())  # fmt: skip
+def test_levels_are_exact_in_sparse_graphs(batch, conv, norm, layers, joins, shared, check):
+    torch.manual_seed(0)
+    check_one_step(Normed(conv, norm, joins, shared, layers).double(), batch, check)
+
+
+def batch_whose_last_hop_finds_nothing(**options):
+    """A chain of three seeds and their neighbors, and a ring that leads back: groups of 4, 4, 2 and 0 nodes."""
+    edges = torch.tensor([[4, 5, 6, 7, 8, 9, 4, 5], [0, 1, 2, 3, 4, 5, 8, 9]])
+    generator = torch.Generator().manual_seed(1)
+    data = Data(x=torch.randn(12, FEATURES, generator=generator, dtype=torch.float64), edge_index=edges)
+    batch = next(iter(NeighborLoader(data, [2, 2, 2], torch.arange(4), batch_size=4, seed=1, **options)))
+    assert batch.num_sampled_nodes == [4, 4, 2, 0]
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("conv", "norm", "joins", "shared", "check"),
+    [
+        ("sage", "BatchNorm1d", "", False, True),
+        ("gcn", "BatchNorm", "cat", False, False),
+        SLOW("gat", "InstanceNorm", "residual", True, True),
+        SLOW("sage", "DiffGroupNorm", "cat", True, False),
+    ],
+)
+def test_a_hop_that_finds_no_node(conv, norm, joins, shared, check):
+    torch.manual_seed(0)
+    check_one_step(Normed(conv, norm, joins, shared).double(), batch_whose_last_hop_finds_nothing(), check)
+
+
+def test_no_layer_computes_more_rows_than_it_must_where_a_hop_finds_no_node():
+    model, batch, rows = Normed().double(), batch_whose_last_hop_finds_nothing(), []
+    narrowed = narrow(model, check=False)
+    narrowed(batch)  # the calls of layers are found out
+    for conv in model.convs:
+        conv.lin_l.register_forward_hook(lambda module, args, out: rows.append(len(out)))
+    narrowed(batch)
+    assert rows == [10, 8, 4]
+
+
+def test_batches_that_are_not_worth_it_are_narrowed_all_the_same(monkeypatch):
+    """In training, where they would otherwise be normalized over other rows than the next batch."""
+    monkeypatch.setattr(saving, "LEAST_SAVED", 1 << 62)
+    for make in (pyg_nn.BatchNorm, nn.BatchNorm1d, lambda width: HeteroBatchNorm(width, 1)):
+        model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
+        model.norms = nn.ModuleList(make(HIDDEN).double() for _ in range(2))
+        for norm in model.norms:
+            if isinstance(norm, HeteroBatchNorm):
+                normalize = norm.forward
+                norm.forward = lambda x, of=normalize: of(x, torch.zeros(len(x), dtype=torch.int64))
+        model.norms.append(nn.Identity())
+        narrowed, rows = narrow(model), []
+        batch = next(iter(batches()))
+        narrowed(batch)
+        model.convs[0].register_forward_hook(lambda module, args, out, rows=rows: rows.append(len(out)))
+        narrowed(batch), narrowed.eval()(batch)
+        narrowed(batch), narrowed.train()(batch)
+        first = batch.num_nodes - batch.num_sampled_nodes[-1]
+        # In evaluation mode the first batch is compared with the whole: narrowed, whole, and then computed whole.
+        assert rows == [first, first, batch.num_nodes, batch.num_nodes, batch.num_nodes, first]
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        pyg_nn.GraphNorm(HIDDEN), pyg_nn.PairNorm(), pyg_nn.MeanSubtractionNorm(), pyg_nn.LayerNorm(HIDDEN),
+        pyg_nn.InstanceNorm(HIDDEN), nn.BatchNorm1d(HIDDEN, track_running_stats=False),
+    ],
+    ids=lambda norm: type(norm).__name__,
+)  # fmt: skip
+@pytest.mark.parametrize("training", [True, False])
+def test_norms_that_read_other_rows_in_evaluation_mode_too_are_refused(norm, training):
+    model = Normed().double()
+    model.norms[0] = copy.deepcopy(norm).double()
+    text = rf"norms.0 \({type(norm).__name__}\): expected the seeds' rows to be those of the whole batch"
+    narrowed, batch = narrow(model.train(training)), next(iter(batches()))
+    with pytest.raises(ValueError, match=text):
+        narrowed(batch)
+
+
+@pytest.mark.parametrize("norm", [pyg_nn.MessageNorm(), pyg_nn.LayerNorm(HIDDEN, mode="node"), nn.LayerNorm(HIDDEN)],
+                         ids=lambda norm: type(norm).__name__)  # fmt: skip
+def test_norms_of_single_rows_are_narrowed_where_it_pays(norm, monkeypatch):
+    monkeypatch.setattr(saving, "LEAST_SAVED", 1 << 62)
+    given, norm = isinstance(norm, pyg_nn.MessageNorm), copy.deepcopy(norm).double()
+    model, rows = Normed().double(), []
+    model.norms[0] = norm
+    if given:
+        normalize = norm.forward
+        norm.forward = lambda x: normalize(x, 2 * x)
+    for number in (1, 2):
+        model.norms[number] = nn.Identity()
+    batch = next(iter(batches()))
+    narrowed = narrow(model)
+    narrowed(batch)
+    model.convs[0].register_forward_hook(lambda module, args, out: rows.append(len(out)))
+    narrowed(batch)
+    assert rows == [batch.num_nodes]
+
+
+class Centered(nn.Module):
+    """A norm of one's own, of which this package knows nothing."""
+
+    def forward(self, x):
+        return x - x.mean(0) if self.training else x
+
+
+class Noise(nn.Module):
+    """Adds random numbers in training."""
+
+    def forward(self, x):
+        return x + torch.randn_like(x) if self.training else x
+
+
+def test_a_norm_of_ones_own_is_named_and_gets_the_same_rows_in_every_batch(monkeypatch):
+    monkeypatch.setattr(saving, "LEAST_SAVED", 1 << 62)
+    model, batch = Normed().double(), batch_whose_last_hop_finds_nothing()
+    model.norms = nn.ModuleList(Centered() for _ in range(3))
+    narrowed = narrow(model)
+    with pytest.warns(UserWarning, match=r"^norms.1 \(Centered\): in training, expected the seeds' rows to be"):
+        found = narrowed(batch)
+    torch.testing.assert_close(found, exact(model, batch), rtol=0, atol=1e-12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(narrowed(batch), exact(model, batch), rtol=0, atol=1e-12)
+
+
+def test_random_numbers_in_training_are_no_difference():
+    model, batch = Normed().double(), next(iter(batches()))
+    model.norms[1] = Noise()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        narrow(model)(batch)
+
+
+def test_the_first_batch_is_compared_without_a_trace():
+    """Dropout draws for the batch as if nothing had been compared."""
+    model = Normed(norm="BatchNorm").double()
+    model.norms[1] = nn.Sequential(nn.Dropout(0.5), pyg_nn.BatchNorm(HIDDEN).double())
+    other, batch, found = copy.deepcopy(model), batch_whose_last_hop_finds_nothing(), []
+    for of, check in ((model, True), (other, False)):
+        torch.manual_seed(7)
+        found.append((narrow(of, check=check)(batch), torch.rand(()), *of.buffers()))
+        assert all(module.training for module in of.modules())
+    assert all(map(torch.equal, *found))
+
+
+def test_layers_that_are_not_called_in_every_batch():
+    """Rows are exact as long as their numbers tell groups; where they do not, it is said that norms get more."""
+    model, full, short = Normed().double(), next(iter(batches())), batch_whose_last_hop_finds_nothing()
+    narrowed = narrow(model, check=False)
+    narrowed(short)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for model.kept in ([0, 2], [1, 2], [0, 1, 2]):
+            for _ in range(2):
+                torch.testing.assert_close(narrowed(full), exact(model, full), rtol=0, atol=1e-12)
+    model.kept = [0, 2]
+    with pytest.warns(UserWarning, match=r"^convs.2 \(SAGEConv\): expected layers to be called as in earlier batches"):
+        narrowed(short)
+    torch.testing.assert_close(narrowed(short), exact(model, short), rtol=0, atol=1e-12)  # found out again
+
+
+@pytest.mark.parametrize("layout", ["coo", "EdgeIndex"])
+def test_a_node_in_every_group(layout):
+    batch = batch_whose_last_hop_finds_nothing(edge_layout=layout)
+    batch.positions, batch.num_sampled_nodes = torch.arange(10), [4, 0, 6, 0]
+    full = with_nodes_in_every_group(batch)
+    assert full.num_sampled_nodes == [4, 1, 6, 1]
+    assert full.positions.tolist() == [0, 1, 2, 3, 0, 4, 5, 6, 7, 8, 9, 0]
+    assert torch.equal(full.x, batch.x[full.positions])
+    index = full.edge_index
+    if layout == "EdgeIndex":
+        assert isinstance(index, EdgeIndex)
+        index.validate()
+        index = index.as_tensor()
+    assert torch.equal(full.positions[index], torch.as_tensor(batch.edge_index))
+    assert not torch.isin(torch.tensor([4, 11]), index).any()
+    assert batch.num_nodes == 10
+
+
+def test_whether_rows_tell_groups():
+    assert Hops(next(iter(batches()))).tell
+    assert not Hops(batch_whose_last_hop_finds_nothing()).tell
