@@ -18,6 +18,14 @@ def test_rows_of_later_hops_are_left_out():
         assert torch.stack([MANY, FEW]).shape == (2, 5, 1)
 
 
+def test_a_single_row_is_joined_with_that_of_the_same_node():
+    """The last batch of an epoch may have one seed."""
+    with CommonRows(HOPS):
+        for rows in ([MANY, FEW, FEW[:1]], [FEW[:1], MANY]):
+            assert torch.equal(torch.cat(rows, 1), torch.zeros(1, len(rows)))
+            assert torch.stack(rows).shape == (len(rows), 1, 1)
+
+
 def test_a_single_row_is_added_to_all():
     with CommonRows(HOPS):
         assert torch.equal(MANY + torch.ones(1, 1), torch.arange(1.0, 10.0).view(-1, 1))

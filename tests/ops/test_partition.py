@@ -85,6 +85,16 @@ def test_contract_equals_the_twin(groups, most):
         assert all(torch.equal(a, b) and a.dtype == torch.int64 for a, b in zip(found, expected, strict=True))
 
 
+def test_exactly_the_most_edges_are_returned():
+    sides = both(random_graph(75, 4, 3))
+    colptr, row, weight = ops.contract(sides, 75)
+    for most, count in ((len(row), len(row)), (len(row) - 1, 0)):
+        for found in (ops.contract(sides, 75, most=most), reference.contract(sides, 75, most=most)):
+            assert torch.equal(found[0], colptr)
+            assert torch.equal(found[1], row[:count])
+            assert torch.equal(found[2], weight[:count])
+
+
 def test_neighbors_that_share_a_cell_are_counted_for_each_node():
     """Of 24 nodes each pair, some of which share a cell of the hash table, are the neighbors of two nodes in a row."""
     pairs = torch.combinations(torch.arange(24)).repeat_interleave(2, 0)

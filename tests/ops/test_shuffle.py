@@ -16,8 +16,11 @@ SHAPES = [(), (1,), (7,), (33,), (130,), (2, 3, 2), (0,)]
 
 
 def some_tables(shape, dtype, sizes=(20, 6, 9)):
-    """Tables at several strides."""
-    return [random_rows((2 * size, *shape), dtype)[size % 2 :: 2][:size] for size in sizes]
+    """Tables, each at a stride of its own."""
+    steps = range(2, len(sizes) + 2)
+    return [
+        random_rows((step * size, *shape), dtype)[step - 1 :: step] for step, size in zip(steps, sizes, strict=True)
+    ]
 
 
 def entries(sizes, count, seed):

@@ -103,6 +103,9 @@ def test_levels_until_metis_can_take_the_clusters(monkeypatch):
         alone = torch.tensor([1, int(CSC_OF_DATA.colptr.diff().max()), 1])
         assert bool((given["weight"].amax(0) <= torch.maximum(bound, alone)).all())
     assert sizes[1] < sizes[0] < 2000
+    monkeypatch.setattr(coarse, "_LEAST_EDGES", given["edges"])  # as many as METIS takes: no further level
+    assigned("coarse")
+    assert (given["edges"], given["nodes"]) == (coarse._LEAST_EDGES, sizes[1])
 
 
 def test_metis_gets_all_edges_of_the_last_level(monkeypatch):

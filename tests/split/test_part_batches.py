@@ -39,6 +39,7 @@ def refused(path, plans, options, kept, make=split_loader):
 PLANS = [
     ([GivenPlan(OTHERS, 3)], "expected a plan of 2 parts, as the graph has, found one of 3"),
     SLOW([GivenPlan(OTHERS[:100], 2)], "expected a plan of 200 nodes, found one of 100"),
+    ([GivenPlan(torch.cat([OWN, OWN[:1]]), 2)], "expected a plan of 200 nodes, found one of 201"),
     SLOW(
         [GivenPlan(OTHERS, 2)],
         f"expected parts that were written by the plan's owners, found node {FIRST} of part 1 in part 0; "

@@ -105,7 +105,9 @@ class Parallelized(Layered):
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """A context in which backward passes add up this rank's gradients alone; the next backward pass outside of it
-        sums them over the ranks. Until then, ``grad`` may be set to zero, to None or to another tensor, but not scaled.
+        sums them over the ranks. Until then, ``grad`` is the gradient of this rank alone, without what was summed
+        before. It may be set to zero, to None or to another tensor, which drops what was summed before, too. What is
+        done to it in place otherwise, such as scaling or clipping it, is done to this rank's gradient alone.
         """
         with self._gradients.held():
             yield
