@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers.data import make_data
 from helpers.slow import SLOW
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import (
     CSC,
@@ -297,6 +297,15 @@ def test_refusals(change, error, message):
     data.t = torch.arange(200)
     with pytest.raises(error, match=f"^{re.escape(message)}$"):
         planned(data, **{"parts": 3, **change})
+
+
+@pytest.mark.parametrize("weights", ["presampled", "node", "edge"])
+@pytest.mark.parametrize("fanouts", [[3, 2], []])
+def test_a_graph_without_edges_is_planned_by_its_nodes(weights, fanouts):
+    data = Data(x=torch.ones(40, 1), edge_index=torch.empty(2, 0, dtype=torch.int64))
+    found = split.plan(data, torch.arange(40), fanouts, 2, batch_size=8, epochs=2, weights=weights)
+    assert found.loads == [40 * len(fanouts)] * 2
+    assert (found.cut, found.cut_share, len(found.edge_load)) == (0, 0.0, 0)
 
 
 def test_graphs_with_types_are_refused():

@@ -105,13 +105,13 @@ class Whole:
         pairs = torch.arange(self.num_nodes).repeat_interleave(colptr.diff()).mul_(self.num_nodes).add_(row)  # rising
         weight = count.zero_()
         for side, weights in zip(self.sides, self.edge_weight, strict=True):
-            for begin, some in zip(range(0, len(side.row), _CHUNK), weights.split(_CHUNK), strict=True):
-                end = begin + len(some)
+            for begin in range(0, len(side.row), _CHUNK):
+                end = min(begin + _CHUNK, len(side.row))
                 dst = torch.searchsorted(side.colptr, torch.arange(begin, end), right=True) - 1 + side.first_node
                 src = side.row[begin:end].to(torch.int64) + side.first_neighbor
                 kept = src != dst
                 for a, b in ((dst[kept], src[kept]), (src[kept], dst[kept])):
-                    weight.index_add_(0, torch.searchsorted(pairs, a * self.num_nodes + b), some[kept])
+                    weight.index_add_(0, torch.searchsorted(pairs, a * self.num_nodes + b), weights[begin:end][kept])
         return colptr, row, weight
 
     def by_type(self, values: Tensor) -> dict[NodeType | None, Tensor]:

@@ -47,7 +47,7 @@ class SplitPass(ForwardPass):
         super().__init__(hops, weight, calls)
         self.transport, self.batch, self.knows_halo = transport, batch, knows_halo
         self.common_rows = self.own_rows = OwnNodeRows(hops, self._drop)
-        self.own_rows.on_probe = calls is None
+        self.own_rows.finds_out = calls is None
         self.alone = hops.index.parts == 1
         self.edges: dict[str, int] = {}
         """How many edges each layer computed, by its name."""

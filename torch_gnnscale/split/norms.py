@@ -51,7 +51,7 @@ def _normalize(
 ) -> Tensor:
     by_batch = module.training or module.running_mean is None
     rows = own_rows.rows_of(x)
-    if rows is not None and rows.mixed and (by_batch or own_rows.on_probe):
+    if rows is not None and rows.mixed and (by_batch or own_rows.finds_out):
         raise NotImplementedError(
             f"{name} ({type(module).__name__}): expected rows that are one rank's own, found it within a layer on rows "
             f"of sources, of which several ranks have copies"

@@ -49,10 +49,12 @@ class OwnNodeRows(CommonRows):
     def __init__(self, hops: OwnHops, drop: Callable[[Tensor, float, int], Tensor]) -> None:
         super().__init__(hops)
         self.own_hops, self.drop = hops, drop
-        self.on_probe = False
-        """Whether the batch is the one on which it is found out how a model calls its layers. Dropout and BatchNorm of
-        mixed rows are then errors in evaluation mode and on a single rank, too; rows of nodes that are taken by the
-        edges' sources are an error; and nothing is dropped."""
+        self.finds_out = False
+        """Whether it is being found out how a model calls its layers. Dropout and BatchNorm of mixed rows are then
+        errors in evaluation mode and on a single rank, too, and so are rows of nodes that are taken by the edges'
+        sources."""
+        self.keeps_all = False
+        """Whether nothing is dropped."""
         self.in_layer = False
         """Whether a layer is being computed."""
         index = hops.edge_index.as_tensor() if isinstance(hops.edge_index, EdgeIndex) else hops.edge_index
@@ -65,7 +67,7 @@ class OwnNodeRows(CommonRows):
         if isinstance(tensor, Tensor):
             self._known[id(tensor)] = (
                 weakref.ref(tensor),
-                KnownRows(groups, mixed and (self.own_hops.index.parts > 1 or self.on_probe)),
+                KnownRows(groups, mixed and (self.own_hops.index.parts > 1 or self.finds_out)),
             )
 
     def rows_of(self, value: Any) -> KnownRows | None:
@@ -81,7 +83,7 @@ class OwnNodeRows(CommonRows):
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
         if name == "__get__":
             return func(*args, **kwargs)
-        if self.on_probe and not self.in_layer:
+        if self.finds_out and not self.in_layer:
             self._refuse_sources(name, [*_values(args, kwargs)])
         found = {rows for value in _with_rows(name, args, kwargs) if (rows := self.rows_of(value)) is not None}
         if not found:
@@ -158,12 +160,12 @@ class OwnNodeRows(CommonRows):
                 if func.__module__ == "torch.nn.functional"
                 else func(input, p, training)
             )
-        if rows.mixed and (training or self.on_probe):
+        if rows.mixed and (training or self.finds_out):
             raise NotImplementedError(
                 f"{_running()}: expected dropout of what a layer returns or gets, found it within a layer on "
                 f"rows of sources"
             )
-        if not training or p == 0 or self.on_probe:
+        if not training or p == 0 or self.keeps_all:
             return input
         out = self.drop(input, p, self.count(rows))
         return input.copy_(out) if inplace or func.__name__ == "dropout_" else out

@@ -222,7 +222,7 @@ class Parallelized(Layered):
         return Transport(exchange) if own < 0 else Staged(exchange) if rows is None else FromGPUToGPU(exchange, rows)
 
     def _run(self, batch: Any, split_pass: SplitPass) -> Tensor:
-        norms = SplitNorms(self.module if self.world > 1 or split_pass.own_rows.on_probe else None)
+        norms = SplitNorms(self.module if self.world > 1 or split_pass.own_rows.finds_out else None)
         norms.enter(self._connection.of_all, split_pass.own_rows)
         try:
             for name in self._of_nodes:
@@ -283,7 +283,7 @@ class Parallelized(Layered):
         """
         share, local = cut_probe(whole, parts, part, has_halo)
         split_pass = SplitPass(OwnHops(share, True), to, share, calls, has_halo, self._weight(share))
-        split_pass.own_rows.on_probe = True
+        split_pass.own_rows.keeps_all = True
         with outputs(self.module) as of_share, self._naming_modules(whole):
             found = self._run(share, split_pass)
         return found, local, of_share, split_pass.calls.calls
