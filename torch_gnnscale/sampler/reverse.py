@@ -47,24 +47,33 @@ class ReverseIds:
 
 def _table(relation: Relation, reverse: Relation, timed: bool) -> Tensor | None:
     here, there = relation.csc, reverse.csc
-    if here.num_edges != there.num_edges:
-        return None
+    if here.num_edges != there.num_edges or not torch.equal(
+        here.colptr.diff(), ops.count_ids(there.row, there.num_src)
+    ):
+        return None  # as most graphs whose edges lead one way: some node has more edges into it than out of it
+    # index_select: several times as fast as indexing.
     rows, cols = here.row.to(torch.int64), here.col()
     by_row = _stable_order(cols, rows, here.num_dst, here.num_src)
-    at = by_row[_stable_order(rows[by_row], cols[by_row], here.num_src, here.num_dst)]  # by (column, row)
+    rows_by_row, cols_by_row = rows.index_select(0, by_row), cols.index_select(0, by_row)
+    then_by_col = _stable_order(rows_by_row, cols_by_row, here.num_src, here.num_dst)
+    at = by_row.index_select(0, then_by_col)  # by (column, row)
     of_rows, of_cols = there.row.to(torch.int64), there.col()
     turned = _stable_order(of_cols, of_rows, there.num_dst, there.num_src)  # by (row, column)
-    same = torch.equal(cols[at], of_rows[turned]) and torch.equal(rows[at], of_cols[turned])
-    if same and timed and relation.time is not None and reverse.time is not None:
-        same = torch.equal(relation.time[at], reverse.time[turned])
-    if not same or (timed and (relation.time is None) != (reverse.time is None)):
+    same = (relation.time is None) == (reverse.time is None) or not timed
+    pairs = [(cols_by_row, then_by_col, of_rows), (rows_by_row, then_by_col, of_cols)]
+    if timed and relation.time is not None and reverse.time is not None:
+        pairs.append((relation.time, at, reverse.time))
+    if not same or not all(
+        torch.equal(ours.index_select(0, order), theirs.index_select(0, turned)) for ours, order, theirs in pairs
+    ):
         return None
-    ids, of_ids = (position if csc.edge_id is None else csc.edge_id[position].to(torch.int64)
-                   for csc, position in ((here, at), (there, turned)))  # fmt: skip
+    ids, of_ids = (
+        position if csc.edge_id is None else csc.edge_id.index_select(0, position).to(torch.int64)
+        for csc, position in ((here, at), (there, turned))
+    )
     small = relation.id_bound <= torch.iinfo(torch.int32).max
     table = torch.full((reverse.id_bound,), -1, dtype=torch.int32 if small else torch.int64)
-    table[of_ids] = ids.to(table.dtype)
-    return table
+    return table.index_copy_(0, of_ids, ids.to(table.dtype))
 
 
 def _stable_order(others: Tensor, keys: Tensor, num_others: int, num_keys: int) -> Tensor:
