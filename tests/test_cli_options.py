@@ -1,6 +1,7 @@
 """Each option of the command line arrives where it is used."""
 
 import argparse
+import errno
 from collections.abc import Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -151,6 +152,22 @@ def test_what_a_run_says(epochs, said, matplotlib, monkeypatch, tmp_path, capsys
     ]
     assert plotted == ([({"summary": 1}, folder / "run.png")] if matplotlib else [])
     assert folder.is_dir()
+
+
+@pytest.mark.parametrize("where", ["run", "plot_run"])
+@pytest.mark.parametrize(("number", "named"), [(errno.ENOSPC, True), (errno.ECONNRESET, False)])
+def test_a_full_disk_is_named(where, number, named, monkeypatch, tmp_path):
+    def fail(*_):
+        raise OSError(number, "what happened")
+
+    monkeypatch.setattr(cli_train, "plot_run", fail)
+    if where == "run":
+        monkeypatch.setattr(Short, "run", fail)
+    config = SimpleNamespace(epochs=2, fanouts=[3, 2], batch_size=64)
+    args = argparse.Namespace(checkpoint_every=7, resume=True)
+    with pytest.raises(OSError, match="what happened") as raised:
+        cli_train._run(args, Short, "the task", config, tmp_path, cli_train.RankGroup())
+    assert raised.value.filename == (str(tmp_path) if named else None)
 
 
 def test_ranks_other_than_the_first_are_silent(monkeypatch, tmp_path, capsys):

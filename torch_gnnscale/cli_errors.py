@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -39,3 +41,14 @@ def naming_options(options: Mapping[str, str]) -> Iterator[None]:
         if not colon or name not in options:
             raise
         raise type(error)(f"{options[name]}:{what}") from error
+
+
+@contextmanager
+def naming_folder(folder: str | os.PathLike) -> Iterator[None]:
+    """OSErrors of a full disk that name no file name this folder, into which files are written."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise OSError(error.errno, error.strerror, os.fspath(folder)) from error

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from . import cli_data
-from .cli_errors import as_option, check_at_least, naming_options
+from .cli_errors import as_option, check_at_least, naming_folder, naming_options
 from .files import check_unused
 from .loader import NeighborLoader
 from .sampler.methods import METHODS, NEIGHBOR
@@ -58,6 +58,7 @@ def split(args: argparse.Namespace) -> None:
     if importlib.util.find_spec("matplotlib") is None:
         print("no plot: matplotlib is not installed (pip install matplotlib)")
     else:
-        plot(made, found, str(Path(args.out) / "plan.png"))
+        with naming_folder(args.out):
+            plot(made, found, str(Path(args.out) / "plan.png"))
         print(f"plot in {Path(args.out) / 'plan.png'}")
     print(f"the plan: split.Plan.open({args.out!r})")

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import torch
 
 from . import cli_data
-from .cli_errors import as_option, check_at_least, naming_options
+from .cli_errors import as_option, check_at_least, naming_folder, naming_options
 from .datasets import task_of_part
 from .datasets.parts import kind_of_parts
 from .distributed import open_part
@@ -191,14 +191,16 @@ def _run(
         f"{type(model).__name__}, {parameters:,} parameters; fanouts {config.fanouts}, "
         f"{_per_step(config.batch_size, ranks.world, trainer.ranks_per_batch)}"
     )
-    summary = trainer.run()
+    with naming_folder(folder):
+        summary = trainer.run()
     say(f"checkpoint and summary in {folder}")
     if not ranks.is_first:
         return
     if importlib.util.find_spec("matplotlib") is None:
         say("no plot: matplotlib is not installed (pip install matplotlib)")
     else:
-        plot_run(summary, folder / "run.png")
+        with naming_folder(folder):
+            plot_run(summary, folder / "run.png")
         say(f"plot in {folder / 'run.png'}")
 
 
