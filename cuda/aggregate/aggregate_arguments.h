@@ -7,6 +7,7 @@
 #include <optional>
 #include <type_traits>
 
+#include "../memory/checks.h"
 #include "../memory/tensor.h"
 #include "columns.h"
 
@@ -16,6 +17,13 @@ namespace gnnscale {
 template <typename F>
 auto entries_of(const Tensor& ptr, const Tensor& node, const std::optional<Tensor>& edge, int64_t num_nodes,
                 int64_t num_edges, F&& make) -> Entries<decltype(make(nullptr))> {
+  check_int64("ptr", ptr);
+  STD_TORCH_CHECK(ptr.numel() > 0, "ptr: expected at least one entry");
+  check_ids("node", node);
+  if (edge.has_value()) {
+    check_ids("edge", *edge, node.numel());
+    STD_TORCH_CHECK(edge->scalar_type() == node.scalar_type(), "edge: expected the dtype of node");
+  }
   return {static_cast<const int64_t*>(ptr.const_data_ptr()),
           make(node.const_data_ptr()),
           make(edge.has_value() ? edge->const_data_ptr() : nullptr),

@@ -109,6 +109,14 @@ Tensor aggregate(const Tensor& ptr, const Tensor& node, const std::optional<Tens
   return dispatch(node, x, [&](auto* id_tag, auto* item_tag) {
     using Id = std::remove_pointer_t<decltype(id_tag)>;
     using T = std::remove_pointer_t<decltype(item_tag)>;
+    check_matrix("x", x, x.scalar_type());
+    if (more.has_value()) check_matrix("more", *more, x.scalar_type(), -1, x.size(1));
+    if (weight.has_value()) {
+      check_matrix("weight", *weight, x.scalar_type());
+      STD_TORCH_CHECK(weight->size(0) >= std::min(num_edges, node.numel()) && weight->size(1) > 0 &&
+                          x.size(1) % weight->size(1) == 0,
+                      "weight: expected one for each edge, and heads that divide the width of x");
+    }
     const int64_t num_rows = x.size(0) + (more.has_value() ? more->size(0) : 0);
     const Entries<const Id*> entries = entries_of(ptr, node, edge, num_rows, num_edges, as_ids<Id>);
     const int64_t width = x.size(1), heads = weight.has_value() ? weight->size(1) : 1, head = width / heads;
@@ -163,7 +171,10 @@ Tensor edge_dot(const Tensor& ptr, const Tensor& node, const std::optional<Tenso
   return dispatch(node, x, [&](auto* id_tag, auto* item_tag) {
     using Id = std::remove_pointer_t<decltype(id_tag)>;
     using T = std::remove_pointer_t<decltype(item_tag)>;
+    check_matrix("x", x, x.scalar_type());
     const Entries<const Id*> entries = entries_of(ptr, node, edge, x.size(0), kAllEdges, as_ids<Id>);
+    check_matrix("y", y, x.scalar_type(), entries.columns, x.size(1));
+    STD_TORCH_CHECK(heads > 0 && x.size(1) % heads == 0, "heads: expected a divisor of ", x.size(1), ", found ", heads);
     STD_TORCH_CHECK(entries.ptr[0] == 0 && entries.ptr[entries.columns] == entries.count, "ptr: expected 0 to ",
                     entries.count, ", found ", entries.ptr[0], " to ", entries.ptr[entries.columns]);
     const int64_t width = x.size(1), head = width / heads;
@@ -186,7 +197,10 @@ Tensor share_of_extremes(const Tensor& ptr, const Tensor& node, const Tensor& x,
   return dispatch(node, x, [&](auto* id_tag, auto* item_tag) {
     using Id = std::remove_pointer_t<decltype(id_tag)>;
     using T = std::remove_pointer_t<decltype(item_tag)>;
+    check_matrix("x", x, x.scalar_type());
     const Entries<const Id*> entries = entries_of(ptr, node, std::nullopt, x.size(0), kAllEdges, as_ids<Id>);
+    check_matrix("extreme", extreme, x.scalar_type(), entries.columns, x.size(1));
+    check_matrix("grad", grad, x.scalar_type(), entries.columns, x.size(1));
     const int64_t width = x.size(1);
     const T *from = data_of<T>(x), *best = data_of<T>(extreme), *gradient = data_of<T>(grad);
     PooledArray<T> out(entries.columns * width);
@@ -212,7 +226,10 @@ Tensor extreme_backward(const Tensor& ptr, const Tensor& node, const std::option
   return dispatch(node, x, [&](auto* id_tag, auto* item_tag) {
     using Id = std::remove_pointer_t<decltype(id_tag)>;
     using T = std::remove_pointer_t<decltype(item_tag)>;
+    check_matrix("extreme", extreme, x.scalar_type());
     const Entries<const Id*> entries = entries_of(ptr, node, edge, extreme.size(0), num_edges, as_ids<Id>);
+    check_matrix("x", x, x.scalar_type(), entries.columns, extreme.size(1));
+    check_matrix("share", share, x.scalar_type(), extreme.size(0), x.size(1));
     const int64_t width = x.size(1);
     const T *from = data_of<T>(x), *best = data_of<T>(extreme), *shares = data_of<T>(share);
     PooledArray<T> out(entries.columns * width);

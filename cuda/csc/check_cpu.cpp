@@ -2,6 +2,7 @@
 // entries are right.
 #include <atomic>
 
+#include "../memory/checks.h"
 #include "../memory/tensor.h"
 
 namespace gnnscale {
@@ -39,6 +40,7 @@ Tensor to_scalar(int64_t value) {
 
 // See torch_gnnscale.ops.first_outside.
 Tensor first_outside(const Tensor& ids, int64_t limit, int64_t threads) {
+  check_contiguous_ids("ids", ids);
   return dispatch_index(ids.scalar_type(), [&](auto* tag) {
     using Id = std::remove_pointer_t<decltype(tag)>;
     const Id* data = static_cast<const Id*>(ids.const_data_ptr());
@@ -50,6 +52,8 @@ Tensor first_outside(const Tensor& ids, int64_t limit, int64_t threads) {
 
 // See torch_gnnscale.ops.check_colptr.
 Tensor first_malformed(const Tensor& colptr, int64_t num_edges, int64_t threads) {
+  check_int64("colptr", colptr);
+  STD_TORCH_CHECK(colptr.numel() > 0, "colptr: expected at least one entry");
   const int64_t* data = static_cast<const int64_t*>(colptr.const_data_ptr());
   const int64_t last = colptr.numel() - 1;
   if (data[0] != 0) return to_scalar(0);

@@ -1,6 +1,7 @@
 // The column pointer of edges that are sorted by destination, on the CPU.
 #include <atomic>
 
+#include "../memory/checks.h"
 #include "../memory/tensor.h"
 
 namespace gnnscale {
@@ -33,6 +34,8 @@ struct Destinations {
 
 // See torch_gnnscale.ops.colptr_of_sorted, which checks types and shapes.
 Tensor colptr_of_sorted(const Tensor& dst, int64_t num_dst, int64_t threads) {
+  check_contiguous_ids("dst", dst);
+  check_count("num_dst", num_dst);
   return dispatch_index(dst.scalar_type(), [&](auto* tag) {
     using Id = std::remove_pointer_t<decltype(tag)>;
     const Destinations<Id> edges{static_cast<const Id*>(dst.const_data_ptr()), dst.numel(), num_dst};

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "../macros.h"
+#include "../memory/checks.h"
 #include "../memory/tensor.h"
 
 namespace gnnscale {
@@ -169,6 +170,10 @@ std::tuple<Tensor, Tensor> build(const Tensor& src, const Tensor& dst, int64_t n
 // See torch_gnnscale.ops.coo_to_csc, which checks types and shapes.
 std::tuple<Tensor, Tensor> coo_to_csc(const Tensor& src, const Tensor& dst, int64_t num_src, int64_t num_dst,
                                       bool int32, int64_t threads) {
+  check_contiguous_ids("src", src);
+  check_vector("dst", dst, src.scalar_type(), src.numel());
+  STD_TORCH_CHECK(num_src >= 0 && num_dst >= 0 && num_dst <= int64_t{1} << 40, "expected numbers of nodes, found ",
+                  num_src, " and ", num_dst);
   const ScalarType type = int32 ? ScalarType::Int : ScalarType::Long;
   return dispatch_index(src.scalar_type(), [&](auto* input) {
     return dispatch_index(type, [&](auto* id) {

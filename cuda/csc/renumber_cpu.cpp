@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "../macros.h"
+#include "../memory/checks.h"
 #include "../memory/tensor.h"
 
 namespace gnnscale {
@@ -30,6 +31,7 @@ struct Renumbering {
       }
     });
     for (int64_t node = 0; node < num_dst; ++node) new_colptr[node + 1] += new_colptr[node];
+    STD_TORCH_CHECK(new_colptr[num_dst] == colptr[num_dst], "order: expected each node once");
     std::atomic<int64_t> unclaimed{0};
     run_tasks(tasks, [&](int64_t) {
       for (int64_t from; (from = unclaimed.fetch_add(kGrain / 16, std::memory_order_relaxed)) < num_dst;) {
@@ -63,6 +65,13 @@ struct Renumbering {
 std::tuple<Tensor, Tensor> renumber(const Tensor& colptr, const Tensor& row, const std::optional<Tensor>& edge_id,
                                     const Tensor& order, const Tensor& rank, bool int32, int64_t threads) {
   const int64_t num_dst = colptr.numel() - 1, num_edges = row.numel();
+  check_int64("colptr", colptr);
+  check_ids("row", row);
+  if (edge_id.has_value()) check_ids("edge_id", *edge_id, num_edges);
+  check_pointer("colptr", colptr, num_edges);
+  check_int64("order", order, num_dst);
+  check_int64("rank", rank, num_dst);
+  check_below("order", order, num_dst);
   PooledArray<int64_t> new_colptr(num_dst + 1);
   const auto run = [&](auto* id_tag, auto* edge_tag, auto* out_tag) {
     using Id = std::remove_pointer_t<decltype(id_tag)>;

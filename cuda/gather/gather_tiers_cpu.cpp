@@ -119,9 +119,11 @@ void gather(const TierRows& rows, const Index* ids, const Tensor* place, bool di
     dispatch_index(place->scalar_type(), [&](auto* tag) {
       using Place = std::remove_pointer_t<decltype(tag)>;
       const Place* places = static_cast<const Place*>(place->const_data_ptr());
-      run([ids, places](int64_t i, int64_t end) {
+      const uint64_t limit = static_cast<uint64_t>(place->numel());
+      run([ids, places, limit](int64_t i, int64_t end) {
         if (i + kRowsAhead < end) GNNSCALE_PREFETCH(places + ids[i + kRowsAhead]);
-        return static_cast<int64_t>(places[ids[i]]);
+        const uint64_t id = static_cast<uint64_t>(static_cast<int64_t>(ids[i]));
+        return id < limit ? static_cast<int64_t>(places[id]) : -1;  // -1 is in no tier
       });
     });
   }
@@ -164,6 +166,11 @@ Tensor gather_tiers(const std::vector<Tensor>& segments, const std::vector<int64
     return static_cast<const char*>(segment.const_data_ptr());
   });
   const ScalarType stored = segments[0].scalar_type();
+  const bool widens = (stored == ScalarType::Half || stored == ScalarType::BFloat16) &&
+                      (dtype == ScalarType::Float || dtype == ScalarType::Double);
+  STD_TORCH_CHECK(stored == dtype || widens, "dtype: expected that of the rows, or a wider float");
+  if (place.has_value()) check_contiguous_ids("place", *place);
+  if (counts.has_value()) check_matrix("counts", *counts, ScalarType::Long, static_cast<int64_t>(spread.size()), 2);
   PooledArray<char> out(rows.sizes[0] * rows.items * size_of(dtype, segments[0]));
   if (rows.sizes[0] * rows.items > 0) {
     int64_t* totals = counts ? static_cast<int64_t*>(counts->mutable_data_ptr()) : nullptr;

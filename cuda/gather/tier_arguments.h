@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "../memory/checks.h"
 #include "../tier.h"
 
 namespace gnnscale {
@@ -30,10 +31,23 @@ TierTable tier_table(const std::vector<Tensor>& segments, const std::vector<int6
   TierTable table;
   table.num_tiers = static_cast<int32_t>(spread.size());
   size_t at = 0;
+  for (const Tensor& segment : segments) {
+    check_table("segments", segment);
+    STD_TORCH_CHECK(segment.scalar_type() == segments[0].scalar_type() && segment.dim() == segments[0].dim(),
+                    "segments: expected rows of one dtype and shape");
+    for (int64_t d = 1; d < segment.dim(); ++d) {
+      STD_TORCH_CHECK(segment.size(d) == segments[0].size(d), "segments: expected rows of one shape");
+    }
+  }
   for (size_t tier = 0; tier < spread.size(); ++tier) {
+    STD_TORCH_CHECK(spread[tier] > 0, "spread: expected at least one segment for each tier, found ", spread[tier]);
     int64_t count = 0;
     for (int64_t p = 0; p < spread[tier]; ++p, ++at) {
       STD_TORCH_CHECK(at < segments.size(), "fewer segments than the tiers are spread over");
+      // Row i of a tier is row i / P of segment i mod P.
+      const int64_t before = p == 0 ? segments[at].size(0) : segments[at - 1].size(0);
+      STD_TORCH_CHECK(segments[at].size(0) <= before && segments[at].size(0) + 1 >= segments[at - p].size(0),
+                      "segments: expected the rows of a tier dealt to its segments in turn");
       table.base[at] = segments[at].numel() > 0 ? address(segments[at]) : nullptr;
       table.stride[at] = segments[at].stride(0) * static_cast<int64_t>(segments[at].element_size());
       count += segments[at].size(0);
@@ -49,8 +63,9 @@ template <typename Address>
 TieredIds tiered_ids(const std::vector<Tensor>& parts, const std::vector<int64_t>& spread, Address&& address) {
   for (const Tensor& part : parts) {
     const ScalarType type = part.scalar_type();
-    STD_TORCH_CHECK((type == ScalarType::Long || type == ScalarType::Int) && type == parts[0].scalar_type(),
-                    "expected int32 or int64 ids of one type");
+    STD_TORCH_CHECK(
+        (type == ScalarType::Long || type == ScalarType::Int) && type == parts[0].scalar_type() && part.dim() == 1,
+        "expected int32 or int64 ids of one type");
   }
   return {tier_table(parts, spread, address), !parts.empty() && parts[0].scalar_type() == ScalarType::Long};
 }
@@ -60,6 +75,7 @@ template <typename Address>
 TierRows tier_rows(const std::vector<Tensor>& segments, const std::vector<int64_t>& spread, const Tensor& index,
                    Address&& address) {
   STD_TORCH_CHECK(!spread.empty() && !segments.empty(), "gather_tiers: expected at least one tier");
+  check_contiguous_ids("index", index);
   TierRows rows;
   rows.sizes.push_back(index.numel());
   for (int64_t d = 1; d < segments[0].dim(); ++d) {

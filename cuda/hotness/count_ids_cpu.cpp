@@ -3,6 +3,7 @@
 #include <atomic>
 #include <vector>
 
+#include "../memory/checks.h"
 #include "../memory/tensor.h"
 #include "scatter.h"
 
@@ -14,6 +15,8 @@ constexpr int64_t kGrain = 1 << 18;  // ids worth a task
 
 // See torch_gnnscale.ops.count_ids, which checks the arguments.
 Tensor count_ids(const Tensor& ids, int64_t size, int64_t threads) {
+  check_ids("ids", ids);
+  check_count("size", size);
   const int64_t total = ids.numel(), stride = ids.stride(0);
   const int64_t tasks = std::min(num_tasks(total, kGrain, threads), kMaxTasks);
   std::vector<PooledArray<int64_t>> counts;

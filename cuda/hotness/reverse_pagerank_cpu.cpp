@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "../memory/checks.h"
 #include "../memory/tensor.h"
 #include "pagerank.h"
 #include "scatter.h"
@@ -77,6 +78,10 @@ class ReversePageRank {
 Tensor reverse_pagerank(const Tensor& colptr, const Tensor& row, const Tensor& initial, int64_t iterations,
                         int64_t teleport, int64_t damping, int64_t threads) {
   const int64_t num_nodes = initial.numel();
+  check_int64("initial", initial);
+  check_int64("colptr", colptr, num_nodes + 1);
+  check_ids("row", row);
+  check_pointer("colptr", colptr, row.numel());
   PooledArray<int64_t> scores(num_nodes);
   std::copy_n(static_cast<const int64_t*>(initial.const_data_ptr()), num_nodes, scores.data());
   dispatch_index(row.scalar_type(), [&](auto* tag) {

@@ -1,6 +1,7 @@
 // The operator choose_nodes on the CPU.
 #include <tuple>
 
+#include "../memory/checks.h"
 #include "../memory/tensor.h"
 #include "choosing_cpu.h"
 
@@ -10,7 +11,8 @@ namespace {
 // See torch_gnnscale.ops.choose_nodes, which checks the arguments.
 std::tuple<Tensor, Tensor> choose_nodes(const Tensor& node, const Tensor& score, int64_t count, int64_t scheme,
                                         int64_t key, int64_t hop) {
-  STD_TORCH_CHECK(node.numel() == score.numel(), "expected a score for each node");
+  check_int64("node", node);
+  check_int64("score", score, node.numel());
   const auto* const ids = static_cast<const int64_t*>(node.const_data_ptr());
   const auto* const scores = static_cast<const int64_t*>(score.const_data_ptr());
   Scored from(node.numel());

@@ -1,6 +1,7 @@
 // The operator draw_nodes on the CPU.
 #include <vector>
 
+#include "../memory/checks.h"
 #include "../memory/tensor.h"
 #include "draws_cpu.h"
 
@@ -10,6 +11,7 @@ namespace {
 // See torch_gnnscale.ops.draw_nodes, which checks the arguments.
 Tensor draw_nodes_of_keys(const Tensor& node, const std::vector<int64_t>& node_ptr, const std::vector<int64_t>& keys,
                           int64_t hop) {
+  check_int64("node", node);
   STD_TORCH_CHECK(node_ptr.size() == keys.size() + 1, "expected one entry of node_ptr more than keys");
   const auto* const ids = static_cast<const int64_t*>(node.const_data_ptr());
   PooledArray<int64_t> draws(node.numel());

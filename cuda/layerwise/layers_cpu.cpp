@@ -2,6 +2,7 @@
 #include <optional>
 #include <tuple>
 
+#include "../memory/checks.h"
 #include "../memory/tensor.h"
 #include "../sample/dealing_cpu.h"
 #include "../sample/held_graph.h"
@@ -111,6 +112,9 @@ std::vector<Tensor> sample_layers(const Tensor& graph, const std::vector<Tensor>
   common.graph = to_relation(held.colptr, held.row, held.edge_id, true);
   common.graph.num_src = holder->sizes[0];
   common.edge_id_wide = held.edge_id.has_value() && held.edge_id->scalar_type() == ScalarType::Long;
+  check_int64("score", score);
+  for (const Tensor& of_batch : seeds) check_int64("seeds", of_batch);
+  STD_TORCH_CHECK(num_nodes.size() <= kMaxHops, "expected at most ", kMaxHops, " hops, found ", num_nodes.size());
   common.score = data_or_null(score);
   common.num_nodes = num_nodes;
   STD_TORCH_CHECK((common.method == Method::kFastGcn) == score.has_value() &&

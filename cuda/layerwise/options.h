@@ -25,6 +25,11 @@ struct LayerOptions {
 // choices: the numbers of method, scheme, scores, aggregation and weights. name: the operator's.
 inline LayerOptions layer_options(const char* name, const std::vector<int64_t>& choices, int64_t options) {
   STD_TORCH_CHECK(choices.size() == 5, name, ": expected 5 choices, found ", choices.size());
+  constexpr int64_t most[] = {2, 4, 1, 2, 1};  // the last value of each enumeration
+  for (size_t i = 0; i < choices.size(); ++i) {
+    STD_TORCH_CHECK(choices[i] >= 0 && choices[i] <= most[i], name, ": choice ", i, ": expected a number in [0, ",
+                    most[i], "], found ", choices[i]);
+  }
   using Options = SampleOptions;
   const Options asked(name, options,
                       Options::kLayers | Options::kKeepKnown | Options::kLayerDependency | Options::kIncludeDst);

@@ -1,6 +1,7 @@
 // The operator weigh_edges on the CPU.
 #include <optional>
 
+#include "../memory/checks.h"
 #include "../memory/tensor.h"
 #include "row_weights_cpu.h"
 
@@ -17,7 +18,11 @@ Tensor weigh_edges(const Tensor& degree, const Tensor& row, const Tensor& correc
   const auto* const of_row = static_cast<const int64_t*>(row.const_data_ptr());
   const auto* const corrections = static_cast<const double*>(correction.const_data_ptr());
   const int64_t *const of_source = data_or_null(source_degree), *const of_stored = data_or_null(stored_source_degree);
-  STD_TORCH_CHECK(correction.numel() == edges, "expected a correction for each edge");
+  check_int64("degree", degree);
+  check_int64("row", row);
+  check_vector("correction", correction, ScalarType::Double, edges);
+  check_int64("source_degree", source_degree);
+  check_int64("stored_source_degree", stored_source_degree);
   STD_TORCH_CHECK(!gcn || (of_source != nullptr || edges == 0), "expected degrees of sources");
   STD_TORCH_CHECK(!gcn || edges == 0 || source_degree->numel() == edges, "expected a source's degree for each edge");
   PooledArray<float> found(edges);

@@ -15,7 +15,8 @@ constexpr int64_t kBlock = 1 << 8;  // groups that a thread claims at a time
 std::tuple<Tensor, Tensor, Tensor> contract(const std::vector<Tensor>& colptr, const std::vector<Tensor>& row,
                                             const std::vector<int64_t>& ranges, const std::optional<Tensor>& group,
                                             int64_t num_groups, int64_t most, int64_t threads) {
-  const Neighborhood neighborhood(colptr, row, ranges);
+  check_count("num_groups", num_groups);
+  const Neighborhood neighborhood(colptr, row, ranges, group.has_value() ? group->numel() : num_groups);
   const Groups groups(group, num_groups);
   const int64_t* const of = data_or_null(group);
   // Calls f(group, merged neighbors) for every group.

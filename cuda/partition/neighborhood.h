@@ -4,6 +4,7 @@
 #include <atomic>
 #include <vector>
 
+#include "../memory/checks.h"
 #include "../memory/tensor.h"
 
 namespace gnnscale {
@@ -18,9 +19,20 @@ struct Side {
 
 class Neighborhood {
  public:
-  // Three numbers per side: first_node, first_neighbor, num_neighbors.
-  Neighborhood(const std::vector<Tensor>& colptr, const std::vector<Tensor>& row, const std::vector<int64_t>& ranges) {
+  // Three numbers per side: first_node, first_neighbor, num_neighbors, all within `num_nodes`.
+  Neighborhood(const std::vector<Tensor>& colptr, const std::vector<Tensor>& row, const std::vector<int64_t>& ranges,
+               int64_t num_nodes) {
+    STD_TORCH_CHECK(row.size() == colptr.size() && ranges.size() == 3 * colptr.size(),
+                    "sides: expected sources and three numbers for each of ", colptr.size());
     for (size_t i = 0; i < colptr.size(); ++i) {
+      check_int64("colptr", colptr[i]);
+      check_ids("row", row[i]);
+      check_pointer("colptr", colptr[i], row[i].numel());
+      const int64_t columns = colptr[i].numel() - 1;
+      const int64_t* const of = ranges.data() + 3 * i;
+      STD_TORCH_CHECK(of[0] >= 0 && of[0] <= num_nodes - columns && of[1] >= 0 && of[2] >= 0 && of[2] <= num_nodes &&
+                          of[1] <= num_nodes - of[2],
+                      "sides: expected nodes in [0, ", num_nodes, ")");
       sides_.push_back({static_cast<const int64_t*>(colptr[i].const_data_ptr()), row[i].const_data_ptr(),
                         row[i].scalar_type() == ScalarType::Long, row[i].stride(0), colptr[i].numel() - 1,
                         ranges[3 * i], ranges[3 * i + 1], ranges[3 * i + 2]});
@@ -78,6 +90,8 @@ class Groups {
     if (!group.has_value()) return;
     const int64_t* const of = static_cast<const int64_t*>(group->const_data_ptr());
     const int64_t num_nodes = group->numel();
+    check_int64("group", *group);
+    check_below("group", *group, count);
     begin_ = PooledArray<int64_t>(count + 1);
     node_ = PooledArray<int64_t>(num_nodes);
     std::fill_n(begin_.data(), count + 1, 0);

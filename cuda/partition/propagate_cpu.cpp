@@ -12,7 +12,8 @@
 namespace gnnscale {
 namespace {
 
-constexpr int64_t kGrain = 1 << 8;  // groups that a thread claims at a time
+constexpr int64_t kGrain = 1 << 8;       // groups that a thread claims at a time
+constexpr int64_t kMostSteps = 1 << 12;  // as in ops/partition.py
 
 // Id: holds numbers of groups and of nodes.
 template <typename Id>
@@ -231,8 +232,15 @@ Tensor propagate_labels(const std::vector<Tensor>& colptr, const std::vector<Ten
                         const Tensor& label, const Tensor& weight, const std::vector<int64_t>& most,
                         const std::vector<int64_t>& fewest, int64_t rounds, int64_t steps, int64_t least, int64_t key,
                         int64_t threads) {
-  const Neighborhood neighborhood(colptr, row, ranges);
   const int64_t count = label.numel();
+  check_count("num_nodes", num_nodes);
+  check_int64("group", group, num_nodes);
+  check_int64("label", label, group.has_value() ? -1 : num_nodes);
+  check_below("label", label, count);
+  check_matrix("weight", weight, ScalarType::Long, count, static_cast<int64_t>(most.size()));
+  STD_TORCH_CHECK(fewest.size() == most.size(), "fewest: expected one for each of ", most.size(), " constraints");
+  STD_TORCH_CHECK(steps >= 1 && steps <= kMostSteps, "steps: expected 1 to ", kMostSteps, ", found ", steps);
+  const Neighborhood neighborhood(colptr, row, ranges, num_nodes);
   PooledArray<int64_t> out(count);
   dispatch_index(std::max(num_nodes, count) <= int64_t{1} << 31 ? ScalarType::Int : ScalarType::Long, [&](auto* tag) {
     Propagation<std::remove_pointer_t<decltype(tag)>> propagation(neighborhood, num_nodes, group, label, weight, most,

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "../macros.h"
+#include "../memory/checks.h"
 #include "../memory/tensor.h"
 
 namespace gnnscale {
@@ -68,6 +69,10 @@ class Transposition {
 // See torch_gnnscale.ops.transpose, which checks the arguments.
 std::tuple<Tensor, Tensor> transpose(const Tensor& colptr, const Tensor& row, int64_t num_src, int64_t threads) {
   const int64_t num_edges = row.numel(), num_dst = colptr.numel() - 1;
+  check_int64("colptr", colptr);
+  check_ids("row", row);
+  check_pointer("colptr", colptr, num_edges);
+  check_count("num_src", num_src);
   const ScalarType type = num_dst <= int64_t{1} << 31 ? ScalarType::Int : ScalarType::Long;
   PooledArray<int64_t> out_colptr(num_src + 1);
   Tensor out = dispatch_index(row.scalar_type(), [&](auto* id) {

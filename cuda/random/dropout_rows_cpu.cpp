@@ -1,4 +1,5 @@
 // Dropout of rows by their ids, in host memory.
+#include "../memory/checks.h"
 #include "../memory/tensor.h"
 #include "../shuffle/shuffle_arguments.h"
 #include "dropout.h"
@@ -10,6 +11,8 @@ constexpr int64_t kGrain = 1 << 13;
 
 // See torch_gnnscale.ops.dropout_rows, which checks the arguments.
 Tensor dropout_rows(const Tensor& x, const Tensor& id, int64_t key, int64_t threshold, double scale, int64_t threads) {
+  check_matrix("x", x, x.scalar_type());
+  check_int64("id", id, x.size(0));
   const int64_t rows = x.size(0), width = x.size(1);
   return dispatch_float(x.scalar_type(), [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;

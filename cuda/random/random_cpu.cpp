@@ -1,4 +1,5 @@
 // Keyed random numbers in bulk: bits, permutations and R-MAT edges, each a function of its key and position.
+#include "../memory/checks.h"
 #include "../memory/tensor.h"
 #include "../philox.h"
 #include "rmat.h"
@@ -40,6 +41,8 @@ Tensor permutation(int64_t count, int64_t key) {
 Tensor rmat_edges(int64_t first, int64_t count, int64_t num_nodes, const std::vector<int64_t>& thresholds, int64_t key,
                   int64_t threads) {
   STD_TORCH_CHECK(thresholds.size() == 3, "expected 3 thresholds, got ", thresholds.size());
+  check_count("count", count);
+  STD_TORCH_CHECK(num_nodes >= 1 && num_nodes <= int64_t{1} << 40, "num_nodes: expected 1 to 2^40, found ", num_nodes);
   int levels = 0;
   while ((int64_t{1} << levels) < num_nodes) ++levels;
   PooledArray<int64_t> out(2 * count);

@@ -30,6 +30,10 @@ template <typename Address>
 BulkInput bulk_input(const Tensor& colptr, const std::vector<Tensor>& row, const std::vector<Tensor>& edge_id,
                      const std::vector<int64_t>& spread, const Tensor& seeds, std::vector<int64_t> seed_ptr,
                      std::vector<int64_t> keys, size_t hops, Address&& address) {
+  check_int64("colptr", colptr);
+  check_contiguous_ids("seeds", seeds);
+  STD_TORCH_CHECK(colptr.numel() > 0 && std::is_sorted(seed_ptr.begin(), seed_ptr.end()),
+                  "expected column pointers, and seed_ptr in rising order");
   STD_TORCH_CHECK(seed_ptr.size() == keys.size() + 1 && seed_ptr.front() == 0 && seed_ptr.back() == seeds.numel(),
                   "expected seed_ptr to lead from 0 to the number of seeds in ", keys.size(), " steps");
   STD_TORCH_CHECK(static_cast<int64_t>(keys.size()) <= kMaxBatches && hops <= kMaxHops && seeds.numel() <= kMostInHop,

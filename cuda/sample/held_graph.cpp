@@ -6,8 +6,13 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "../memory/checks.h"
+
 namespace gnnscale {
 namespace {
+
+constexpr size_t kMaxRelations = 1 << 10;         // as in ops/sample_options.py
+constexpr int64_t kMostNodes = int64_t{1} << 40;  // of a type, as in ops/arguments.py
 
 struct Registry {
   std::mutex lock;
@@ -24,14 +29,35 @@ Registry& registry() {
   return *instance;
 }
 
-// Frees a number and the graph of that number.
-void release(void* address) {
-  const std::unique_ptr<int64_t> number(static_cast<int64_t*>(address));
+// Forgets the graph of a number.
+void release(int64_t number) {
   std::shared_ptr<const HeldGraph> graph;  // destroyed after `guard`: its tensors are freed without the lock
   const std::lock_guard guard(registry().lock);
-  const auto found = registry().graphs.find(*number);
+  const auto found = registry().graphs.find(number);
   graph = std::move(found->second);
   registry().graphs.erase(found);
+}
+
+// Raises unless the tensors of relation r are of the types and sizes that it says. What they hold is checked where it
+// is read.
+void check_relation(size_t r, const HeldRelation& of, const std::vector<int64_t>& sizes) {
+  const int64_t edges = of.row.numel();
+  STD_TORCH_CHECK(of.colptr.numel() == sizes[of.dst] + 1, "relation ", r, " does not fit its node types");
+  for (const auto* const of_edges : {&of.edge_id, &of.weight, &of.time}) {
+    STD_TORCH_CHECK(!of_edges->has_value() || (*of_edges)->numel() == edges, "relation ", r, " has ", edges,
+                    " edges and another number of their ids, weights or times");
+  }
+  check_int64("colptr", of.colptr);
+  check_ids("row", of.row);
+  if (of.edge_id.has_value()) check_ids("edge_id", *of.edge_id, edges);
+  check_int64("weight", of.weight, edges);
+  check_int64("time", of.time, edges);
+  for (const auto* const given : {&of.colptr, &of.row}) {
+    STD_TORCH_CHECK(given->is_cpu(), "relation ", r, ": expected it in host memory");
+  }
+  for (const auto* const given : {&of.edge_id, &of.weight, &of.time}) {
+    STD_TORCH_CHECK(!given->has_value() || (*given)->is_cpu(), "relation ", r, ": expected it in host memory");
+  }
 }
 
 IncomingRelations incoming_relations(const HeldGraph& graph, int type) {
@@ -69,6 +95,10 @@ Tensor hold_relations(const Tensors& colptr, const Tensors& row, const OptionalT
        {row.size(), edge_id.size(), weight.size(), time.size(), src_type.size(), dst_type.size(), reverse.size()}) {
     STD_TORCH_CHECK(given == relations, "expected one entry for each of ", relations, " relations, found ", given);
   }
+  STD_TORCH_CHECK(relations <= kMaxRelations, "expected at most ", kMaxRelations, " relations, found ", relations);
+  for (const int64_t size : sizes) {
+    STD_TORCH_CHECK(size >= 0 && size <= kMostNodes, "sizes: expected numbers in [0, ", kMostNodes, "], found ", size);
+  }
   auto graph = std::make_shared<HeldGraph>();
   graph->sizes = sizes;
   for (size_t r = 0; r < relations; ++r) {
@@ -76,19 +106,27 @@ Tensor hold_relations(const Tensors& colptr, const Tensors& row, const OptionalT
       STD_TORCH_CHECK(type >= 0 && type < static_cast<int64_t>(sizes.size()), "relation ", r,
                       " does not fit its node types");
     }
+    STD_TORCH_CHECK(reverse[r] >= -1 && reverse[r] < static_cast<int64_t>(relations), "relation ", r,
+                    ": expected a reverse among ", relations, " relations or -1, found ", reverse[r]);
     graph->relations.push_back({colptr[r], row[r], edge_id[r], weight[r], time[r], static_cast<int>(src_type[r]),
                                 static_cast<int>(dst_type[r]), static_cast<int>(reverse[r])});
+    check_relation(r, graph->relations.back(), sizes);
   }
   for (size_t t = 0; t < sizes.size(); ++t) graph->incoming.push_back(incoming_relations(*graph, static_cast<int>(t)));
-  auto number = std::make_unique<int64_t>();
+  auto memory = std::make_unique<int64_t>();
   {
     const std::lock_guard guard(registry().lock);
-    *number = ++registry().last;
-    registry().graphs.emplace(*number, std::move(graph));
+    *memory = ++registry().last;
+    registry().graphs.emplace(*memory, std::move(graph));
   }
-  const int64_t size = 1;
-  return torch::stable::from_blob(number.release(), {&size, 1}, {&size, 1},
-                                  torch::stable::Device(torch::headeronly::DeviceType::CPU), ScalarType::Long, release);
+  const int64_t size = 1, number = *memory;
+  // The number is not read from the tensor again: somebody may have written another one, of a graph that is held still.
+  return torch::stable::from_blob(memory.release(), {&size, 1}, {&size, 1},
+                                  torch::stable::Device(torch::headeronly::DeviceType::CPU), ScalarType::Long,
+                                  [number](void* address) {
+                                    delete static_cast<int64_t*>(address);
+                                    release(number);
+                                  });
 }
 
 STABLE_TORCH_LIBRARY_IMPL(gnnscale, CompositeExplicitAutograd, library) {
@@ -98,7 +136,7 @@ STABLE_TORCH_LIBRARY_IMPL(gnnscale, CompositeExplicitAutograd, library) {
 }  // namespace
 
 std::shared_ptr<const HeldGraph> held_graph(const Tensor& tensor) {
-  STD_TORCH_CHECK(tensor.scalar_type() == ScalarType::Long && tensor.numel() == 1,
+  STD_TORCH_CHECK(tensor.scalar_type() == ScalarType::Long && tensor.numel() == 1 && tensor.is_cpu(),
                   "graph: expected what hold_relations returned");
   const std::lock_guard guard(registry().lock);
   const auto found = registry().graphs.find(*static_cast<const int64_t*>(tensor.const_data_ptr()));

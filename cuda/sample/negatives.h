@@ -32,13 +32,17 @@ GNNSCALE_HD Philox negative_block(uint64_t key, int64_t number, uint32_t attempt
 // them.
 struct EndCandidates {
   int64_t count;
+  int64_t positions;        // entries of `position`
   const int64_t* node;      // [count] ids; null: 0 .. count
   const int64_t* position;  // [nodes] where a node is in `node`, or -1; null: where its id says
   const int64_t* weight;    // [count] units up to and with each candidate, increasing; null: one each
   const int64_t* time;      // [count] not decreasing; null: always
 
   GNNSCALE_HD int64_t id(int64_t at) const { return node == nullptr ? at : node[at]; }
-  GNNSCALE_HD int64_t place(int64_t id) const { return position == nullptr ? id : position[id]; }
+  GNNSCALE_HD int64_t place(int64_t id) const {
+    if (position == nullptr) return id;
+    return static_cast<uint64_t>(id) < static_cast<uint64_t>(positions) ? position[id] : -1;
+  }
   GNNSCALE_HD uint64_t units(int64_t limit) const {
     return weight == nullptr ? limit : limit == 0 ? 0 : static_cast<uint64_t>(weight[limit - 1]);
   }
@@ -47,8 +51,9 @@ struct EndCandidates {
   }
   GNNSCALE_HD int64_t draw(uint64_t random, int64_t limit) const {
     const uint64_t unit = bounded(random, units(limit));
-    return id(weight == nullptr ? static_cast<int64_t>(unit)
-                                : first_above(weight, 0, limit, static_cast<int64_t>(unit)));
+    if (weight == nullptr) return id(static_cast<int64_t>(unit));
+    const int64_t at = first_above(weight, 0, limit, static_cast<int64_t>(unit));
+    return id(at < limit ? at : limit - 1);  // the latter where weights do not rise
   }
 };
 
@@ -57,11 +62,24 @@ template <typename Id>
 struct KnownEdges {
   const int64_t* ptr;  // null: there are none
   const Id* dst;       // sorted for each source
+  int64_t sources, count;
+
+  struct Range {
+    int64_t begin, end;
+  };
+
+  // Where the edges of a source are; none if `ptr` does not say it.
+  GNNSCALE_HD Range of(int64_t src) const {
+    if (static_cast<uint64_t>(src) >= static_cast<uint64_t>(sources)) return {0, 0};
+    const Range found{ptr[src], ptr[src + 1]};
+    return found.begin >= 0 && found.begin <= found.end && found.end <= count ? found : Range{0, 0};
+  }
 
   GNNSCALE_HD bool has(int64_t src, int64_t id) const {
     if (ptr == nullptr) return false;
-    const int64_t found = first_above(dst, ptr[src], ptr[src + 1], id);
-    return found > ptr[src] && dst[found - 1] == id;
+    const Range edges = of(src);
+    const int64_t found = first_above(dst, edges.begin, edges.end, id);
+    return found > edges.begin && dst[found - 1] == id;
   }
 };
 
@@ -71,25 +89,28 @@ GNNSCALE_HD uint64_t free_units(const EndCandidates& candidates, int64_t limit, 
                                 int64_t src) {
   uint64_t units = candidates.units(limit);
   if (edges.ptr == nullptr) return units;
-  for (int64_t e = edges.ptr[src]; e < edges.ptr[src + 1]; ++e) {
-    if (e > edges.ptr[src] && edges.dst[e] == edges.dst[e - 1]) continue;
+  const auto range = edges.of(src);
+  for (int64_t e = range.begin; e < range.end; ++e) {
+    if (e > range.begin && edges.dst[e] == edges.dst[e - 1]) continue;
     const int64_t at = candidates.place(edges.dst[e]);
     if (at >= 0 && at < limit) units -= candidates.units(at + 1) - candidates.units(at);
   }
   return units;
 }
 
-// The destination that holds unit `unit`, where only destinations without an edge from `src` are counted.
+// The destination that holds unit `unit`, where only destinations without an edge from `src` are counted; -1 if none
+// does.
 template <typename Id>
 GNNSCALE_HD int64_t at_free_unit(const EndCandidates& candidates, const KnownEdges<Id>& edges, int64_t src,
                                  uint64_t unit) {
-  for (int64_t at = 0;; ++at) {
+  for (int64_t at = 0; at < candidates.count; ++at) {
     const int64_t id = candidates.id(at);
     if (edges.has(src, id)) continue;
     const uint64_t units = candidates.units(at + 1) - candidates.units(at);
     if (unit < units) return id;
     unit -= units;
   }
+  return -1;
 }
 
 }  // namespace gnnscale

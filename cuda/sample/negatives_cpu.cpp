@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "../memory/checks.h"
 #include "../memory/tensor.h"
 #include "negatives.h"
 
@@ -87,6 +88,14 @@ class Negatives {
   uint64_t key_;
 };
 
+void check_candidates(int64_t count, const std::optional<Tensor>& node, const std::optional<Tensor>& weight,
+                      const std::optional<Tensor>& time) {
+  check_count("candidates", count);
+  check_int64("candidates: node", node, count);
+  check_int64("candidates: weight", weight, count);
+  check_int64("candidates: time", time, count);
+}
+
 // See torch_gnnscale.ops.sample_negatives, which checks the arguments. Returns the links, and the number of the first
 // that no link is valid for, or -1.
 std::tuple<Tensor, int64_t> sample_negatives(
@@ -96,15 +105,35 @@ std::tuple<Tensor, int64_t> sample_negatives(
     const std::optional<Tensor>& dst_weight, const std::optional<Tensor>& dst_time,
     const std::optional<Tensor>& seed_time, const std::optional<Tensor>& edge_ptr,
     const std::optional<Tensor>& edge_dst, int64_t key, int64_t threads) {
+  check_count("count", count);
+  check_int64("src", src, count);
+  check_candidates(num_src, src_node, src_weight, src_time);
+  check_candidates(num_dst, dst_node, dst_weight, dst_time);
+  check_int64("dst_position", dst_position);
+  check_int64("seed_time", seed_time, count);
+  STD_TORCH_CHECK(seed_time.has_value() || (!src_time.has_value() && !dst_time.has_value()),
+                  "seed_time: expected times of the seeds, as candidates have times");
+  check_int64("edge_ptr", edge_ptr);
+  STD_TORCH_CHECK(edge_ptr.has_value() == edge_dst.has_value(), "edges: expected ptr and dst, or none");
+  if (edge_dst.has_value()) check_contiguous_ids("edge_dst", *edge_dst);
+  for (const auto* const given : {&src, &src_node, &src_weight, &src_time, &dst_node, &dst_position, &dst_weight,
+                                  &dst_time, &seed_time, &edge_ptr, &edge_dst}) {
+    STD_TORCH_CHECK(!given->has_value() || (*given)->is_cpu(), "sample_negatives: expected tensors in host memory");
+  }
   PooledArray<int64_t> out(2 * count);
   dispatch_index(edge_dst.has_value() ? edge_dst->scalar_type() : ScalarType::Long, [&](auto* tag) {
     using Id = std::remove_pointer_t<decltype(tag)>;
-    const KnownEdges<Id> edges{data_or_null(edge_ptr),
-                               edge_dst.has_value() ? static_cast<const Id*>(edge_dst->const_data_ptr()) : nullptr};
-    const EndCandidates sources{num_src, data_or_null(src_node), nullptr, data_or_null(src_weight),
-                                data_or_null(src_time)};
-    const EndCandidates destinations{num_dst, data_or_null(dst_node), data_or_null(dst_position),
-                                     data_or_null(dst_weight), data_or_null(dst_time)};
+    const KnownEdges<Id> edges{
+        data_or_null(edge_ptr), edge_dst.has_value() ? static_cast<const Id*>(edge_dst->const_data_ptr()) : nullptr,
+        edge_ptr.has_value() ? edge_ptr->numel() - 1 : 0, edge_dst.has_value() ? edge_dst->numel() : 0};
+    const EndCandidates sources{
+        num_src, 0, data_or_null(src_node), nullptr, data_or_null(src_weight), data_or_null(src_time)};
+    const EndCandidates destinations{num_dst,
+                                     dst_position.has_value() ? dst_position->numel() : 0,
+                                     data_or_null(dst_node),
+                                     data_or_null(dst_position),
+                                     data_or_null(dst_weight),
+                                     data_or_null(dst_time)};
     const Negatives<Id> negatives(data_or_null(src), sources, destinations, edges, data_or_null(seed_time),
                                   static_cast<uint64_t>(key));
     const auto put = [&](int64_t i, Link link) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <tuple>
 
+#include "../memory/checks.h"
 #include "../memory/shared_tensors.h"
 #include "dealing_cpu.h"
 #include "expansion_cpu.h"
@@ -123,6 +124,7 @@ std::vector<Relation> relations_of(const HeldGraph& held, const int64_t* fanouts
   relations.reserve(held.relations.size());
   for (size_t r = 0; r < held.relations.size(); ++r) {
     const HeldRelation& of = held.relations[r];
+    // Checked again, because tensors can be resized: a bound of what is read.
     STD_TORCH_CHECK(of.colptr.numel() == held.sizes[of.dst] + 1, "relation ", r, " does not fit its node types");
     for (const auto* const of_edges : {&of.edge_id, &of.weight, &of.time}) {
       STD_TORCH_CHECK(!of_edges->has_value() || (*of_edges)->numel() == of.row.numel(), "relation ", r, " has ",
@@ -155,10 +157,11 @@ std::vector<Seeds> seeds_of(Request& request, const Tensors& seeds, const Option
   int64_t trees = 0;
   for (size_t at = first; at < first + request.sizes.size(); ++at) {
     const int64_t count = seeds[at].numel();
+    check_contiguous_ids("seeds", seeds[at]);
     found.push_back({seeds[at].const_data_ptr(), seeds[at].scalar_type() == ScalarType::Long, count});
     trees += count;
     if (seed_time.empty() || !seed_time[at].has_value()) continue;
-    STD_TORCH_CHECK(seed_time[at]->numel() == count, "expected a time for each of ", count, " seeds");
+    check_int64("seed_time", seed_time[at], count);
     const int64_t* const times = data_or_null(seed_time[at]);
     request.seed_time.insert(request.seed_time.end(), times, times + count);
   }
@@ -247,8 +250,14 @@ Tensors sample_neighbors(const Tensor& graph, const Tensor& fanouts, const Tenso
   STD_TORCH_CHECK(exclude.empty() || exclude.size() == relations * batches, "expected exclusions of ", relations,
                   " relations for ", batches, " keys, found ", exclude.size());
   STD_TORCH_CHECK(fanouts.scalar_type() == ScalarType::Long && fanouts.dim() == 2 &&
-                      fanouts.size(0) == static_cast<int64_t>(relations) && fanouts.is_contiguous(),
-                  "expected fanouts of each of ", relations, " relations");
+                      fanouts.size(0) == static_cast<int64_t>(relations) && fanouts.is_contiguous() &&
+                      fanouts.size(1) <= kMaxHops,
+                  "expected fanouts of each of ", relations, " relations, for at most ", kMaxHops, " hops");
+  const int64_t* const fanout = static_cast<const int64_t*>(fanouts.const_data_ptr());
+  for (int64_t i = 0; i < fanouts.numel(); ++i) {
+    STD_TORCH_CHECK(fanout[i] >= -1 && fanout[i] <= kMostFanout, "fanouts: expected -1 to ", kMostFanout, ", found ",
+                    fanout[i]);
+  }
   using Options = SampleOptions;
   const Options asked("sample_neighbors", options,
                       Options::kReplace | Options::kDisjoint | Options::kLast | Options::kLayers |
@@ -278,6 +287,7 @@ Tensors sample_neighbors(const Tensor& graph, const Tensor& fanouts, const Tenso
     for (size_t r = 0; r < request.relations.size() && !exclude.empty(); ++r) {
       const std::optional<Tensor>& pairs = exclude[b * request.relations.size() + r];
       if (!pairs.has_value()) continue;
+      check_matrix("exclude", *pairs, ScalarType::Long, 2);
       Relation& relation = request.relations[r];
       relation.num_excluded = pairs->size(1);
       relation.exclude_src = data_or_null(pairs);

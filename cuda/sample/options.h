@@ -7,6 +7,8 @@
 
 namespace gnnscale {
 
+constexpr int64_t kMostFanout = int64_t{1} << 17;  // as in ops/sample_options.py
+
 class SampleOptions {
  public:
   enum Option : int64_t {

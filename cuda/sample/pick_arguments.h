@@ -9,12 +9,34 @@
 #include <optional>
 #include <vector>
 
+#include "../memory/checks.h"
+#include "../pick.h"
+#include "options.h"
+
 namespace gnnscale {
 
 using torch::stable::Tensor;
 
+// The columns that are drawn from.
+inline void check_columns(const Tensor& colptr, const Tensor& row, const std::optional<Tensor>& edge_id,
+                          const std::optional<Tensor>& weight, const std::optional<Tensor>& time, int64_t hop,
+                          int64_t fanout) {
+  check_int64("colptr", colptr);
+  check_ids("row", row);
+  STD_TORCH_CHECK(colptr.numel() > 0, "colptr: expected at least one entry");
+  if (edge_id.has_value()) check_ids("edge_id", *edge_id, row.numel());
+  check_int64("weight", weight, row.numel());
+  check_int64("time", time, row.numel());
+  STD_TORCH_CHECK(hop >= 0 && hop < kMaxHops && fanout >= -1 && fanout <= kMostFanout,
+                  "pick_neighbors: expected a hop below ", kMaxHops, " and a fanout of -1 to ", kMostFanout, ", found ",
+                  hop, " and ", fanout);
+}
+
 inline void check_requests(const Tensor& node, const std::vector<int64_t>& node_ptr, const std::vector<int64_t>& keys,
                            const std::optional<Tensor>& tree, const std::optional<Tensor>& time) {
+  check_int64("node", node);
+  check_int64("tree", tree);
+  check_int64("node_time", time);
   STD_TORCH_CHECK(node_ptr.size() == keys.size() + 1 && node_ptr.front() == 0 && node_ptr.back() == node.numel() &&
                       std::is_sorted(node_ptr.begin(), node_ptr.end()),
                   "pick_neighbors: expected node_ptr to lead from 0 to ", node.numel(), " in ", keys.size(), " steps");

@@ -40,6 +40,7 @@ std::tuple<Tensor, Tensor, Tensor> pick_neighbors(
   const SampleOptions asked("pick_neighbors", options,
                             SampleOptions::kReplace | SampleOptions::kLast | SampleOptions::kWithEdgeId);
   const bool with_edge_id = asked.has(SampleOptions::kWithEdgeId);
+  check_columns(colptr, row, edge_id, weight, time, hop, fanout);
   check_requests(node, node_ptr, keys, tree, node_time);
   check_nodes(colptr, first, node);
   Relation relation = to_relation(colptr, row, edge_id, with_edge_id);

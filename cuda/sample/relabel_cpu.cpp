@@ -2,6 +2,7 @@
 #include <optional>
 #include <tuple>
 
+#include "../memory/checks.h"
 #include "../memory/tensor.h"
 #include "relabelling_cpu.h"
 
@@ -11,6 +12,10 @@ namespace {
 // See torch_gnnscale.ops.relabel, which checks the arguments.
 std::tuple<Tensor, Tensor, Tensor> relabel(const Tensor& known, const Tensor& ids,
                                            const std::optional<Tensor>& known_tree, const std::optional<Tensor>& tree) {
+  check_int64("known", known);
+  check_int64("ids", ids);
+  check_int64("known_tree", known_tree);
+  check_int64("tree", tree);
   const int64_t before = known.numel(), count = ids.numel();
   STD_TORCH_CHECK(known_tree.has_value() == tree.has_value() &&
                       (!tree.has_value() || (known_tree->numel() == before && tree->numel() == count)),

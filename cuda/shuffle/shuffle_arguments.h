@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "../memory/checks.h"
 #include "shuffle.h"
 
 namespace gnnscale {
@@ -26,6 +27,24 @@ ShuffleArguments shuffle_arguments(const std::optional<Tensor>& base, const std:
                                    const std::optional<Tensor>& ptr, Address&& address) {
   STD_TORCH_CHECK(!parts.empty() && parts.size() <= kMaxShuffleParts, "parts: expected 1 to ", kMaxShuffleParts,
                   " tables, found ", parts.size());
+  const auto check_rows = [&](const char* name, const Tensor& table) {
+    check_table(name, table);
+    STD_TORCH_CHECK(table.scalar_type() == parts[0].scalar_type() && table.dim() == parts[0].dim(), name,
+                    ": expected rows of one dtype and shape");
+    for (int64_t d = 1; d < table.dim(); ++d) {
+      STD_TORCH_CHECK(table.size(d) == parts[0].size(d), name, ": expected rows of one shape");
+    }
+  };
+  for (const Tensor& table : parts) check_rows("parts", table);
+  check_int64("row", row);
+  check_int64("part", part, row.numel());
+  check_int64("ptr", ptr);
+  STD_TORCH_CHECK(!ptr.has_value() || ptr->numel() > 0, "ptr: expected at least one entry");
+  if (base.has_value()) {
+    check_rows("base", *base);
+    const int64_t rows = ptr.has_value() ? ptr->numel() - 1 : row.numel();
+    STD_TORCH_CHECK(base->size(0) == rows, "base: expected ", rows, " rows, found ", base->size(0));
+  }
   ShuffleArguments found;
   ShuffleTask& task = found.task;
   const auto numbers = [](const Tensor& tensor) { return static_cast<const int64_t*>(tensor.const_data_ptr()); };

@@ -18,6 +18,19 @@ void add_rows(const ShuffleTask& task, int64_t begin, int64_t end, T* out) {
   }
 }
 
+// Raises unless all entries are rows of the tables.
+void check_entries(const std::vector<Tensor>& parts, const ShuffleTask& task, int64_t entries) {
+  uint64_t rows[kMaxShuffleParts];
+  for (size_t p = 0; p < parts.size(); ++p) rows[p] = static_cast<uint64_t>(parts[p].size(0));
+  const uint64_t tables = parts.size();
+  bool inside = true;
+  for (int64_t j = 0; j < entries; ++j) {
+    const uint64_t table = task.part == nullptr ? 0 : static_cast<uint64_t>(task.part[j]);
+    inside &= table < tables && static_cast<uint64_t>(task.row[j]) < rows[table < tables ? table : 0];
+  }
+  STD_TORCH_CHECK(inside, "shuffle_rows: expected rows of the tables");
+}
+
 // See torch_gnnscale.ops.shuffle_rows, which checks the arguments.
 Tensor shuffle_rows(const std::optional<Tensor>& base, const std::vector<Tensor>& parts,
                     const std::optional<Tensor>& part, const Tensor& row, const std::optional<Tensor>& ptr,
@@ -26,6 +39,8 @@ Tensor shuffle_rows(const std::optional<Tensor>& base, const std::vector<Tensor>
     return static_cast<const char*>(tensor.const_data_ptr());
   });
   const ShuffleTask& task = given.task;
+  if (task.ptr != nullptr) check_pointer("ptr", *ptr, row.numel());
+  check_entries(parts, task, row.numel());
   const int64_t bytes = given.row_bytes, work = task.rows + row.numel();
   PooledArray<char> out(task.rows * bytes);
   if (task.rows * bytes > 0) {

@@ -5,7 +5,9 @@
 #include <tuple>
 
 #include "../macros.h"
+#include "../memory/checks.h"
 #include "../memory/tensor.h"
+#include "../pick.h"
 
 namespace gnnscale {
 namespace {
@@ -58,6 +60,8 @@ PooledArray<T> zeros(int64_t count) {
   if (count > 0) std::memset(made.data(), 0, static_cast<size_t>(count) * sizeof(T));
   return made;
 }
+
+constexpr int64_t kMostParts = 1 << 16;  // as in ops/cuts.py
 
 // Levels fit a byte: there are at most 64 hops.
 template <typename Owner>
@@ -245,6 +249,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cut_batch(con
                                                                              const Tensor& colptr, const Tensor& row,
                                                                              const Tensor& owner, int64_t parts,
                                                                              int64_t part) {
+  check_int64("node", node);
+  check_int64("colptr", colptr);
+  check_int64("row", row);
+  check_contiguous_ids("owner", owner);
+  STD_TORCH_CHECK(!num_nodes.empty() && num_nodes.size() <= kMaxHops + 1 && parts >= 1 && parts <= kMostParts &&
+                      part >= 0 && part < parts,
+                  "cut_batch: expected seeds and at most ", kMaxHops, " hops, and a part in [0, parts)");
+  for (const int64_t count : num_nodes) {
+    STD_TORCH_CHECK(count >= 0 && count <= node.numel(), "num_nodes: expected numbers of nodes, found ", count);
+  }
   int64_t nodes = 0, columns = 0;
   for (const int64_t count : num_nodes) columns = std::exchange(nodes, nodes + count);
   STD_TORCH_CHECK(nodes == node.numel() && nodes == owner.numel() && columns + 1 == colptr.numel(),

@@ -192,7 +192,7 @@ def labels(**changed):
         (ValueError, "fewest: expected one for each of 1 constraints, found 2", lambda: labels(fewest=[1, 2])),
         (ValueError, "fewest: expected 0 <= fewest <= ", lambda: labels(fewest=[-1])),
         (ValueError, "steps: expected 1 <= steps <= 4096, found 0", lambda: labels(steps=0)),
-        (ValueError, "rounds: expected 0 <= rounds <= 4294967295, found -1", lambda: labels(rounds=-1)),
+        (ValueError, "rounds: expected 0 <= rounds <= 65536, found -1", lambda: labels(rounds=-1)),
         (ValueError, "least: expected 0 <= least <= ", lambda: labels(least=-1)),
         (ValueError, "group: expected int64 of shape (50,), found torch.int32 (50,)",
          lambda: labels(group=LABEL.int())),

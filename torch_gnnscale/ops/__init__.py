@@ -32,24 +32,24 @@ from .memory import (
 )
 from .negatives import Candidates, EdgeSet, candidates, edge_set, sample_negatives
 from .neighbors import PreparedNeighbors, sample_neighbors, weight_sums
-from .partition import MAX_STEPS, Side, contract, propagate_labels, transpose
+from .partition import MAX_ROUNDS, MAX_STEPS, Side, contract, propagate_labels, transpose
 from .sample_options import MAX_FANOUT, MAX_HOPS, Sample, Subgraph
-from .scores import count_ids, reverse_pagerank, score_unit
+from .scores import MAX_ITERATIONS, count_ids, reverse_pagerank, score_unit
 from .shuffle import shuffle_rows
 from .tiers import can_widen, gather_tiers, place_dtype
 from .topology import check_colptr, colptr_of_sorted, coo_to_csc, renumber
 
 __all__ = [
     "BOARD_NUMBERS", "Candidates", "Cut", "EdgeSet", "ID_DTYPES", "LayerDrawing", "MAX_BATCHES", "MAX_COUNT",
-    "MAX_FANOUT", "MAX_HOPS", "MAX_PARTS", "MAX_STEPS", "Picks", "PoolStats", "PreparedLayerBulks",
-    "PreparedLayers", "PreparedNeighbors", "REDUCTIONS", "Relabelled", "Relations", "Sample", "Side", "Subgraph",
-    "aggregate", "beyond_bulks", "board_leave", "board_size", "board_take", "can_aggregate", "can_gather_rows",
-    "can_widen", "candidates", "check_colptr", "choose_nodes", "colptr_of_sorted", "contract", "coo_to_csc",
-    "count_ids", "cut_batch", "draw_nodes", "dropout_rows", "edge_dot", "edge_set", "empty_bytes",
+    "MAX_FANOUT", "MAX_HOPS", "MAX_ITERATIONS", "MAX_PARTS", "MAX_ROUNDS", "MAX_STEPS", "Picks", "PoolStats",
+    "PreparedLayerBulks", "PreparedLayers", "PreparedNeighbors", "REDUCTIONS", "Relabelled", "Relations", "Sample",
+    "Side", "Subgraph", "aggregate", "beyond_bulks", "board_leave", "board_size", "board_take", "can_aggregate",
+    "can_gather_rows", "can_widen", "candidates", "check_colptr", "choose_nodes", "colptr_of_sorted", "contract",
+    "coo_to_csc", "count_ids", "cut_batch", "draw_nodes", "dropout_rows", "edge_dot", "edge_set", "empty_bytes",
     "extreme_backward", "first_outside", "gather_rows", "gather_tiers", "huge_pages", "join_rows", "limit_threads",
-    "map_file", "map_shared", "node_scores", "pack_rows", "permutation", "pick_neighbors", "place_dtype",
-    "pool_limit", "pool_stats", "pool_trim", "propagate_labels", "random_bits", "relabel", "relations",
-    "release_pages", "renumber", "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_layers",
-    "sample_layers_bulk", "sample_negatives", "sample_neighbors", "score_unit", "share_of_extremes",
-    "shuffle_rows", "torch_selects_sooner", "transpose", "weigh_edges", "weight_sums",
+    "map_file", "map_shared", "node_scores", "pack_rows", "permutation", "pick_neighbors", "place_dtype", "pool_limit",
+    "pool_stats", "pool_trim", "propagate_labels", "random_bits", "relabel", "relations", "release_pages", "renumber",
+    "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_layers", "sample_layers_bulk", "sample_negatives",
+    "sample_neighbors", "score_unit", "share_of_extremes", "shuffle_rows", "torch_selects_sooner", "transpose",
+    "weigh_edges", "weight_sums",
 ]  # fmt: skip

@@ -68,8 +68,8 @@ def gather_rows(src: Tensor, index: Tensor, threads: int = 0, *, check: bool = T
         src: shape [N, ...]; rows may be strided, each row must be contiguous.
         index: int32 or int64, shape [n], in [0, N), on the device of ``src``.
         threads: see the package.
-        check: look for indices out of range, for which the host waits if they are on a GPU. Without, one that is out of
-            range reads foreign memory.
+        check: on a GPU, look for indices out of range, for which the host waits. Without, one that is out of range
+            reads foreign memory. In host memory they are found in any case.
 
     Returns:
         Shape [n, ...], the dtype of ``src``.
@@ -87,9 +87,16 @@ def gather_rows(src: Tensor, index: Tensor, threads: int = 0, *, check: bool = T
     if not has_contiguous_rows(src):
         raise ValueError(f"src: expected contiguous rows, found strides {src.stride()} for shape {tuple(src.shape)}")
     check_row_bytes("src", src, src.device)
-    check_ids("index", index, src.size(0) if check else None, "rows", threads)
+    checks_itself = src.device.type == "cpu" and src.numel() > 0  # while it copies
+    check_ids("index", index, src.size(0) if check and not checks_itself else None, "rows", threads)
     index, threads = index.contiguous(), resolve_threads(threads)
-    if src.requires_grad or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
         return OPS.gather_rows(src, index, threads)
-    with torch._C._AutoDispatchBelowAutograd():  # the way through autograd costs more than a small batch's rows
-        return OPS.gather_rows(src, index, threads)
+    try:
+        if src.requires_grad:
+            return OPS.gather_rows(src, index, threads)
+        with torch._C._AutoDispatchBelowAutograd():  # the way through autograd costs more than a small batch's rows
+            return OPS.gather_rows(src, index, threads)
+    except RuntimeError:
+        check_ids("index", index, src.size(0), "rows", threads)  # names the first that is out of range
+        raise

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .arguments import MAX_COUNT, OPS, check_ids, check_int, check_key, check_tensor, resolve_threads
+from .graph import check_vector
 from .neighbors import weight_sums
 from .topology import coo_to_csc
 
@@ -133,8 +134,12 @@ def sample_negatives(
         NotImplementedError: tensors on a device.
     """
     check_int("count", count, 0, MAX_COUNT)
+    if not _counted(dst):
+        _check_candidates("dst", dst)
     timed = dst.time is not None
     if isinstance(src, Candidates):
+        if not _counted(src):
+            _check_candidates("src", src)
         timed = timed or src.time is not None
         given, num_src = None, src.num_nodes
     else:
@@ -149,35 +154,66 @@ def sample_negatives(
         _check_vector("seed_time", seed_time, count)
         if seed_time.dtype != torch.int64:
             raise TypeError(f"seed_time: expected int64, found {seed_time.dtype}")
+    if edges is not None and not (isinstance(edges, EdgeSet) and isinstance(edges.ptr, Tensor)):
+        _check_edges(edges)
     if edges is not None and num_src not in (None, edges.ptr.numel() - 1):
         raise ValueError(f"edges: expected those of {num_src} sources, found {edges.ptr.numel() - 1}")
     if given is not None and edges is not None:
         check_ids("src", given, edges.ptr.numel() - 1, "nodes", threads)
     drawn = src if isinstance(src, Candidates) else Candidates(0, 0, None, None, None, None)
-    found, failed = OPS.sample_negatives.default(
-        count,
-        given,
-        drawn.size,
-        drawn.node,
-        drawn.weight,
-        drawn.time,
-        dst.size,
-        dst.node,
-        dst.position,
-        dst.weight,
-        dst.time,
-        seed_time.contiguous() if timed and seed_time is not None else None,
-        None if edges is None else edges.ptr,
-        None if edges is None else edges.dst,
-        check_key(key),
-        resolve_threads(threads),
-    )
+    try:
+        found, failed = OPS.sample_negatives.default(
+            count, given, drawn.size, drawn.node, drawn.weight, drawn.time,
+            dst.size, dst.node, dst.position, dst.weight, dst.time,
+            seed_time.contiguous() if timed and seed_time is not None else None,
+            None if edges is None else edges.ptr, None if edges is None else edges.dst, check_key(key),
+            resolve_threads(threads),
+        )  # fmt: skip
+    except RuntimeError:  # candidates or edges that no function of this module made, which these name
+        for name, ends in (("dst", dst), ("src", drawn)):
+            _check_candidates(name, ends)
+        if edges is not None:
+            _check_edges(edges)
+        raise
     if failed >= 0:
         wanted = "a link" if given is None else f"a destination for source {int(given[failed])}"
         time = f" of nodes not later than {int(seed_time[failed])}" if timed and seed_time is not None else ""
         edge = "" if edges is None else " that is not an edge"
         raise ValueError(f"negative {failed}: expected {wanted}{time}{edge}, found none")
     return found
+
+
+def _counted(given: Any) -> bool:
+    """Whether there are as many candidates as there can be; the operator checks their tensors."""
+    if not isinstance(given, Candidates) or type(given.size) is not int or type(given.num_nodes) is not int:
+        return False
+    if given.node is None or given.position is None:
+        return given.node is given.position and given.size == given.num_nodes
+    return given.size <= given.num_nodes == given.position.numel()
+
+
+def _check_candidates(name: str, given: Candidates) -> None:
+    """Raises for what :func:`candidates` would not return; numbers in tensors are not looked at."""
+    if not isinstance(given, Candidates):
+        raise TypeError(f"{name}: expected what candidates() returns, found {type(given).__name__}")
+    num_nodes = check_int(f"{name}.num_nodes", given.num_nodes, 0, MAX_COUNT)
+    size = check_int(f"{name}.size", given.size, 0, num_nodes)
+    if (given.node is None) != (given.position is None) or (given.node is None and size != num_nodes):
+        raise ValueError(f"{name}: expected node and position, or neither and all {num_nodes} nodes, found {size}")
+    for field, value in given._asdict().items():
+        if isinstance(value, Tensor):
+            check_vector(f"{name}.{field}", value, num_nodes if field == "position" else size)
+
+
+def _check_edges(edges: EdgeSet) -> None:
+    """Raises for what :func:`edge_set` would not return."""
+    if not isinstance(edges, EdgeSet):
+        raise TypeError(f"edges: expected what edge_set() returns, found {type(edges).__name__}")
+    check_ids("edges.dst", edges.dst)
+    check_tensor("edges.ptr", edges.ptr)
+    check_vector("edges.ptr", edges.ptr, edges.ptr.numel())
+    if edges.ptr.numel() == 0:
+        raise ValueError("edges.ptr: expected at least one entry, found none")
 
 
 def _check_vector(name: str, value: Tensor, size: int) -> None:

@@ -11,6 +11,8 @@ from torch import Tensor
 from .arguments import MAX_COUNT, OPS, check_ids, check_int, check_key, check_tensor, resolve_threads
 from .topology import check_colptr
 
+MAX_ROUNDS = 1 << 16
+"""Of :func:`propagate_labels`, which cannot be interrupted."""
 MAX_STEPS = 1 << 12
 """Steps of a round of :func:`propagate_labels`."""
 
@@ -133,7 +135,7 @@ def propagate_labels(
         fewest: per constraint, the sum of weights below which no move brings a label; 0 by default.
         key: 64 bits.
         group: the group of each node, int64, shape [num_nodes]; None: each is its own.
-        rounds: at most so many, at least 0.
+        rounds: at most so many, from 0 to :data:`MAX_ROUNDS`.
         steps: of a round, at least 1. The fewer, the more groups move at once by a state that their moves change.
         least: moves of a round that are worth another one.
         threads: see the package.
@@ -165,7 +167,7 @@ def propagate_labels(
     return OPS.propagate_labels(
         *flat, num_nodes, group, label.contiguous(), weight.contiguous(), [check_int("most", bound) for bound in most],
         [check_int("fewest", bound) for bound in fewest],
-        check_int("rounds", rounds, 0, (1 << 32) - 1), check_int("steps", steps, 1, MAX_STEPS),
+        check_int("rounds", rounds, 0, MAX_ROUNDS), check_int("steps", steps, 1, MAX_STEPS),
         check_int("least", least), check_key(key), resolve_threads(threads),
     )  # fmt: skip
 

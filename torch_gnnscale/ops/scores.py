@@ -8,6 +8,9 @@ from torch import Tensor
 from .arguments import MAX_COUNT, OPS, check_ids, check_int, check_tensor, resolve_threads
 from .topology import check_colptr
 
+MAX_ITERATIONS = 1 << 16
+"""Of :func:`reverse_pagerank`: scores of the usual damping do not change any more after some hundreds."""
+
 
 def score_unit(num_nodes: int) -> int:
     """What a score of 1 is in the integers of :func:`reverse_pagerank`: a power of two, for sums below 2^62."""
@@ -27,7 +30,7 @@ def reverse_pagerank(
         row: sources, int32 or int64, shape [E]; any stride.
         initial: the scores to begin with, in units of :func:`score_unit`: int64, shape [n], in [0, 2^62), with a sum of
             at most twice what n nodes of score 1 have.
-        iterations: how many, at least 0.
+        iterations: how many, from 0 to :data:`MAX_ITERATIONS`.
         damping: in [0, 1].
         threads: see the module; every further one takes 8 bytes per node.
 
@@ -53,7 +56,7 @@ def reverse_pagerank(
         raise ValueError(f"initial: expected scores of at least 0 with a sum of at most {2 * unit * num_nodes}")
     share = round(damping * (1 << 32))
     teleport = unit - (unit * share >> 32)
-    check_int("iterations", iterations)
+    check_int("iterations", iterations, most=MAX_ITERATIONS)
     return OPS.reverse_pagerank(
         colptr.contiguous(), row, initial.contiguous(), iterations, teleport, share, resolve_threads(threads)
     )
