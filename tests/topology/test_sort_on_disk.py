@@ -1,5 +1,6 @@
 """Graphs built on disk, chunk by chunk."""
 
+import os
 import re
 
 import pytest
@@ -15,6 +16,25 @@ from torch_gnnscale.feature import FeatureStore
 from torch_gnnscale.topology import build_on_disk, rmat, rmat_chunks, sort_on_disk
 
 EDGE = sort_on_disk._SORT_BYTES
+
+
+@pytest.mark.parametrize("more", [4, 9, 30])
+def test_too_few_open_files(tmp_path, more):
+    """The reason is said, and nothing is left: what removes the temporary files opens their folder."""
+    resource = pytest.importorskip("resource")
+    edges, before = random_edges(300, 170, 3000), resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = set(map(int, os.listdir("/proc/self/fd")))
+    limit = next(n for n in range(1 << 12) if n - len([number for number in taken if number < n]) == more)
+    message = (
+        r"expected to open 170 files at a time, found a smaller limit \(ulimit -n, or more memory for the sort\): "
+    )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+    try:
+        with pytest.raises(OSError, match=message):
+            build_on_disk(tmp_path / "graph", [edges], (300, 170), memory=50 * EDGE, num_edges=3000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("edge_ids", [False, True])

@@ -52,7 +52,8 @@ class _Range:
         """Writes edges. ``ends``: sources and destinations, [m, 2]; ``ids``: [m], or None if no ids are kept."""
         self.num_edges += len(ends)
         if not self._streams:
-            self._streams = [file.open("wb") for file in self._files()]
+            for file in self._files():
+                self._streams.append(file.open("wb"))
         for stream, rows in zip(self._streams, (ends, ids), strict=False):
             assert rows is not None
             stream.write(rows.contiguous().numpy().data)
@@ -104,17 +105,25 @@ class _Sorter:
         for begin in range(0, width, 1 << shift):
             size = min(1 << shift, width - begin)
             ranges.append(_Range(self.folder, first + begin, size, self.dtype, self.with_ids))
-        for ends, ids in chunks:
-            part = (ends[:, 1] - first) >> shift
-            ptr, entries = ops.coo_to_csc(ends[:, 0], part, self.num_src, len(ranges))
-            by_range = entries[:, 1]
-            ends, ids = ops.gather_rows(ends, by_range), None if ids is None else ops.gather_rows(ids, by_range)
-            bounds = ptr.tolist()
-            for target, begin, end in zip(ranges, bounds[:-1], bounds[1:], strict=True):
-                if end > begin:
-                    target.append(ends[begin:end], None if ids is None else ids[begin:end])
-        for target in ranges:
-            target.close()
+        try:
+            for ends, ids in chunks:
+                part = (ends[:, 1] - first) >> shift
+                ptr, entries = ops.coo_to_csc(ends[:, 0], part, self.num_src, len(ranges))
+                by_range = entries[:, 1]
+                ends, ids = ops.gather_rows(ends, by_range), None if ids is None else ops.gather_rows(ids, by_range)
+                bounds = ptr.tolist()
+                for target, begin, end in zip(ranges, bounds[:-1], bounds[1:], strict=True):
+                    if end > begin:
+                        target.append(ends[begin:end], None if ids is None else ids[begin:end])
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            most = len(ranges) * (2 if self.with_ids else 1)
+            raise OSError(error.errno, f"expected to open {most} files at a time, found a smaller limit (ulimit -n, or "
+                          f"more memory for the sort)", str(self.folder.parent)) from error  # fmt: skip
+        finally:  # also because removing the folder of an attempt that failed opens it
+            for target in ranges:
+                target.close()
         return ranges
 
     def sorted(self, ranges: list[_Range]) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
