@@ -81,7 +81,7 @@ sanitize: build/sanitize/library ## the native tests under AddressSanitizer and 
 	rm -f build/sanitize/torch_gnnscale/*.so && cp build/sanitize/library build/sanitize/torch_gnnscale/_C.so
 	cd build/sanitize && $(SANITIZED) \
 		$(addprefix tests/ops/test_,ops.py gather_tiers.py sample_neighbors.py sample_ways.py sample_modes.py sample_bulk.py \
-		layerwise.py layer_bulk.py hops.py negatives.py aggregation.py partition.py pool.py map_file.py philox.py) \
+		layerwise.py layer_bulk.py hops.py negatives.py aggregation.py partition.py pool.py map_file.py philox.py raw_calls.py) \
 		tests/split/test_cut.py tests/feature/test_hotness.py tests/topology/test_reorder.py \
 		tests/topology/test_topology.py -k "not a_billion_nodes"
 

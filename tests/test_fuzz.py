@@ -285,17 +285,27 @@ def test_files(saved, tmp_path, kind, damage):
     fuzz()
 
 
+def crashes(helper, count, seconds, request):
+    """What two processes that make ``count`` hostile cases of a helper found: none should be."""
+    seed = request.config.getoption("hypothesis_seed")
+    first = (int(seed) if str(seed).isdigit() else 0) << 20
+    code = f"import sys; from helpers.{helper} import main; main(*sys.argv[1:])"
+    starts = range(first, first + count, -(-count // 2))
+    with ThreadPoolExecutor(len(starts)) as pool:
+        each = [pool.submit(run, code, str(k), str(starts.step), timeout=120 + seconds * count) for k in starts]
+        done = [process.result() for process in each]
+    assert [process.returncode for process in done] == [0] * len(starts), [process.stderr for process in done]
+    return [case for process in done for case in json.loads(process.stdout.splitlines()[-1])]
+
+
 @pytest.mark.slow
 def test_crafted_parts(request):
     """Directories of parts with one fault and right checksums, opened and read by one rank or by two: no rank crashes,
     hangs, or raises what is not meant for users."""
-    count, processes = max(20, TOTAL // 60), 2
-    seed = request.config.getoption("hypothesis_seed")
-    first = (int(seed) if str(seed).isdigit() else 0) << 20
-    code = "import sys; from helpers.crafted import main; main(*sys.argv[1:])"
-    with ThreadPoolExecutor(processes) as pool:
-        starts = range(first, first + count, -(-count // processes))
-        each = [pool.submit(run, code, str(k), str(starts.step), timeout=5.0 * count) for k in starts]
-        done = [process.result() for process in each]
-    assert [process.returncode for process in done] == [0] * processes, [process.stderr for process in done]
-    assert [json.loads(process.stdout) for process in done] == [[]] * processes
+    assert crashes("crafted", max(20, TOTAL // 60), 5.0, request) == []
+
+
+@pytest.mark.slow
+def test_raw_calls(request):
+    """Operators without their wrappers: an error or a result, as if everybody had meant well."""
+    assert crashes("raw_calls", max(600, TOTAL // 10), 0.5, request) == []
