@@ -16,6 +16,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from torch_gnnscale import CSC, LayerSampler, ops
+from torch_gnnscale.bench import compare as compare
 from torch_gnnscale.bench import machine
 from torch_gnnscale.ops.layer_drawing import SCHEMES_OF
 from torch_gnnscale.topology import rmat

@@ -1,5 +1,6 @@
 """The figures of benchmarks and notebooks: no legend covers a curve, and no curve hides another."""
 
+import ast
 import importlib
 import json
 import re
@@ -53,6 +54,14 @@ def equal_policies(results):
 def equal_speedups(results):
     for entry in results:
         entry |= {"speedup": 4.0, "step_speedup": 2.0}
+
+
+def test_benchmarks_import_names_that_their_helpers_have():
+    for path in BENCHMARKS.glob("*.py"):
+        for found in ast.walk(ast.parse(path.read_text())):
+            if isinstance(found, ast.ImportFrom) and found.module == "common":
+                common = importlib.import_module("common")
+                assert not [name.name for name in found.names if not hasattr(common, name.name)], path.name
 
 
 def test_every_figure_is_here():
