@@ -409,3 +409,13 @@ def test_the_default_gives_equal_weights_in_every_run():
 
     weights = [run() for _ in range(3)]
     assert all(map(functools.partial(torch.equal, weights[0]), weights))
+
+
+@pytest.mark.parametrize("options", [{"prefetch": 0}, {"bulk": 4, "prefetch": 0}], ids=str)
+def test_a_type_that_is_removed(options):
+    data = make_hetero()
+    for batch in loader_of(data, input_nodes=PAPER, **options):
+        if "venue" in data.node_types:
+            del data["venue"]
+        data[PAPER].x += 1
+        assert torch.equal(data[PAPER].x[batch[PAPER].n_id], batch[PAPER].x + 1)

@@ -93,7 +93,7 @@ class DataRows(RowSource):
         by_type, count, found = dict(self._values_by_type()), 0, []
         for key, (value, number) in versions.items():
             of, name = key
-            if number is None or by_type[of].get(name) is not value or self._number(of, name, value) != number:
+            if number is None or by_type.get(of, {}).get(name) is not value or self._number(of, name, value) != number:
                 found.append(key)
         for values in by_type.values():
             count += len(values) - ("edge_index" in values)
