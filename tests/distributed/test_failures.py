@@ -318,18 +318,19 @@ def test_when_a_rank_is_killed_the_others_raise_and_name_it(tmp_path, kill):
 
 
 @pytest.mark.slow
-def test_when_a_rank_is_stopped_the_others_raise_at_the_timeout(parts, tmp_path):
+@pytest.mark.parametrize(("stopped", "told"), [(1, "rank 1 is"), (0, "rank 0, which keeps the store of the ranks, is")])
+def test_when_a_rank_is_stopped_the_others_raise_at_the_timeout(parts, tmp_path, stopped, told):
     own = Cluster(2)
     own.run(rank_and_world)
     for rank in range(2):
         own.tell(rank, endless, parts, 8.0, str(tmp_path), {})
     wait_for([tmp_path / str(rank) for rank in range(2)])
     time.sleep(0.5)
-    own.send_signal(1, signal.SIGSTOP)
+    own.send_signal(stopped, signal.SIGSTOP)
     begin = time.monotonic()
-    returned, text = own.answer(0, begin + 50)
+    returned, text = own.answer(1 - stopped, begin + 50)
     assert not returned
-    assert text.startswith("RuntimeError: rank 1 is gone or does not answer: ")
+    assert text.startswith(f"RuntimeError: {told} gone or does not answer: ")
     assert 1.0 < time.monotonic() - begin < 40
     own.kill()
 

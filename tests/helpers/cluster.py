@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import socket
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -21,15 +20,19 @@ from helpers.forked import FORKED
 from torch import distributed as dist
 
 
-def serve(rank: int, world: int, port: int, calls: Connection) -> None:
-    """Joins the group and runs the calls that come, until there are no more."""
+def serve(rank: int, world: int, calls: Connection) -> None:
+    """Joins the group and runs the calls that come, until there are no more. Rank 0 keeps the store and sends its port,
+    which the others get."""
     gc.freeze()  # what was imported is no garbage, and half a million objects to look at
     faulthandler.register(signal.SIGUSR1)  # where it waits
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "LOCAL_WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world)}
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, world, rank == 0, timedelta(seconds=60))
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
+    port, limit = 0 if rank == 0 else calls.recv(), timedelta(seconds=60)
+    store = dist.TCPStore("127.0.0.1", port, world, rank == 0, limit, wait_for_workers=False)
+    if rank == 0:
+        calls.send(store.port)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=limit)
     while True:
         try:
             module, name, arguments = pickle.loads(calls.recv_bytes())
@@ -64,16 +67,16 @@ class Cluster:
         self.world = world
         self.processes = []
         self.calls: list[Connection] = []
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         for rank in range(world):
             ours, theirs = multiprocessing.Pipe()
-            process = FORKED.Process(target=serve, args=(rank, world, port, theirs), daemon=True)
+            process = FORKED.Process(target=serve, args=(rank, world, theirs), daemon=True)
             process.start()
             theirs.close()  # so that the end of the process ends the pipe
             self.processes.append(process)
             self.calls.append(ours)
+        port = self.calls[0].recv()
+        for calls in self.calls[1:]:
+            calls.send(port)
 
     def tell(self, rank: int, function: Callable, *arguments: Any) -> None:
         """Makes a rank call a function of a module that it can import."""

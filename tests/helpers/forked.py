@@ -6,7 +6,6 @@ import ctypes
 import gc
 import multiprocessing
 import os
-import socket
 import sys
 import tempfile
 import traceback
@@ -15,6 +14,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from subprocess import CompletedProcess
+
+from torch.distributed import TCPStore
 
 FORKED = multiprocessing.get_context("forkserver")
 """Forks of a process that has imported nothing of this package: its library reads the environment when it is loaded."""
@@ -82,9 +83,9 @@ def run(code: str, *arguments: str, timeout: float = 120.0, **environment: str) 
 
 def run_ranks(world: int, code: str, *arguments: str, **environment: str) -> list[CompletedProcess]:
     """Runs ``code`` in processes that have, of torch's threads, one each, and the environment that a launcher gives."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "GLOO_SOCKET_IFNAME": "lo"}
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # as torchrun keeps it
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "GLOO_SOCKET_IFNAME": "lo"}
+    where |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     of_all = {**where, "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), **environment}
     code = f"import torch; torch.set_num_threads(1)\n{code}"
     with ThreadPoolExecutor(world) as pool:

@@ -26,18 +26,18 @@ class Clusters(Exception):
     """How many METIS is given."""
 
 
-def test_a_few_training_nodes_join_clusters(monkeypatch):
-    """One for each cluster, although a cluster's share of them is less than one."""
+def test_a_cluster_takes_a_training_node_although_its_share_of_them_is_less(monkeypatch):
+    """60 stars, one leaf of each for training: 1/50 of what each of two parts has of them is 0.6."""
 
     def part_graph(colptr, *_):
         raise Clusters(len(colptr) - 1)
 
     monkeypatch.setattr(coarse.metis, "part_graph", part_graph)
-    pairs = torch.arange(2000).view(1000, 2).t()
-    csc = CSC.from_edge_index(torch.cat([pairs, pairs.flip(0)], 1), (2000, 2000))
-    with pytest.raises(Clusters) as found:
-        assign({None: csc}, {None: 2000}, 2, method="coarse", train={None: torch.arange(0, 80, 2)})
-    assert found.value.args[0] < 1000 + 40  # else no training node is in a cluster with its neighbor
+    ends = torch.stack([torch.arange(60).repeat_interleave(10), 60 + torch.arange(600)])
+    csc = CSC.from_edge_index(torch.cat([ends, ends.flip(0)], 1), (6000, 6000))
+    train = {None: 60 + torch.arange(0, 600, 10)}
+    with pytest.raises(Clusters, match=f"^{6000 - 600}$"):  # every star is one
+        assign({None: csc}, {None: 6000}, 2, method="coarse", train=train, balance=("nodes", "train"))
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from helpers.mapped import memories
 from helpers.narrow import CLASSES, FEATURES, HIDDEN
 from helpers.slow import quick
 from helpers.split_models import own_batches
+from torch import distributed as dist
 
 from torch_gnnscale.distributed.meeting import rank_and_world
 from torch_gnnscale.split import connection, parallelize
@@ -207,7 +207,7 @@ from torch import distributed as dist
 from torch_geometric.nn import GraphSAGE
 from torch_gnnscale import split
 rank = int(sys.argv[1])
-store = dist.TCPStore("127.0.0.1", int(sys.argv[2]), 2, rank == 0)
+store = dist.TCPStore("127.0.0.1", int(sys.argv[2]), 2)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
 model = split.parallelize(GraphSAGE(4, 8, 2, 3))
 print("made", flush=True)
@@ -217,11 +217,9 @@ dist.barrier()
 
 @pytest.mark.slow
 def test_a_program_that_ends_with_a_model():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     ranks = [
-        subprocess.Popen([sys.executable, "-c", PROGRAM, str(rank), str(port)], stdout=subprocess.PIPE,
+        subprocess.Popen([sys.executable, "-c", PROGRAM, str(rank), str(store.port)], stdout=subprocess.PIPE,
                          stderr=subprocess.PIPE, env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
         for rank in range(2)
     ]  # fmt: skip
