@@ -39,7 +39,7 @@ class Sample(NamedTuple):
     tree: list[Tensor]
     """Per node type, each node's tree, if trees are disjoint: int64, shape [n]. Seeds are numbered over all types."""
     num_nodes: list[list[int]]
-    """Per node type, how many nodes each hop found, after the number of seeds: hops + 1 entries."""
+    """Per node type, how many nodes each hop found; the first of the hops + 1 entries is the number of seeds."""
     num_edges: list[list[int]]
     """Per relation, how many edges each hop drew."""
     edge_weight: Sequence[Tensor] = ()
