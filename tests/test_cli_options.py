@@ -161,6 +161,7 @@ def test_a_full_disk_is_named(where, number, named, monkeypatch, tmp_path):
         raise OSError(number, "what happened")
 
     monkeypatch.setattr(cli_train, "plot_run", fail)
+    monkeypatch.setattr(cli_train.importlib.util, "find_spec", lambda name: True)
     if where == "run":
         monkeypatch.setattr(Short, "run", fail)
     config = SimpleNamespace(epochs=2, fanouts=[3, 2], batch_size=64)
