@@ -23,10 +23,10 @@ SANITIZED := LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help train quick test lint sanitize races emulate dist docs notebooks fuzz soak test-cuda gpu clean
+.PHONY: help train quick test lint sanitize races emulate dist matrix aarch64 docs notebooks fuzz soak test-cuda gpu clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 train: $(VENV)/installed ## install, build and train GraphSAGE on a generated graph
 	@echo "== gnnscale train"
@@ -119,8 +119,8 @@ $(VENV)/wheel: $(VENV)/installed
 REPAIR := auditwheel repair --plat manylinux_2_28_$(shell uname -m) --only-plat --exclude 'libtorch*.so' --exclude 'libc10*.so'
 
 build/wheel/made: $(VENV)/installed pyproject.toml README.md $(shell find torch_gnnscale -name '*.py')
-	rm -rf build/wheel
-	$(BIN)/python -m pip wheel -q --no-build-isolation --no-deps -w build/wheel .
+	rm -rf build/wheel build/lib.*  # which has the CUDA part if that was compiled
+	FORCE_CUDA=0 $(BIN)/python -m pip wheel -q --no-build-isolation --no-deps -w build/wheel .
 	touch $@
 
 # At the end some of the source distribution's tests try the wheel.
@@ -131,6 +131,13 @@ dist: $(VENV)/wheel $(VENV)/test build/wheel/made ## the source distribution and
 	tar xzf dist/*.tar.gz -C build/sdist --strip-components 1 && rm -r build/sdist/torch_gnnscale
 	$(INSTALL) --no-deps --target build/site dist/*.whl
 	cd build/sdist && PYTHONPATH=../site ../../$(BIN)/python -m pytest -p no:cacheprovider -m "not slow" tests/native tests/topology/test_topology.py tests/topology/test_files.py tests/loader/test_loader.py
+
+# CELLS="3.10/2.11/2.6 3.13/2.13/2.8" names some of them.
+matrix: build/wheel/made ## the fast tests with torch 2.11 to 2.13, PyG 2.6 to 2.8, Python 3.10 to 3.13
+	$(BIN)/python .ci/matrix.py build/wheel/*.whl $(CELLS)
+
+aarch64: $(VENV)/installed ## the library cross-compiled for aarch64, and some of its tests emulated
+	.ci/aarch64 $(BIN)/python
 
 $(VENV)/docs: $(VENV)/installed
 	$(INSTALL) $$($(EXTRA) docs)
