@@ -166,8 +166,8 @@ def typed() -> HeteroData:
         (ValueError, "peers: expected at most 29 GPUs, found 30", lambda _: Tiered.from_data(DATA, peers=[1] * 30)),
         (NotImplementedError, "tiers of lists, and of tensors with a column for each node, are not implemented, found "
          "['title']", lambda _: Tiered.from_data(Data(x=torch.ones(2, 2), title=["a", "b"]))),
-        (ValueError, "data.x: expected a plain tensor in host memory, found Tensor, torch.sparse_csr, cpu",
-         lambda _: Tiered.from_data(Data(x=torch.ones(2, 2).to_sparse_csr()), hotness=torch.ones(2))),
+        (TypeError, "(None, 'x'): expected torch.strided or torch.sparse_coo, of which rows are taken, found "
+         "torch.sparse_csr", lambda _: Tiered.from_data(Data(x=torch.ones(2, 2).to_sparse_csr()))),
         (ValueError, "device: expected one that torch sees (it sees ", lambda _: Tiered.from_data(DATA, device=77)),
         (FileNotFoundError, "disk: expected a directory, found 'nowhere', which is none",
          lambda _: Tiered.from_data(DATA, host=0, disk="nowhere")),

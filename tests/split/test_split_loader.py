@@ -22,8 +22,8 @@ from torch import distributed as dist
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, LayerSampler, NeighborLoader, NeighborSampler
-from torch_gnnscale.distributed.meeting import Meeting
 from torch_gnnscale.ranks import Ranks
+from torch_gnnscale.split import owned_batches
 from torch_gnnscale.split.owned_batches import OwnedBatches
 from torch_gnnscale.split.peer_memory import HostMemories
 
@@ -88,10 +88,10 @@ def test_groups_of_ranks_take_batches_in_turn(options):
 
 
 @pytest.mark.parametrize("rank", range(4))
-def test_groups_are_of_consecutive_ranks(rank):
-    plan, meeting = GivenPlan(random_owners(200, 2), 2), Meeting(0, 1, 1.0)
-    meeting.rank, meeting.world = rank, 4
-    made = OwnedBatches(plan, NeighborSampler(make_data(), [2]), plan.owners, meeting)
+def test_groups_are_of_consecutive_ranks(rank, monkeypatch):
+    monkeypatch.setattr(owned_batches, "rank_and_world", lambda: (rank, 4))
+    plan = GivenPlan(random_owners(200, 2), 2)
+    made = OwnedBatches(plan, NeighborSampler(make_data(), [2]), plan.owners, 1.0)
     assert (made.sampler.part, made.ranks) == (rank % 2, Ranks(rank // 2, 2))
 
 
