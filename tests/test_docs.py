@@ -141,6 +141,8 @@ def test_every_program_of_ranks_ends_with_a_barrier_and_destroys_the_group():
         ends = [at for at, line in enumerate(lines) if line == "dist.destroy_process_group()"]
         assert [lines[at - 1] for at in ends] == ["dist.barrier()"] * len(begins), page
         assert all(begin < end for begin, end in zip(begins, ends, strict=True)), page
+        if "DistributedDataParallel(" in text:  # whose module would be the last to hold the group
+            assert all(lines[at - 2].startswith("del ") for at in ends), page
         begun[page] = len(begins)
     assert sum(begun.values()) >= 8
 
