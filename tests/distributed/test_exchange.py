@@ -206,7 +206,7 @@ def test_nothing_was_heard_where_the_store_does_not_answer():
     presence = Presence.__new__(Presence)
     presence._asked = lambda ask: None
     assert (presence.heard(3), presence._silent()) == ({}, None)
-    assert presence.gone().endswith("which keeps the store of the ranks, is gone")
+    assert presence.gone().endswith("which keeps the store of the ranks, is gone or does not answer")
 
 
 def test_a_presence_that_is_closed_answers_no_more():
