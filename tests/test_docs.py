@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = ["README.md"] + [
     f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")) if "\n```python\n" in page.read_text()
 ]
-ON_PARTS = ("docs/scaling_rows.md", "docs/scaling_failures.md", "docs/scaling_parts.md")
-ON_RANKS = ("docs/ddp_lightning.md", "docs/scaling.md", *ON_PARTS[:2])
+ON_PARTS = ("docs/scaling_rows.md", "docs/scaling_failures.md")
+ON_RANKS = ("docs/ddp_lightning.md", "docs/scaling.md", *ON_PARTS)
 
 
 def blocks_of(page: str) -> list[str]:
