@@ -160,7 +160,7 @@ def test_a_used_directory_is_refused(tmp_path):
             write(make_data(), path, 2, method="random", only=only)
     (path / "notes.txt").unlink()
     write(make_data(), path, 2, method="random")
-    with pytest.raises(FileExistsError, match=r"found a book in it; say which parts: only=$"):
+    with pytest.raises(FileExistsError, match=r"found a book in it; say which parts: only= \(--only\)$"):
         write(make_data(), path, 2, method="random")
     with pytest.raises(FileNotFoundError, match=rf"^{tmp_path}: expected a directory of parts, found no book in it$"):
         open_parts(tmp_path)

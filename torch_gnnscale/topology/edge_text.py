@@ -89,6 +89,8 @@ def _is_header(path: Path, number: int, names: list[str], columns: Columns | Non
 
 
 def _fields(line: str, delimiter: str) -> list[str]:
+    if "\0" in line:  # csv of Python 3.10 raises an error for it
+        return line.rstrip("\n").split(delimiter)
     return next(csv.reader([line.rstrip("\n")], delimiter=delimiter), [])
 
 
