@@ -17,6 +17,7 @@ from helpers.slow import quick
 from helpers.split_models import own_batches
 from torch import distributed as dist
 
+from torch_gnnscale.distributed import meeting
 from torch_gnnscale.distributed.meeting import rank_and_world
 from torch_gnnscale.split import connection, parallelize
 
@@ -81,6 +82,43 @@ def test_an_error_of_one_rank_is_raised_on_all(where, transport):
     for _, text, seconds in (first, second, third):
         assert text == "split: expected a connection between the ranks, found one that was closed, or that failed"
         assert seconds < 30
+
+
+def skips(transport):
+    """Rank 1 leaves out a backward pass."""
+    rank, _ = rank_and_world()
+    _, split, batch = made(transport, timeout=4.0)
+    split(batch).sum().backward()
+    out = split(batch).sum()
+    try:
+        if rank != 1:
+            out.backward()
+        split(batch)
+    except RuntimeError as error:
+        return str(error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_rank_that_leaves_out_a_backward_pass_is_named(transport):
+    first, second = cluster(2).run(skips, transport)
+    for text in (first, second):
+        # By the one that waits longer, or by what each waited for if both have waited long enough.
+        assert text.startswith(
+            (
+                "split: rank 0 waited for the others in 'backward convs.2'; rank 1 waited for the others in 'header'; "
+                "did one of them leave out a call, such as a backward pass?: ",
+                "split: rank 1 did not come within 4 seconds to what the others do together",
+            )
+        )
+
+
+def test_ranks_that_wait_for_different_things():
+    assert meeting._apart({0: "header", 1: "header"}) == meeting._apart({0: "header"}) == meeting._apart({}) == ""
+    assert meeting._apart({0: "backward a", 1: "header", 2: "backward a"}) == (
+        "rank 0, 2 waited for the others in 'backward a'; rank 1 waited for the others in 'header'; did one of them "
+        "leave out a call, such as a backward pass?"
+    )
 
 
 def closed(transport):
@@ -234,7 +272,8 @@ class Held:
     def __init__(self):
         self.ended, self.why, self.meeting = False, [], self
 
-    def lost(self, error):
+    def lost(self, error, waited_for):
+        assert waited_for == "parameters"
         return f"rank 1: no luck ({error})"
 
     def end(self, why, failed=False):

@@ -143,22 +143,23 @@ class Meeting:
             with contextlib.suppress(RuntimeError):  # no thread can be started any more, or there is no store
                 self._presence.say(why, about)
 
-    def lost(self, error: Broken, about: int = 0) -> str:
+    def lost(self, error: Broken, about: int = 0, waited_for: str = "") -> str:
         """Why a collective of these ranks failed. Every rank on which it failed calls this.
 
         Args:
             error: of the collective.
             about: as in :meth:`fail`.
+            waited_for: what this rank does in the collective.
 
         Returns:
             A text that names a rank that said why it failed; if none did, the ranks that are gone; if none are, the
-            ranks that did not come.
+            ranks that did not come, or what each rank waited for.
         """
         presence = self._presence
         if presence is None:
             return str(error)
         self._has_lost = True
-        presence.say("", about)
+        presence.say("", about, waited_for)
         heard = presence.heard(about)
         if not any(heard.values()):
             if gone := presence.gone():
@@ -175,7 +176,7 @@ class Meeting:
             )
             presence.conclude(found, about)
         else:  # perhaps this rank came too late, to what the others have ended
-            found = presence.concluded(about) or "a rank failed"
+            found = presence.concluded(about) or _apart(presence.waited(about)) or "a rank failed"
         return f"{found}: {error}"
 
     def leave(self, why: str) -> None:
@@ -195,6 +196,17 @@ class Meeting:
         group, self._exchange.group = self._exchange.group, None
         if group is not None:
             end_group(group)
+
+
+def _apart(waited: dict[int, str]) -> str:
+    """What ranks waited for, if it was not the same; else ""."""
+    if len(purposes := sorted(set(waited.values()))) < 2:
+        return ""
+    found = []
+    for purpose in purposes:
+        ranks = ", ".join(str(rank) for rank, of_rank in waited.items() if of_rank == purpose)
+        found.append(f"rank {ranks} waited for the others in {purpose!r}")
+    return "; ".join([*found, "did one of them leave out a call, such as a backward pass?"])
 
 
 def _files(ranks: Sequence[int]) -> int:

@@ -147,10 +147,25 @@ class Presence:
         self._store.set("silent", json.dumps(silent))
         return f"rank {', '.join(map(str, silent))} is gone or does not answer"
 
-    def say(self, text: str, about: int) -> None:
+    def say(self, text: str, about: int, waited_for: str = "") -> None:
         """Leaves a text for the other ranks: why this one failed, or "" if it failed because of another one. A later
-        text about the same topic replaces an earlier one."""
-        self._asked(lambda: self._store.set(f"text/{about}/{self.rank}", text))
+        text about the same topic replaces an earlier one. ``waited_for``: what it waited for the others in."""
+
+        def leave() -> None:
+            if waited_for:
+                self._store.set(f"waited/{about}/{self.rank}", waited_for)
+            self._store.set(f"text/{about}/{self.rank}", text)
+
+        self._asked(leave)
+
+    def waited(self, about: int) -> dict[int, str]:
+        """What ranks have said that they waited for, by rank."""
+
+        def ask() -> dict[int, str]:
+            keys = {rank: f"waited/{about}/{rank}" for rank in range(self.world)}
+            return {rank: self._store.get(key).decode() for rank, key in keys.items() if self._store.check([key])}
+
+        return self._asked(ask) or {}
 
     def heard(self, about: int) -> dict[int, str]:
         """The texts that ranks have left about a topic, or about everything (topic 0), by rank; none if the store does

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -135,33 +135,43 @@ class _Connected(Exchange):
     def __init__(self, group: dist.ProcessGroup | None, size: int, rank: int, held: _Held, backend: str) -> None:
         super().__init__(group, size, rank)
         self._held, self.backend = weakref.ref(held), backend
+        self._purpose = ""  # of the collective that this rank is in
 
     def broadcast(self, tensor: Tensor) -> None:
         """Overwrites ``tensor`` on all ranks with that of the first one."""
         if self.group is not None:
-            with self._named():
+            with self._named("parameters"):
                 try:
                     dist.broadcast(tensor, dist.get_global_rank(self.group, 0), self.group)
                 except RuntimeError as error:
                     raise Broken(str(error)) from error
 
-    def numbers(self, *args: Any, **options: Any) -> Tensor:
+    def numbers(self, sent: Tensor, purpose: str, *args: Any, **options: Any) -> Tensor:
         """See :meth:`Exchange.numbers`."""
-        with self._named():
-            return super().numbers(*args, **options)
+        with self._named(purpose):
+            return super().numbers(sent, purpose, *args, **options)
+
+    def bytes(
+        self, sent: Tensor, lengths: Sequence[int], sizes: Sequence[int], purpose: str, *args: Any, **options: Any
+    ) -> Tensor:
+        """See :meth:`Exchange.bytes`."""
+        with self._named(purpose):
+            return super().bytes(sent, lengths, sizes, purpose, *args, **options)
 
     def _all_to_all(self, *args: Any, **options: Any) -> None:
-        with self._named():
+        with self._named(self._purpose):
             super()._all_to_all(*args, **options)
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _named(self, purpose: str) -> Iterator[None]:
         held = self._held()
         if held is None or held.ended:
             raise RuntimeError(f"split: {ENDED}")
+        before, self._purpose = self._purpose, purpose
         try:
             yield
+            self._purpose = before
         except Broken as error:
-            why = held.meeting.lost(error)
+            why = held.meeting.lost(error, waited_for=purpose)
             held.end("", failed=True)
             raise RuntimeError(f"split: {why}") from error
