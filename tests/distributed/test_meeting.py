@@ -26,8 +26,11 @@ class Said:
     def __init__(self, heard, silent):
         self.said, self.told, self.silent, self.found = [], heard, silent, {}
 
-    def say(self, why, about):
+    def say(self, why, about, waited_for=""):
         self.said.append((why, about))
+
+    def waited(self, about):
+        return {}
 
     def heard(self, about):
         return self.told
