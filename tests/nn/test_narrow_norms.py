@@ -287,3 +287,56 @@ def test_a_node_in_every_group(layout):
 def test_whether_rows_tell_groups():
     assert Hops(next(iter(batches()))).tell
     assert not Hops(batch_whose_last_hop_finds_nothing()).tell
+
+
+def test_batches_that_no_trial_takes():
+    """Without seeds, and with as many edges as nodes, where sizes do not say which fields are nodes'."""
+    data = Data(x=torch.rand(9, FEATURES, dtype=torch.float64), edge_index=torch.arange(18).view(2, 9) % 9)
+    narrowed = narrow(Normed(layers=2).double()).train()
+    empty = NeighborLoader(data, [2, 2], batch_size=4)(torch.empty(0, dtype=torch.int64))
+    assert narrowed(empty).shape == (0, CLASSES)
+    ring = Data(x=torch.rand(4, FEATURES, dtype=torch.float64), dist=torch.rand(4, 1, dtype=torch.float64),
+                edge_index=torch.tensor([[3, 2, 0, 1], [0, 0, 1, 2]]))  # fmt: skip
+    ring.num_sampled_nodes, ring.num_sampled_edges, ring.batch_size = [3, 1, 0], [4, 0], 3
+    gat = pyg_nn.GAT(FEATURES, HIDDEN, 2, CLASSES, edge_dim=1, norm="BatchNorm").double().train()
+    narrowed = narrow(gat, lambda model, batch: model(batch.x, batch.edge_index, edge_attr=batch.dist))
+    assert narrowed(ring).shape == (3, CLASSES)
+
+
+class Alternating(nn.Module):
+    """Calls its layers in another order in every batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList(pyg_nn.SAGEConv(FEATURES, FEATURES) for _ in range(2))
+        self.norm, self.calls = nn.BatchNorm1d(FEATURES), 0
+
+    def forward(self, x, edge_index):
+        self.calls += 1
+        for conv in self.convs if self.calls % 2 else list(self.convs)[::-1]:
+            x = self.norm(conv(x, edge_index))
+        return x
+
+
+def test_a_model_without_an_order_is_not_tried_for_ever():
+    model, short = Alternating().double().train(), batch_whose_last_hop_finds_nothing()
+    narrowed = narrow(model, check=False)
+    with warnings.catch_warnings(record=True):
+        for _ in range(40):
+            narrowed(short)
+    assert model.calls <= 40 + 8 + 1
+
+
+def test_a_norm_of_one_s_own_beside_noise_reads_the_batch():
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = pyg_nn.SAGEConv(FEATURES, CLASSES)
+
+        def forward(self, x, edge_index):
+            out = self.conv(x, edge_index)
+            return out - out.mean(0) + 0.1 * torch.randn_like(out) if self.training else out
+
+    narrowed = narrow(Noisy().double().train())
+    narrowed(next(iter(batches())))
+    assert narrowed._reads_statistics()

@@ -146,11 +146,16 @@ class Hops:
         return self._groups.get(rows, 0)
 
 
+def has_nodes_as_edges(batch: Any) -> bool:
+    """Whether it has as many nodes as edges, so that the names of fields alone say which are nodes'."""
+    return sum(batch.num_sampled_nodes) == batch.edge_index.size(1)
+
+
 def with_nodes_in_every_group(batch: Any) -> Any:
-    """The batch, with one more node for each of its later groups that has none. No edge leads to such a node or from
-    it; its row of every field is that of the batch's first node."""
+    """The batch, which has seeds, with one more node for each of its later groups that has none. No edge leads to such
+    a node or from it; its row of every field is that of the batch's first node."""
     sizes = batch.num_sampled_nodes
-    num_nodes, num_edges, device = sum(sizes), batch.edge_index.size(1), batch.edge_index.device
+    num_nodes, device, by_name = sum(sizes), batch.edge_index.device, has_nodes_as_edges(batch)
     origins, first = [torch.arange(sizes[0])], sizes[0]
     for size in sizes[1:]:
         origins.append(torch.arange(first, first + size) if size else torch.zeros(1, dtype=torch.int64))
@@ -161,7 +166,7 @@ def with_nodes_in_every_group(batch: Any) -> Any:
     found = copy.copy(batch)
     for name, value in batch.to_dict().items():
         of_nodes = isinstance(value, Tensor) and value.dim() > 0 and value.size(0) == num_nodes
-        if of_nodes and name != "edge_index" and (num_nodes != num_edges or not ("edge" in name or name == "e_id")):
+        if of_nodes and name != "edge_index" and not (by_name and ("edge" in name or name == "e_id")):
             found[name] = value[origin.to(value.device)]
     index = batch.edge_index
     if isinstance(index, EdgeIndex):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +14,13 @@ from torch_geometric.nn.norm import HeteroBatchNorm
 from .._warn import warn
 from . import saving
 from .compare import agree, first_difference, outputs
-from .hops import Hops, first_rows, num_seeds, with_nodes_in_every_group
+from .hops import Hops, first_rows, has_nodes_as_edges, num_seeds, with_nodes_in_every_group
 from .layer import ForwardPass
 from .layered import Layered
 from .weigh import default_call
+
+MOST_ORDERS = 8
+"""How often a model may call its layers in another order than before until that is taken for its way."""
 
 
 class Narrowed(Layered):
@@ -39,6 +43,8 @@ class Narrowed(Layered):
         the whole yet."""
         self._checked_hops = {False: -1, True: -1}
         """In how many hops the batches that were compared had edges, at most, by mode; -1 before the first."""
+        self._orders: Counter[tuple[int, bool]] = Counter()
+        """How often the order of the layers' calls was another than before, by (number of hops, mode)."""
         self._reads_batch = False
         """Whether the model was found to read, in training alone, more than the seeds need."""
 
@@ -55,7 +61,7 @@ class Narrowed(Layered):
         if training in self._to_check:
             hops = Hops(batch, verify=True)
             with_edges = sum(count > 0 for count in batch.num_sampled_edges)
-            if with_edges > self._checked_hops[training]:
+            if with_edges > self._checked_hops[training] and hops.rows[0]:
                 self._check(batch, hops)
                 self._checked_hops[training] = with_edges
             if with_edges == len(batch.num_sampled_edges):
@@ -99,22 +105,30 @@ class Narrowed(Layered):
     def _run(self, batch: Any, hops: Hops) -> Tensor:
         key = len(hops.num_edges), self._model.training
         calls = self._calls.get(key)
-        if calls is None and not hops.tell:
-            with self._trial(batch):
-                full = with_nodes_in_every_group(batch)
-                self._run(full, Hops(full, verify=False))
-            calls = self._calls[key]
+        in_order = self._orders[key] < MOST_ORDERS
+        if calls is None and not hops.tell and in_order and hops.rows[0]:
+            try:
+                with self._trial(batch):
+                    full = with_nodes_in_every_group(batch)
+                    self._run(full, Hops(full, verify=False))
+            except Exception:
+                if not has_nodes_as_edges(batch):
+                    raise  # else perhaps a field of edges was taken for one of nodes
+            calls = self._calls.get(key)
         forward_pass = ForwardPass(hops, self._weight(batch), calls)
         out = self._compute(batch, forward_pass)
-        if calls is None:
+        if calls is None and hops.tell and in_order:
             self._calls[key] = forward_pass.calls.calls
         elif forward_pass.differs is not None:
             self._called_otherwise(key, hops, forward_pass.differs)
         return out
 
     def _called_otherwise(self, key: tuple[int, bool], hops: Hops, title: str) -> None:
-        """Called after a batch on which the model called its layers in another order than before."""
+        """Called after a batch on which the model called its layers in another order than before. The next batch is
+        asked for the order again; after :data:`MOST_ORDERS` of them, the numbers of rows say which nodes a layer
+        computes."""
         self._calls.pop(key, None)
+        self._orders[key] += 1
         if not hops.tell and self._reads_statistics():
             warn(
                 f"{title}: expected layers to be called as in earlier batches, found another order; in this batch, of "
@@ -134,8 +148,8 @@ class Narrowed(Layered):
                 with self._evaluating():
                     refused, _ = self._difference(batch, hops)
                 if refused is None:
+                    self._reads_batch = True
                     if agree(found, again):  # else it is random
-                        self._reads_batch = True
                         warn(
                             f"{text}: in training, expected the seeds' rows to be those of the whole batch, found "
                             f"others; like BatchNorm, it is given the rows that layers compute, in every batch"
