@@ -85,7 +85,8 @@ def seeded_draws(key: int) -> Iterator[None]:
 
 
 class NoDraws(TorchDispatchMode):
-    """A context in which this thread may not draw from torch's own generators, which other threads use meanwhile.
+    """A context in which this thread may not draw from torch's own generators, which other threads use meanwhile. Draws
+    from Python's and NumPy's are not seen.
 
     Args:
         name: what runs in it, for the error.

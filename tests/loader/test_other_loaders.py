@@ -2,6 +2,7 @@
 
 import itertools
 import warnings
+from collections import deque
 
 import pytest
 import torch
@@ -68,6 +69,16 @@ def test_batches_dealt_by_others_are_the_loader_s(options, shuffle):
         assert len(told) == 1
         loader.sampler.set_epoch(1)  # as Accelerate does before each epoch
         assert [*found, plain(others)] == [expected[0][rank::2], expected[1][rank::2], expected[1][rank::2]]
+
+
+@pytest.mark.filterwarnings("ignore:another DataLoader")
+def test_batches_of_another_size_have_numbers_of_their_own():
+    loader = loader_of(make_data(), drop_last=False)
+    found = []
+    loader._line.sample, sample = (lambda index: (found.append(index.number), sample(index))[1]), loader._line.sample
+    deque(DataLoader(loader.dataset, 5, sampler=loader.sampler, collate_fn=loader.collate_fn), maxlen=0)
+    assert len(found) == len(set(found)) == 30
+    assert found[0] == 0  # begins where batch 0 of the loader does
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, get_worker_info
 from torch_geometric.sampler import BaseSampler
 
 from .._warn import warn
@@ -76,13 +76,16 @@ class InputPositions(Sequence):
         if isinstance(batch, NumberedBatch):
             return batch
         first = batch[0] if len(batch) else None
-        if not self._warned:
+        worker = get_worker_info()
+        if not self._warned and (worker is None or worker.id == 0):
             self._warned = True
             warn(FOREIGN if isinstance(first, Place) else FOREIGN + WITHOUT_NUMBERS)
         if not isinstance(first, Place):
             return FromElsewhere(batch)
-        positions = np.asarray(batch, dtype=np.int64)
-        return FromElsewhere(NumberedBatch(first.epoch, first.place // self.batch_size, positions))
+        number, rest = divmod(first.place, self.batch_size)
+        if rest:  # of another batch size: no other batch of the epoch begins at this place
+            number = self.size + first.place
+        return FromElsewhere(NumberedBatch(first.epoch, number, np.asarray(batch, dtype=np.int64)))
 
 
 class PyGLoaderAdapter(DataLoader):

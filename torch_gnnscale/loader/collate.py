@@ -147,10 +147,18 @@ class Collator:
         _check_names(name for name, value in fields.items() if of_graph[name] is not value)
         for store in batch.stores:  # else deep copies of the batch would share this cache
             store.__dict__.pop("_cached_attr", None)
-        if self.device is not None:
-            # The layers are on the GPU already, and PyG's `to` would turn their sizes into lists.
-            batch = batch.to(self.device, *(name for name, _ in batch if name != "layers"), non_blocking=True)
-        return batch
+        return self._on_device(batch)
+
+    def _on_device(self, batch: Data | HeteroData) -> Data | HeteroData:
+        if self.device is None:
+            return batch
+        # The layers are on the GPU already, and PyG's `to` would turn their sizes into lists.
+        return batch.to(self.device, *(name for name, _ in batch if name != "layers"), non_blocking=True)
+
+    def relabel(self, batch: Data | HeteroData, out: Output) -> None:
+        """Puts the fields of the inputs into the batch again."""
+        self.label(batch, out)
+        self._on_device(batch)
 
     def delivered(self, made: Collated, since: Mapping[Any, Version] | None = None) -> Data | HeteroData:
         """The batch with rows as they are now. Called in the thread that iterates.

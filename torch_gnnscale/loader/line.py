@@ -156,7 +156,7 @@ class Line:
         if len(found) < len(before):  # those of negatives follow
             found = torch.cat([found, before[len(found) :].detach()])
         out.metadata = (*out.metadata[:2], found, *out.metadata[3:])
-        self.collator.label(batch, out)
+        self.collator.relabel(batch, out)
 
     def batch(self, out: Output) -> Data | HeteroData:
         """The batch of a sample, made in this thread."""
