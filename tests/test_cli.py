@@ -119,6 +119,8 @@ def test_an_interrupt_is_one_line(capsys, monkeypatch):
          "[enforce fail at alloc_cpu.cpp:124] can't allocate memory (--debug shows more)"),
         (RuntimeError("rank 1 is gone"), "rank 1 is gone"), (RuntimeError(), "RuntimeError"),
         (MemoryError("Unable to allocate 8.00 EiB"), "out of memory: Unable to allocate 8.00 EiB"),
+        (ValueError("Caught ValueError in DataLoader worker process 0.\nTraceback:\n  file\nValueError: no luck\n"),
+         "ValueError: no luck (in a worker process) (--debug shows more)"),
         (MemoryError(), "MemoryError"), (ValueError("one\ntwo\n"), "one (--debug shows more)"),
         (FileNotFoundError(2, "No such file", "x"), "[Errno 2] No such file: 'x'"),
     ],

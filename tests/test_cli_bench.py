@@ -64,6 +64,17 @@ def test_data_sets_that_are_not_measured(monkeypatch):
     assert ended.value.code == 2
 
 
+def test_what_is_refused_before_the_work(tmp_path, capsys):
+    for arguments, message in (
+        (["--out", str(tmp_path)], f"--out: expected a file, found the folder {tmp_path}"),
+        (["--graphs", "tiny", "--dataset", "planted"], "--graphs: expected no --dataset beside it, found one"),
+        (["--seconds", "-1"], "--seconds: expected at least 0, found -1.0"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["bench", *arguments])
+        assert (ended.value.code, capsys.readouterr().err) == (2, f"gnnscale: {message}\n")
+
+
 @pytest.mark.slow
 def test_figures_of_a_data_set(tmp_path, capsys):
     NodeTask.from_data("small", planted(2000, seed=0)).save(tmp_path / "saved")

@@ -31,14 +31,16 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = command.add_argument
-    add("--graphs", nargs="+", choices=CASES, default=CASES, help="generated graphs; not with --dataset")
+    add("--graphs", nargs="+", choices=CASES, default=None, help="generated graphs, instead of --dataset")
     add("--seconds", type=float, default=3.0, help="for each figure, once it has three rounds")
     add("--out", metavar="FILE", default="bench.json", help="where the figures are written")
 
 
 def _cases(args: argparse.Namespace) -> list[Case]:
     if "dataset" not in args:
-        return [case for case in generated_cases() if case.name in args.graphs]
+        return [case for case in generated_cases() if args.graphs is None or case.name in args.graphs]
+    if args.graphs is not None:
+        raise ValueError("--graphs: expected no --dataset beside it, found one")
     task = cli_data.load("nodes", args)
     if not isinstance(task.data, Data):
         raise ValueError(
@@ -51,7 +53,10 @@ def _cases(args: argparse.Namespace) -> list[Case]:
 def bench(args: argparse.Namespace) -> None:
     """Measures, prints tables and writes the JSON file."""
     check_at_least(0, {"seconds": args.seconds})
-    check_writable(Path(args.out).absolute().parent)
+    out = Path(args.out)
+    check_writable(out.absolute().parent)
+    if out.is_dir():
+        raise IsADirectoryError(f"--out: expected a file, found the folder {out}")
     cases, results = _cases(args), {}
     about = machine()
     print(", ".join(f"{name} {value}" for name, value in {**about, "threads": torch.get_num_threads()}.items()))
@@ -66,6 +71,6 @@ def bench(args: argparse.Namespace) -> None:
                 bar.update()
             results[case.name] = {"title": title, "figures": found}
             bar.write("\n" + "\n".join([title, *table_of(found)]))
+            out.write_text(json.dumps({"machine": about, "results": results}, indent=1) + "\n")  # after each graph
             del data
-    Path(args.out).write_text(json.dumps({"machine": about, "results": results}, indent=1) + "\n")
     print(f"\nwritten: {args.out}")

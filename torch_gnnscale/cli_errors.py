@@ -21,8 +21,11 @@ def check_at_least(least: int, values: Mapping[str, int]) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """An error's first line, which says if there are more."""
+    """An error's first line, which says if there are more; of an error in a worker process the last one, after its
+    traceback."""
     first, *rest = str(error).strip().splitlines() or [type(error).__name__]
+    if rest and first.startswith("Caught ") and "worker process" in first:
+        first = f"{rest[-1].strip()} (in a worker process)"
     text = f"out of memory: {first}" if isinstance(error, MemoryError) and str(error) else first
     return f"{text} (--debug shows more)" if rest else text
 
