@@ -7,6 +7,7 @@ copy-on-write: all processes share the pages of the file, and none can change it
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
@@ -165,8 +166,8 @@ def creating(path: str | os.PathLike) -> Iterator[Path]:
 
 def _file_of_user(error: OSError, folder: Path) -> str | None:
     """What an error of a save calls the file, if that is one in the folder in which the save is under way, or none."""
-    if error.filename is None:
-        return None if error.errno is None else str(folder)
+    if error.filename is None:  # of a write; other errors may be of what the caller reads meanwhile
+        return str(folder) if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG) else None
     for where in (folder, folder.parent):
         if (name := str(error.filename)).startswith(begin := f"{where}{os.sep}{_PARTIAL}"):
             *_, below = ["", *name.removeprefix(begin).split(os.sep, 2)[2:]]  # after the folder's name, and "saved"
@@ -193,7 +194,7 @@ def _marked(partial: Path) -> Iterator[None]:
 def _remove_left(where: Path) -> None:
     """Removes the folders of saves that processes of this machine began in ``where``, and that ended before them."""
     for partial in where.glob(f"{_PARTIAL}*"):
-        with suppress(OSError), (partial / _LOCK).open("r+") as lock:
+        with suppress(OSError, UnicodeDecodeError), (partial / _LOCK).open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error if its process is still writing
             if lock.read() == machine.identity():
                 shutil.rmtree(partial)

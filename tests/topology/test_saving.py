@@ -1,5 +1,6 @@
 """Saving that fails, and edits of what was saved."""
 
+import errno
 import json
 import re
 from pathlib import Path
@@ -145,6 +146,15 @@ def test_parents_that_were_made_for_a_save_that_fails_are_deleted(tmp_path):
     with files.creating(path):
         pass
     assert path.is_dir()
+
+
+def test_an_error_of_what_is_read_meanwhile_stays_as_it_is(tmp_path):
+    error = ConnectionResetError(104, "Connection reset by peer")
+    with pytest.raises(ConnectionResetError) as raised, files.creating(tmp_path / "graph"):
+        raise error
+    assert raised.value is error
+    with pytest.raises(OSError, match=f"'{tmp_path}/graph'$"), files.creating(tmp_path / "graph"):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_what_a_killed_save_left_does_not_hinder_the_next(tmp_path):

@@ -121,9 +121,9 @@ class Arrays(Mapping[str, np.ndarray]):
             return None
         width = self.number(names["x_dim"])
         pointer, column = self.integers(names["x_indptr"], 0), self.integers(names["x_indices"], 0, width)
-        degree, count = pointer.diff(), len(pointer) - 1
-        if pointer.dim() != 1 or count < 0 or int(pointer[0]) != 0 or bool((degree < 0).any()):
+        if pointer.dim() != 1 or not len(pointer) or int(pointer[0]) != 0 or bool((pointer.diff() < 0).any()):
             raise self.wrong(names["x_indptr"], "numbers that rise from 0", "others")
+        degree, count = pointer.diff(), len(pointer) - 1
         if column.shape != (int(pointer[-1]),):
             raise self.wrong(names["x_indices"], f"{int(pointer[-1])} columns", f"shape {tuple(column.shape)}")
         data = self.get(names["x_data"], np.uint8(1))

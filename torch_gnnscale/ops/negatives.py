@@ -189,7 +189,7 @@ def _counted(given: Any) -> bool:
         return False
     if given.node is None or given.position is None:
         return given.node is given.position and given.size == given.num_nodes
-    return given.size <= given.num_nodes == given.position.numel()
+    return isinstance(given.position, Tensor) and given.size <= given.num_nodes == given.position.numel()
 
 
 def _check_candidates(name: str, given: Candidates) -> None:

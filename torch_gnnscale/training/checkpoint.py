@@ -63,6 +63,8 @@ def keep_backup(folder: Path) -> Path | None:
     file, backup = folder / CHECKPOINT, folder / BACKUP
     if not file.exists():
         return None
+    if backup.exists() and backup.samefile(file):  # of a run that has not written a checkpoint
+        return backup
     partial = folder / f"{BACKUP}.partial"
     try:
         partial.unlink(missing_ok=True)
@@ -72,6 +74,7 @@ def keep_backup(folder: Path) -> Path | None:
             shutil.copyfile(file, partial)
         partial.replace(backup)
     except OSError as error:
+        partial.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(backup)) from error
     return backup
 
