@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import random
+import resource
 import signal
 import sys
 import tempfile
@@ -20,6 +21,8 @@ from torch import Tensor
 
 NUMBERS = [-1, 0, 1, 2, 3, 7, 40, 1 << 16, (1 << 31) - 1, 1 << 31, -(1 << 31), 1 << 40, 1 << 62]
 NUMBERS += [(1 << 63) - 1, -(1 << 63)]
+MOST_BYTES = 8 << 30
+"""Memory of a fork: what asks for more is refused, and no other process has to end for it."""
 LEFT_OUT = {"map_file", "pool_limit", "board_take", "board_leave", "random_bits", "permutation", "rmat_edges"}
 """Operators that are given a descriptor or memory of other processes; the pool's limit, which holds for all; and those
 that make as many numbers as they are asked for, which may take minutes."""
@@ -118,6 +121,7 @@ def _calls_in_fork(by_name: dict[str, list[tuple[Any, ...]]], seeds: range, told
     with log.open("wb") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))  # outputs as large as a call says are an error
     for seed in seeds:
         os.write(told, seed.to_bytes(8, "little"))
         signal.alarm(60)

@@ -95,7 +95,7 @@ class NumberingOfAllParts:
 
     def to_user(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
         """See :meth:`Numbering.to_user`."""
-        return self._users[node_type][ids]
+        return self._users[node_type][ids.cpu()].to(ids.device)
 
     def to(self, device: torch.device) -> NumberingOfAllParts:
         """See :meth:`Numbering.to`; ids are mapped on the CPU."""
@@ -124,7 +124,7 @@ def _gathered(of_parts: Sequence[Tensor], ids: Tensor) -> Tensor:
     order = torch.argsort(part, stable=True)
     counts = torch.bincount(part, minlength=len(of_parts)).tolist()
     each = zip(of_parts, ids[order].split(counts), [0, *ends.tolist()], strict=False)
-    found = torch.cat([ops.gather_rows(rows, some - begin) for rows, some, begin in each])
-    back = torch.empty_like(order)
-    back[order] = torch.arange(len(order))
-    return ops.gather_rows(found, back)
+    found = of_parts[0].new_empty(len(ids), *of_parts[0].shape[1:])
+    for (rows, some, begin), places in zip(each, order.split(counts), strict=True):
+        found[places] = ops.gather_rows(rows, some - begin)
+    return found
