@@ -170,8 +170,9 @@ class _Connected(Exchange):
         before, self._purpose = self._purpose, purpose
         try:
             yield
-            self._purpose = before
         except Broken as error:
             why = held.meeting.lost(error, waited_for=purpose)
             held.end("", failed=True)
             raise RuntimeError(f"split: {why}") from error
+        finally:
+            self._purpose = before
