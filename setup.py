@@ -125,7 +125,7 @@ def command(compiler: list[str], include: list[str], flags: list[str]) -> str:
 def architecture_flags(names: str) -> list[str]:
     """nvcc's options for TORCH_CUDA_ARCH_LIST, such as "8.0;9.0+PTX"."""
     flags = []
-    for name in names.replace(" ", ";").split(";"):
+    for name in filter(None, names.replace(" ", ";").split(";")):
         if (found := re.fullmatch(r"(\d+)\.(\d+[af]?)(\+PTX)?", name)) is None:
             raise SystemExit(
                 f"TORCH_CUDA_ARCH_LIST: expected architectures such as 8.0;9.0+PTX, found {name!r} in {names!r}"

@@ -45,7 +45,8 @@ def install(python: Path, *packages: str) -> str:
     """Installs packages; returns pip's last line if that failed."""
     command = [python, "-m", "pip", "--disable-pip-version-check", "-q", "install", "--no-compile", *packages]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    return done.stdout.strip().splitlines()[-1] if done.returncode else ""
+    said = done.stdout.strip().splitlines() or [f"pip ended with {done.returncode}"]
+    return said[-1] if done.returncode else ""
 
 
 def test_packages() -> list[str]:
