@@ -130,6 +130,10 @@ class DataRows(RowSource):
             for name, value in store._mapping.copy().items():
                 if name in EDGES:
                     continue
+                if versions:  # of these very values: the loop may add others meanwhile, and remove them before delivery
+                    if (known := versions.get((type_name, name))) is None:
+                        continue
+                    value = known[0]
                 if late and (type_name, name) in late:
                     found_rows = NO_ROWS if storage.has_rows(name) else _NO_ATTRIBUTE_OF_ROWS
                 else:
