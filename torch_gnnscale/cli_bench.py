@@ -32,7 +32,7 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
     )
     add = command.add_argument
     add("--graphs", nargs="+", choices=CASES, default=None, help="generated graphs, instead of --dataset")
-    add("--seconds", type=float, default=3.0, help="for each figure, once it has three rounds")
+    add("--seconds", type=float, default=1.0, help="for each figure, once it has three rounds")
     add("--out", metavar="FILE", default="bench.json", help="where the figures are written")
 
 

@@ -26,7 +26,7 @@ from .training import step, trimmed, whole
 ROUNDS = 25
 """The most rounds of a figure."""
 HIDDEN, CLASSES = 256, 47
-LEAST_BATCHES = 8
+LEAST_BATCHES = 4
 """Batches of an epoch of the figures of loaders, where there are as many seeds."""
 OURS = "ours"
 PYG = "PyG"
@@ -109,7 +109,8 @@ def _steps(model: nn.Module, batches: list[Data], timed: Callable[..., Times]) -
 
 
 def _loops(model: nn.Module, loaders: dict[str, Any], timed: Callable[..., Times]) -> Times:
-    """Epochs with Adam: ours narrowed, PyG's with ``trim_to_layer``."""
+    """Epochs with Adam: ours narrowed, PyG's with ``trim_to_layer``, or on whole batches where PyG samples by
+    torch-sparse, which does not say the sizes of hops."""
     optimizer = torch.optim.Adam(model.parameters())
 
     def epoch(loader: Any, way: Callable[[Data], Tensor]) -> Callable[[int], None]:
@@ -121,8 +122,10 @@ def _loops(model: nn.Module, loaders: dict[str, Any], timed: Callable[..., Times
         return run
 
     loops = {OURS: epoch(loaders[OURS], narrow(model))}
-    if PYG in loaders:
+    if PYG in loaders and "num_sampled_nodes" in next(iter(loaders[PYG])):
         loops[f"{PYG}, trim_to_layer"] = epoch(loaders[PYG], partial(trimmed, model))
+    elif PYG in loaders:
+        loops[f"{PYG}, whole batch"] = epoch(loaders[PYG], partial(whole, model))
     return timed(loops, batches=len(loaders[OURS]))
 
 
