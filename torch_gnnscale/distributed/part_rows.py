@@ -11,10 +11,11 @@ from torch_geometric.data import TensorAttr
 
 from .. import ops
 from ..feature import TieredFeatureStore
-from ..feature.contract import BoundedAttr, RowStore
+from ..feature.contract import BoundedAttr
 from ..feature.feature_store import row_ids
 from ..ops.arguments import check_ids
 from ..partition import RowsMeta, StoredPart, StoredParts
+from ..partition.written_rows import WrittenRows
 from ..ranks import Ranks
 from .numbering import numbering_of
 from .one_thread import CLOSED
@@ -26,7 +27,7 @@ N_ID = "n_id"
 """The attribute of each node type that holds the user's ids."""
 
 
-class PartRows(RowStore):
+class PartRows(WrittenRows):
     """A FeatureStore of one part: rows of its nodes, and of the edges that lead to them.
 
     ``get_tensor`` returns rows of this part, by stored ids of nodes and the user's ids of edges. If there is one part,
@@ -171,20 +172,6 @@ class PartRows(RowStore):
         if not isinstance(key[0], tuple):
             return value
         return value[self.parts.to_positions(torch.arange(len(value)), self._edge_type(key[0]))]
-
-    def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
-        meta = self._attrs.get((attr.group_name, attr.attr_name))
-        return None if meta is None else (meta.num_rows, *meta.shape)
-
-    def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """One attribute per tensor, its index unset; without those of a homogeneous graph's edges, as in PyG."""
-        return [attr for attr in self.all_attrs() if attr.group_name != (None, None)]
-
-    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
-        raise NotImplementedError("rows of a partitioned graph do not change; write the parts again")
-
-    def _remove_tensor(self, attr: TensorAttr) -> bool:
-        raise NotImplementedError("rows of a partitioned graph do not change; write the parts again")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(part {self.part.number} of {self.ranks.parts}, {len(self._attrs)} attributes)"

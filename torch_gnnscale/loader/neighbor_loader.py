@@ -66,7 +66,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             together, other threads call it: there it must not keep state, nor draw but by ``generator=`` of its own.
         is_sorted: edges are sorted by destination already.
         filter_per_worker: with worker processes, whether they also gather features, as in PyG; False by default if a
-            store has rows on a GPU.
+            store has rows on a GPU, or rows that require grad.
         neighbor_sampler: the sampler to use instead of a new one; its own fanouts and options apply. One that is not a
             KeyedSampler makes its random draws itself.
         directed: deprecated; False means ``subgraph_type="induced"``.

@@ -12,14 +12,15 @@ from torch_geometric.data import TensorAttr
 from torch_geometric.typing import NodeType
 
 from .. import ops
-from ..feature.contract import BoundedAttr, RowStore
+from ..feature.contract import BoundedAttr
 from ..feature.feature_store import row_ids
 from ..ops.arguments import check_ids
 from ..topology import CSC
 from .book import RowsMeta, edge_type_of
+from .written_rows import WrittenRows
 
 
-class RowsOfAllParts(RowStore):
+class RowsOfAllParts(WrittenRows):
     """A FeatureStore of the rows of all parts, by stored ids of nodes and the user's ids of edges.
 
     Args:
@@ -56,20 +57,6 @@ class RowsOfAllParts(RowStore):
         if isinstance(group, tuple):
             places = self._positions(places, edge_type_of(group))
         return _gathered(self._rows[key], places)
-
-    def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
-        meta = self._attrs.get((attr.group_name, attr.attr_name))
-        return None if meta is None else (meta.num_rows, *meta.shape)
-
-    def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """One attribute per tensor, its index unset; without those of a homogeneous graph's edges, as in PyG."""
-        return [attr for attr in self.all_attrs() if attr.group_name != (None, None)]
-
-    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
-        raise NotImplementedError("rows of a partitioned graph do not change; write the parts again")
-
-    def _remove_tensor(self, attr: TensorAttr) -> bool:
-        raise NotImplementedError("rows of a partitioned graph do not change; write the parts again")
 
 
 class NumberingOfAllParts:
