@@ -13,8 +13,7 @@ run:
 - one part in one process, without a group, against the plain loader over a pair of stores, in memory and mapped, in
   turn, with batches of 500 and of 16 seeds.
 
-Besides: exchanges of 1 to 64 MB per step, and steps of training that take twice as long as their exchange alone, over a
-loopback device that ``tc`` slows down (``overlap.py``).
+Besides: exchanges of 1 to 64 MB per step.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import overlap
 import torch
 from common import compare, has, judged, parser, report, save, say_aims, web_graph
 from ranks import is_parent, start
@@ -340,7 +338,6 @@ def main() -> None:
     options = parser(__doc__.splitlines()[0], graphs=False)
     options.add_argument("--small", action="store_true", help="a small graph, to try the code")
     options.add_argument("--parts", type=int, nargs="+", default=[2, 4], help="processes, and parts of the graph")
-    options.add_argument("--rates", nargs="*", default=["200mbit", "1gbit"], help="of the network that is slowed down")
     args = options.parse_args()
     methods = ["random", "metis"] if has("pymetis") and not args.small else ["random"]
     results: dict[str, Any] = {}
@@ -359,10 +356,6 @@ def main() -> None:
     print("exchanges by size", flush=True)
     results["by size"] = by_size([1] if args.small else [1, 4, 16, 64], args.rounds)
     exchanges = [entry["exchange"] for entry in every] + list(results["by size"].values())
-    data = next(graphs(args.small))[1]
-    results["overlap"] = [overlap.measured(data, rate, max(1, args.rounds // 5)) for rate in args.rates]
-    overlapped = [entry["wait over step"] for entry in results["overlap"] if entry is not None]
-    print("overlap: " + json.dumps(results["overlap"], indent=1), flush=True)
     results["aims"] = {
         "throughput of the exchanges over bare all-to-alls'": judged(
             min(entry["throughput over bare"] for entry in exchanges), least=0.6
@@ -370,7 +363,6 @@ def main() -> None:
         "one part, CPU time of a batch over the plain loader's": judged(
             max(entry["ratio of CPU time"] for entry in alone), most=1.1
         ),
-        "wait over a step whose exchange alone takes half of it": judged(max(overlapped, default=None), most=0.1),
     }
     say_aims(results["aims"])
     if not args.no_save:

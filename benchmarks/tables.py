@@ -19,18 +19,10 @@ from markdown import by_graph, table, taken_on, title
 from tables_of_numbers import numbers
 from tables_of_ranks import (
     breakdown,
-    checks,
-    grid,
     grid_epoch,
-    grid_memory,
     overlap,
     overlap_model,
-    own_tiers,
     placements,
-    push,
-    pushed,
-    ranks,
-    sizes,
     split_plans,
     split_steps,
     split_weights,
@@ -59,29 +51,6 @@ def sampling(results: Any) -> str:
         )
 
     return by_graph(results, make, lambda entry: f", {entry['as CSC']['edges_per_batch']:,} edges per batch")
-
-
-def relabel(results: Any) -> str:
-    """The map against the table, over graph sizes."""
-    runs = ["map, 1 thread", "table, 1 thread", "map, 2 threads", "table, 2 threads"]
-    return table(
-        ["nodes", "edges", *(f"{run}, ms" for run in runs)],
-        ([entry["nodes"], entry["edges"], *(entry[run]["median_ms"] for run in runs)] for entry in results),
-    )
-
-
-def simd(results: Any) -> str:
-    """Sampling by instruction set."""
-
-    def make(entry: dict) -> str:
-        sets = [f"{name}, {on_threads(threads)}" for threads in (1, 2) for name in ("widest", "AVX2", "none")]
-        return table(
-            ["mode", "edges per batch", *(f"{name}, ms" for name in sets)],
-            ([mode, runs["edges_per_batch"], *(runs[name]["median_ms"] for name in sets)]
-             for mode, runs in entry.items()),
-        )  # fmt: skip
-
-    return by_graph(results, make)
 
 
 def modes(results: Any) -> str:
@@ -348,15 +317,14 @@ def bulks(results: Any) -> str:
 
 
 TABLES: dict[Callable[[Any], str], str] = {
-    sampling: "sample", relabel: "relabel", simd: "simd", modes: "modes", batches: "loader",
+    sampling: "sample", modes: "modes", batches: "loader",
     figure: "figure", corners: "corners", gather: "gather", steps: "train", loop: "loop", ahead: "ahead",
     narrowing: "narrow", large: "large", csc: "topology", dgl: "dgl", dgl_labor: "dgl_labor", tiers: "tiers",
     accuracy: "accuracy", hit_rates: "hotness", depths: "hotness", traffic: "hotness", hotness_cost: "hotness",
     placements: "network", overlap: "prefetch", breakdown: "prefetch", overlap_model: "prefetch",
-    bulks: "bulk", ranks: "cost_model", sizes: "cost_model", checks: "cost_model", pushed: "cost_model",
-    push: "push",
+    bulks: "bulk",
     methods: "methods", method_options: "methods",
-    grid: "grid", grid_epoch: "grid_epoch", grid_memory: "grid_memory", own_tiers: "own_tiers",
+    grid_epoch: "grid_epoch",
     split_plans: "split_plan", split_weights: "split_plan", split_work: "split_plan", split_steps: "split",
 }  # fmt: skip
 """Each table and the JSON that it is made of."""

@@ -61,83 +61,6 @@ def overlap_model(results: Any) -> str:
     return table(["", "rows take", *keys], rows)
 
 
-def ranks(results: Any) -> str:
-    """The cost model for 8 to 512 ranks."""
-    head = ["ranks", "parts", "memory, GB", "in parts, GB", "sockets", "messages per step", "MB received",
-            "exchange, ms: 10 Gbit/s", "topology in parts", "100 Gbit/s", "epoch, s: 10 Gbit/s",
-            "100 Gbit/s"]  # fmt: skip
-    rows = []
-    for entry in results["table"]:
-        slow, parted, fast = (entry[key] for key in ("10gbit", "10gbit, partitioned", "100gbit"))
-        rows.append([
-            entry["ranks"], entry["parts"], slow["memory"] / 1e9, parted["memory"] / 1e9, slow["sockets"],
-            slow["messages"], slow["received"] / 1e6, *(run["exchange_s"] * 1e3 for run in (slow, parted, fast)),
-            *(run["steps"] * run["step_s"] for run in (slow, fast)),
-        ])  # fmt: skip
-    return table(head, rows)
-
-
-def push(results: Any) -> str:
-    """How many times as fast pushed rows are: batches alone / training, by the rate of the device."""
-    runs = results["runs"]
-    rows = [
-        [title, *(" / ".join(f"{part['speedup']:.2f}" for part in found.values()) for found in run.values())]
-        for title, run in runs.items()
-    ]
-    return table(["", *next(iter(runs.values()))], rows)
-
-
-def pushed(results: Any) -> str:
-    """The cost model of rows that owners push."""
-    rates = [key for key in results["pushed"][0] if key not in ("seeds", "ranks")]
-    rows = [
-        [row["seeds"], row["ranks"], *(" / ".join(f"{value:.2f}" for value in row[rate].values()) for rate in rates)]
-        for row in results["pushed"]
-    ]
-    return table(["seeds of a batch", "ranks", *(f"{rate[:-4]} Gbit/s" for rate in rates)], rows)
-
-
-def sizes(results: Any) -> str:
-    """FastSample's figure 4."""
-    return table(
-        ["", "topology, GB", "features, GB", "topology's share"],
-        (
-            [name, e["topology"] / 1e9, e["features"] / 1e9, e["topology"] / (e["topology"] + e["features"])]
-            for name, e in results["graphs"].items()
-        ),
-    )
-
-
-def checks(results: Any) -> str:
-    """The cost model against runs."""
-    rows = [
-        [title, *(f"{entry['bytes']:.3f} / {entry['step']:.2f}" for entry in run.values())]
-        for title, run in results["check"].items()
-    ]
-    return table(["bytes / step, measured over formula", *next(iter(results["check"].values()))], rows)
-
-
-def grid(results: Any) -> str:
-    """The first hop of LADIES where edges are in parts."""
-    head = ["p", "c", "kbd", "column over kbd / c", "rank over kbd / p", "own over all (c / p)",
-            "scores of a rank over c kbd / p", "edges that came", "with a broadcast"]  # fmt: skip
-
-    def between(entry: list[float]) -> str:
-        return "{:.2f} to {:.2f}".format(*entry)
-
-    return table(
-        head,
-        (
-            [
-                e["p"], e["c"], e["kbd"], between(e["column over kbd / c"]), between(e["rank over kbd / p"]),
-                f"{e['own over asked']:.3f} ({e['c / p']:.3f})", e["scores of a rank over c kbd / p"],
-                e["edges that came"], e["of a broadcast"],
-            ]
-            for e in results["grids"]
-        ),
-    )  # fmt: skip
-
-
 def grid_epoch(results: Any) -> str:
     """An epoch over grids, by phases: milliseconds of CPU time of a rank, and what all ranks receive."""
     phases, purposes = ["P", "SAMPLE", "EXTRACT", "fetch", "train"], ["P", "EXTRACT", "fetch"]
@@ -152,32 +75,6 @@ def grid_epoch(results: Any) -> str:
             rows.append([name, f"({grid_})", *times, entry["cpu, all"]["median"] * 1e3,
                          entry["wall, all"]["median"] * 1e3, *received])  # fmt: skip
     head = ["", "(p, c)", *phases, "all, ms", "elapsed, ms", *(f"MB of {purpose}" for purpose in purposes)]
-    return table(head, rows)
-
-
-def grid_memory(results: Any) -> str:
-    """The peak of a bulk against the formula."""
-    rows = []
-    for row in results["runs"]:
-        by = row.get("by drawn edges", row["expected"])
-        megabytes = [row["peak"] / 1e6, by / 1e6, f"{row['peak'] / by:.2f}", row["by glibc's defaults"] / 1e6]
-        rows.append([row["method"], row["p"], row["c"], row["k"], *megabytes])
-    head = ["", "p", "c", "k", "measured, MB", "formula, MB", "measured over formula", "by glibc's defaults, MB"]
-    return table(head, rows)
-
-
-def own_tiers(results: Any) -> str:
-    """A part's own rows in tiers against all of them mapped."""
-    head = ["", "rows of a part, MiB", "rows per batch", "own rows from memory"]
-    for state in ("cold", "warm"):
-        head += [f"{state}: mapped, ms", "tiers, ms", "speed-up (quartiles)"]
-    rows = []
-    for graph, entry in results.items():
-        cells: list[Any] = [graph, entry["rows of a part, MiB"], entry["rows per batch"], entry["share from memory"]]
-        for run in (entry["cold"], entry["warm"]):
-            quartiles = f"{run['speedup']:.2f} ({run['low']:.2f}, {run['high']:.2f})"
-            cells += [run["mapped_ms"], run["tiers_ms"], quartiles]
-        rows.append(cells)
     return table(head, rows)
 
 
