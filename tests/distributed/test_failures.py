@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.cluster import Cluster, cluster
-from helpers.data import plain
+from helpers.data import plain, wait_for
 from helpers.parts import HERE, as_plain, homogeneous, loader_of_part
 from helpers.slow import quick
 from torch import distributed as dist
@@ -279,33 +279,26 @@ def test_ranks_that_are_no_multiple_of_the_parts(parts):
 
 
 def endless(path, timeout, told, kept):
-    """Iterates for ever; makes a file once the loader is made."""
+    """Iterates for ever; makes a file with its first batch."""
     with open_part(path, timeout=timeout, **kept) as part:
         loader = loader_of_part(part)
-        (Path(told) / str(dist.get_rank())).touch()
         while True:
             for _ in loader:
-                pass
-
-
-def wait_for(files):
-    until = time.monotonic() + 60
-    while not all(file.exists() for file in files):
-        assert time.monotonic() < until, "the ranks do not come"
-        time.sleep(0.02)
+                (Path(told) / str(dist.get_rank())).touch()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kill", range(100 if os.environ.get("GNNSCALE_SOAK") else 4))
 def test_when_a_rank_is_killed_the_others_raise_and_name_it(tmp_path, kill):
-    killed, kept = kill % 3, [{}, HERE][kill % 2]
+    killed, kept, told = kill % 3, [{}, HERE][kill % 2], tmp_path / "told"
+    told.mkdir()
     partition.write(homogeneous(), tmp_path / "parts", parts=3, method="random")
     own = Cluster(3)
     own.run(rank_and_world)  # all are there
     for rank in range(3):
-        own.tell(rank, endless, str(tmp_path / "parts"), 60.0, str(tmp_path), kept)
-    wait_for([tmp_path / str(rank) for rank in range(3)])
-    time.sleep(0.1 + 0.37 * kill % 2)
+        own.tell(rank, endless, str(tmp_path / "parts"), 60.0, str(told), kept)
+    wait_for(lambda: len(os.listdir(told)) == 3, 60)
+    time.sleep(0.37 * kill % 2)  # another moment in each case
     own.send_signal(killed, signal.SIGKILL)
     begin = time.monotonic()
     for rank in {0, 1, 2} - {killed}:
@@ -324,8 +317,7 @@ def test_when_a_rank_is_stopped_the_others_raise_at_the_timeout(parts, tmp_path,
     own.run(rank_and_world)
     for rank in range(2):
         own.tell(rank, endless, parts, 8.0, str(tmp_path), {})
-    wait_for([tmp_path / str(rank) for rank in range(2)])
-    time.sleep(0.5)
+    wait_for(lambda: len(os.listdir(tmp_path)) == 2, 60)
     own.send_signal(stopped, signal.SIGSTOP)
     begin = time.monotonic()
     returned, text = own.answer(1 - stopped, begin + 50)

@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 from helpers.cluster import cluster
+from helpers.data import wait_for
 from helpers.parts import HERE, homogeneous, loader_over
 from helpers.slow import SLOW, quick
 from helpers.split import GivenPlan, without_peers
@@ -110,8 +111,7 @@ def without_memory_ahead(path):
         with mock.patch.object(exchange, "ops", SimpleNamespace(empty_bytes=empty_bytes)):
             next(iterator)
             delivered.set()
-            while dist.get_rank() == 1 and not loader._sharing.steps._behind:
-                time.sleep(0.01)
+            wait_for(lambda: dist.get_rank() == 0 or loader._sharing.steps._behind, WAIT)
             for _ in range(2):
                 with pytest.raises((MemoryError, RuntimeError)) as error:
                     next(iterator)

@@ -5,9 +5,9 @@ import os
 import re
 import resource
 import signal
-import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 from helpers import forked
 from helpers.cluster import Cluster, cluster
-from helpers.data import environment
+from helpers.data import environment, wait_for
 from helpers.parts import homogeneous, loader_of_part
 from torch import distributed as dist
 
@@ -41,10 +41,15 @@ def three(tmp_path_factory):
 # A rank that is killed ################################################################################################
 
 
+def stays():
+    """Does not go on."""
+    threading.Event().wait()
+
+
 def waits(told):
     """Tells that this rank is there, and does not go on."""
     (Path(told) / "there").touch()
-    time.sleep(300)
+    stays()
 
 
 def waits_at(path, where, rank, told):
@@ -61,18 +66,17 @@ def waits_at(path, where, rank, told):
         loader_of_part(part)
 
 
-def texts_when_killed(own, killed, told):
-    """What the others raise, once the rank that is there was killed."""
-    until = time.monotonic() + 60
-    while not (told / "there").exists():
-        assert time.monotonic() < until, "the rank does not come"
-        time.sleep(0.02)
-    time.sleep(0.3)
-    own.send_signal(killed, signal.SIGKILL)
-    results = [own.answer(rank, time.monotonic() + WITHIN) for rank in range(own.world) if rank != killed]
-    own.kill()
-    assert not any(returned for returned, _ in results)
-    return [text for _, text in results]
+def kill_when_there(own, rank, told):
+    """Kills the rank that says that it is there. By then all have been announced, for it has met them."""
+    wait_for((told / "there").exists, 60)
+    own.send_signal(rank, signal.SIGKILL)
+
+
+def error_of(own, rank):
+    """What the call of a rank raises."""
+    returned, text = own.answer(rank, time.monotonic() + WITHIN)
+    assert not returned
+    return text
 
 
 @pytest.mark.slow
@@ -83,16 +87,19 @@ def test_a_rank_that_is_killed_before_the_first_step_is_named_by_the_others(thre
     own = Cluster(3)
     for rank in range(3):
         own.tell(rank, waits_at, three, where, killed, str(tmp_path))
-    for text in texts_when_killed(own, killed, tmp_path):
+    kill_when_there(own, killed, tmp_path)
+    texts = [error_of(own, rank) for rank in range(3) if rank != killed]
+    own.kill()
+    for text in texts:
         assert text.startswith("RuntimeError: rank 0, which keeps the store of the ranks, is gone" if killed == 0 else
                                f"RuntimeError: rank {killed} is gone or does not answer")  # fmt: skip
 
 
 def busy(path, told):
-    """Rank 0 computes for long, rank 1 does not go on, rank 2 makes its loader."""
+    """Rank 0 computes until rank 2 has raised, rank 1 does not go on, rank 2 makes its loader."""
     with open_part(path) as part:
         if dist.get_rank() == 0:
-            time.sleep(9)
+            wait_for((Path(told) / "raised").exists, 60)
         if dist.get_rank() == 1:
             waits(told)
         loader_of_part(part)
@@ -103,14 +110,15 @@ def test_a_rank_that_is_busy_is_not_taken_for_one_that_is_gone(three, tmp_path):
     own = Cluster(3)
     for rank in range(3):
         own.tell(rank, busy, three, str(tmp_path))
-    for text in texts_when_killed(own, 1, tmp_path):
+    kill_when_there(own, 1, tmp_path)
+    later = error_of(own, 2)
+    (tmp_path / "raised").touch()
+    for text in (later, error_of(own, 0)):
         assert text.startswith("RuntimeError: rank 1 is gone or does not answer")
+    own.kill()
 
 
-def late(path):
-    if dist.get_rank() == 1:
-        time.sleep(3)
-        raise KeyError("no luck")
+def opens(path):
     with open_part(path, timeout=1.0):
         pass
 
@@ -118,8 +126,8 @@ def late(path):
 @pytest.mark.slow
 def test_a_rank_that_does_not_come_is_named_at_the_timeout(parts):
     own = Cluster(2)
-    first, _ = own.results(late, parts)
-    assert first[1] == "RuntimeError: rank 1: expected it to come within 1 seconds, found that it is missing"
+    own.tell(0, opens, parts)  # rank 1 waits for a call
+    assert error_of(own, 0) == "RuntimeError: rank 1: expected it to come within 1 seconds, found that it is missing"
     own.kill()
 
 
@@ -128,7 +136,7 @@ def ends_before(path, ranks):
     if dist.get_rank() == ranks[0]:
         os._exit(5)
     if dist.get_rank() in ranks:
-        time.sleep(300)
+        stays()
     with open_part(path):
         pass
 
@@ -152,17 +160,17 @@ MISSING = """
 import sys, time
 from datetime import timedelta
 from pathlib import Path
+from helpers.data import wait_for
 from torch import distributed as dist
 from torch_gnnscale.distributed import open_part
 rank = int(sys.argv[3])
 dist.init_process_group("gloo", f"file://{sys.argv[1]}/ranks", world_size=2, rank=rank)
 dist.distributed_c10d._set_pg_timeout(timedelta(seconds=3))
 if rank == 1:
-    until = time.monotonic() + float(sys.argv[5])
-    while time.monotonic() < until:
-        if Path(sys.argv[1], "ended").exists():
-            sys.exit()
-        time.sleep(0.05)
+    comes = time.monotonic() + float(sys.argv[5])
+    wait_for(lambda: time.monotonic() > comes or Path(sys.argv[1], "ended").exists(), 120)
+    if time.monotonic() <= comes:
+        sys.exit()
     Path(sys.argv[1], "came").touch()
 try:
     with open_part(sys.argv[2], timeout=float(sys.argv[4])):
@@ -209,13 +217,21 @@ def test_what_ranks_make_together_may_time_out():
     assert cluster(2).results(timed_out, timeout=20.0) == [(False, "TimeoutError: found no time")] * 2
 
 
+def has_ended(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
 def ends_while_connecting():
     def make():
-        time.sleep(1)
+        wait_for(lambda: has_ended(pids[1]))
         raise RuntimeError("Connection closed by peer")
 
     among = Presence(dist.get_rank(), dist.get_world_size(), 60.0)
-    among.come(None)
+    pids = among.come(os.getpid())
     if dist.get_rank() == 1:
         os._exit(5)
     among.together(make)
@@ -231,8 +247,10 @@ def test_a_rank_whose_end_makes_a_connection_fail_is_named():
 
 
 ENDS_WHILE_CONNECTING = """
-import signal, sys, time
+import os, signal, sys, time
 from datetime import timedelta
+from pathlib import Path
+from helpers.data import wait_for
 from torch import distributed as dist
 from torch_gnnscale.distributed import presence
 
@@ -240,31 +258,40 @@ class Late:
     def __del__(self):
         time.sleep(3)
 
-rank = int(sys.argv[1])
-store = dist.TCPStore("127.0.0.1", int(sys.argv[2]), 2, rank == 0)
+def connect():
+    os.kill(os.getpid(), signal.SIGINT)  # which interrupts the main thread
+    store.wait(["never"], timedelta(seconds=60))
+
+rank, port, ends = int(sys.argv[1]), Path(sys.argv[2], "port"), Path(sys.argv[2], "ends")
+if rank == 0:
+    store = dist.TCPStore("127.0.0.1", 0, 2, True, wait_for_workers=False)
+    port.with_suffix(".partial").write_text(str(store.port))
+    port.with_suffix(".partial").rename(port)
+else:
+    wait_for(port.exists, 60)
+    store = dist.TCPStore("127.0.0.1", int(port.read_text()), 2)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
 presence.AT_EXIT = 60.0
 among = presence.Presence(rank, 2, 60.0)
 among.come(None)
 if rank == 0:
-    time.sleep(1.5)
+    wait_for(ends.exists, 60)
 else:
     late = Late()
-    signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        among.together(lambda: store.wait(["never"], timedelta(seconds=60)))
+        among.together(connect)
     except KeyboardInterrupt:
         print("ends")
+        ends.touch()
 """
 
 
 @pytest.mark.slow
-def test_a_program_may_end_while_a_thread_connects():
+def test_a_program_may_end_while_a_thread_connects(tmp_path):
     """A thread waits for the store, which ends in the 3 seconds that the end of the interpreter takes."""
     with ThreadPoolExecutor(2) as pool:
-        port = str(free_port())
-        ended = list(pool.map(lambda rank: forked.run(ENDS_WHILE_CONNECTING, str(rank), port), range(2)))
+        ended = list(pool.map(lambda rank: forked.run(ENDS_WHILE_CONNECTING, str(rank), str(tmp_path)), range(2)))
     assert [(process.returncode, process.stdout) for process in ended] == [(0, ""), (0, "ends\n")], ended
 
 
@@ -343,23 +370,14 @@ def launched(command, tmp_path, parts, **variables):
     )
 
 
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("rendezvous", "variable"),
-    [("c10d", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"), ("static", "LAUNCHED")],
-)
-def test_an_elastic_restart_does_not_meet_the_keys_of_the_run_before(parts, tmp_path, rendezvous, variable):
-    """Where torchrun keeps its store, Gloo groups of torch itself would meet them."""
-    where = [f"--rdzv-backend={rendezvous}", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=one"]
+@pytest.mark.parametrize("variables", [{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}, {}], ids=["a new store", "its own"])
+def test_an_elastic_restart_does_not_meet_the_keys_of_the_run_before(parts, tmp_path, variables):
+    """Where torchrun gives the ranks its own store, Gloo groups of torch itself would meet them."""
+    where = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--rdzv-id=one"]
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1",
                "--monitor-interval=0.2", *where, "train.py"]  # fmt: skip
-    process = launched(command, tmp_path, parts, **{variable: "1"})
+    process = launched(command, tmp_path, parts, **variables)
     out, err = process.communicate(timeout=100)
     assert process.returncode == 0, err
     assert sorted(line.split()[:3] for line in out.splitlines()) == [["rank", "0", "0"], ["rank", "1", "1"]]
@@ -369,13 +387,14 @@ def test_an_elastic_restart_does_not_meet_the_keys_of_the_run_before(parts, tmp_
 def test_the_line_for_slurm(parts, tmp_path):
     (command,) = re.findall(r"^ +srun .*? bash -c '(.*?)'$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert "MASTER_PORT=29500" in command
-    command = command.replace("MASTER_PORT=29500", f"MASTER_PORT={free_port()}")
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # in place of rank 0's
+    command = command.replace("MASTER_PORT=29500", f"MASTER_PORT={store.port}")
     names = tmp_path / "scontrol"
     names.write_text('#!/bin/sh\n[ "$*" = "show hostnames hosts" ] && echo localhost && echo other\n')
     names.chmod(0o755)
     started = [
         launched(["bash", "-c", command], tmp_path, parts, SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank),
-                 SLURM_NTASKS="2", SLURM_JOB_NODELIST="hosts")
+                 SLURM_NTASKS="2", SLURM_JOB_NODELIST="hosts", TORCHELASTIC_USE_AGENT_STORE="True")
         for rank in range(2)
     ]  # fmt: skip
     for rank, process in enumerate(started):

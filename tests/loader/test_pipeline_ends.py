@@ -154,15 +154,17 @@ def test_the_interpreter_ends_with_an_iterator_left_open():
 
 
 SLOW = """
-import sys, time
+import sys, threading, time
 from torch_gnnscale.loader.pipeline import Pipeline, Stage
 
 def prepare(item):
     print("prepared", item, flush=True)
-    time.sleep(0.5)
+    begun.set()
+    time.sleep(0.5)  # while the program ends
 
+begun = threading.Event()
 pipeline = Pipeline(iter(range(50)), [Stage(prepare)], print, 50)
-time.sleep(0.1)
+begun.wait()
 sys.exit(3)
 """
 

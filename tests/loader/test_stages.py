@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers.data import make_data, no_loader_threads, plain
+from helpers.data import make_data, no_loader_threads, plain, wait_for
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.loader import prefetch
@@ -56,10 +56,7 @@ def test_the_thread_in_order_does_not_depend_on_who_waits():
     """Stage 1 of an item runs although nobody has asked for the item before."""
     calls = []
     pipeline = Pipeline(iter(range(5)), [Stage(same), Stage(noted(calls, 1), in_order=True)], same, 5)
-    deadline = time.monotonic() + 20
-    while len(calls) < 5:
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+    wait_for(lambda: len(calls) == 5)
     assert list(pipeline) == list(range(5))
 
 
@@ -99,8 +96,7 @@ def test_closing_between_two_stages_in_order():
     pipeline = Pipeline(iter(range(2)), stages, same, 2)
     closing = threading.Thread(target=pipeline.close, daemon=True)
     closing.start()  # waits for item 1, and by then takes nothing new, such as the third stage of item 0
-    while not pipeline._threads._shutdown:
-        time.sleep(0.001)
+    wait_for(lambda: pipeline._threads._shutdown)
     item_0.set()
     time.sleep(0.1)
     item_1.set()

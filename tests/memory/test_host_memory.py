@@ -4,12 +4,11 @@ import os
 import pickle
 import tempfile
 import threading
-import time
 
 import pytest
 import torch
 from helpers import forked
-from helpers.data import status_of_fork
+from helpers.data import status_of_fork, wait_for
 
 from torch_gnnscale.memory import HostMemory, host
 from torch_gnnscale.memory.host import HostLayout
@@ -77,10 +76,7 @@ def test_closing_waits_for_who_reads():
     entered.wait()
     assert not memory.closed
     closer.start()
-    patience = time.monotonic() + 30
-    while not memory.closed:
-        assert time.monotonic() < patience, "it is closed only after the call that reads"
-        time.sleep(0.001)
+    wait_for(lambda: memory.closed)  # before the call that reads has ended
     closer.join(0.05)
     assert closer.is_alive()
     leave.set()

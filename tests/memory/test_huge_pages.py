@@ -2,12 +2,12 @@
 
 import re
 import threading
-import time
 from pathlib import Path
 
 import pytest
 import torch
 from helpers import forked
+from helpers.data import wait_for
 from torch_geometric.data import Data
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops
@@ -38,10 +38,8 @@ def test_a_samplers_graph_and_large_features_move_to_huge_pages():
     data = Data(x=torch.ones(num_nodes, 600), edge_index=torch.zeros(2, 0, dtype=torch.int64))
     NeighborSampler((FeatureStore.from_data(data), store), [5])
     NeighborLoader(data, [5])
-    patience = time.monotonic() + 30
-    while not all(in_huge_pages(tensor) >= tensor.nbytes // 2 for tensor in (store.relation().row, data.x)):
-        assert time.monotonic() < patience, "the threads have moved nothing"
-        time.sleep(0.01)
+    tensors = store.relation().row, data.x
+    wait_for(lambda: all(in_huge_pages(tensor) >= tensor.nbytes // 2 for tensor in tensors), 30)
     assert torch.equal(store.relation().row, torch.arange(num_nodes * degree, dtype=torch.int32) % num_nodes)
     assert bool((data.x == 1).all())
 
