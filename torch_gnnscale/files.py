@@ -51,7 +51,7 @@ def _bytes(data: Tensor) -> Tensor:
     return data.as_strided((data.numel(),), (1,)).view(torch.uint8)
 
 
-def _stored(dtype: torch.dtype) -> np.dtype:
+def stored_dtype(dtype: torch.dtype) -> np.dtype:
     """The NumPy dtype in the file; for a torch dtype that NumPy lacks, the integer of its size."""
     try:
         return torch.empty(0, dtype=dtype).numpy().dtype
@@ -66,7 +66,7 @@ class ArrayWriter:
     """
 
     def __init__(self, file: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-        descr = np.lib.format.dtype_to_descr(_stored(dtype))
+        descr = np.lib.format.dtype_to_descr(stored_dtype(dtype))
         self.entry: dict[str, Any] = {"dtype": str(dtype).removeprefix("torch."), "shape": list(shape), "crc32": []}
         self._dtype = dtype
         self._left = math.prod(shape) * dtype.itemsize  # bytes
@@ -315,7 +315,7 @@ def _map(file: Path, entry: dict[str, Any]) -> Tensor:
         raise FileNotFoundError(f"{file}: not found")
     try:
         dtype = getattr(torch, entry["dtype"])
-        stored = _stored(dtype)
+        stored = stored_dtype(dtype)
         shape = tuple(int(size) for size in entry["shape"])
         with file.open("rb") as stream:
             major, _ = np.lib.format.read_magic(stream)

@@ -13,7 +13,7 @@ from torch import nn
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import narrow, weigh
-from torch_gnnscale.nn.messages import _BY_EDGE
+from torch_gnnscale.nn.messages import BY_EDGE
 from torch_gnnscale.nn.weigh import _is_prefix
 
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
@@ -131,6 +131,6 @@ def test_the_page_names_the_layers_that_take_weights():
     kinds = {name: getattr(pyg_nn, name) for name in dir(pyg_nn) if isinstance(getattr(pyg_nn, name), type)}
     of_pyg = {name: kind for name, kind in kinds.items() if issubclass(kind, pyg_nn.MessagePassing)}
     named = {name: row[1:] for row in rows for name in re.findall(r"`(\w+)`", row[0]) if name in of_pyg}
-    assert {name for name, (weighed, _) in named.items() if weighed == "yes"} == set(_BY_EDGE.values())
+    assert {name for name, (weighed, _) in named.items() if weighed == "yes"} == set(BY_EDGE.values())
     takes = {name for name, kind in of_pyg.items() if "edge_weight" in inspect.signature(kind.forward).parameters}
     assert {name for name, (_, itself) in named.items() if itself == "yes"} == takes

@@ -12,7 +12,7 @@ from torch_geometric.nn.aggr import MeanAggregation, SumAggregation
 
 from .shadow import Shadow
 
-_BY_EDGE = {
+BY_EDGE = {
     (kind.forward, kind.message): name
     for name in ("CGConv", "EdgeConv", "GCN2Conv", "GCNConv", "GINConv", "GINEConv", "GraphConv", "LEConv", "LGConv",
                  "NNConv", "ResGatedGraphConv", "SAGEConv")
@@ -27,9 +27,9 @@ def refuse_unfit(title: str, layer: pyg_nn.MessagePassing) -> None:
     """Raises ValueError if a layer's output with weighted messages would not estimate its output with all edges."""
     kind, base = type(layer), pyg_nn.MessagePassing
     of_base = kind.aggregate is base.aggregate and kind.update is base.update
-    if (kind.forward, kind.message) not in _BY_EDGE or not of_base:
+    if (kind.forward, kind.message) not in BY_EDGE or not of_base:
         raise ValueError(
-            f"{title}: expected a layer that sums messages, each of one edge ({', '.join(sorted(_BY_EDGE.values()))}), "
+            f"{title}: expected a layer that sums messages, each of one edge ({', '.join(sorted(BY_EDGE.values()))}), "
             f"found {kind.__name__}, which cannot be weighed"
         )
     if type(layer.aggr_module) not in (SumAggregation, MeanAggregation):

@@ -1,0 +1,161 @@
+"""Inference gives the rows of the model on the whole graph."""
+
+import pytest
+import torch
+import torch_geometric.nn as pyg_nn
+from helpers.data import make_data
+from helpers.narrow import CLASSES, FEATURES, HIDDEN, MODELS, Branches, basic
+from helpers.slow import quick
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.utils import sort_edge_index
+
+from torch_gnnscale import FeatureStore, GraphStore
+from torch_gnnscale.infer import infer
+from torch_gnnscale.nn import narrow
+from torch_gnnscale.topology.reorder import Order
+
+
+def sorted_data(**sizes) -> Data:
+    """A graph whose edges are sorted by destination, as PyG's LSTM wants them."""
+    data = make_data(**sizes)
+    data.x = data.x / len(data.x)
+    order = torch.argsort(data.edge_index[1], stable=True)
+    data.edge_index, data.edge_attr = data.edge_index[:, order], data.edge_attr[order] / len(order)
+    return data
+
+
+def evaluated(make) -> nn.Module:
+    torch.manual_seed(0)
+    model = make().double().eval()
+    for module in model.modules():  # statistics that change something
+        if isinstance(module, nn.BatchNorm1d):
+            nn.init.uniform_(module.running_mean)
+            nn.init.uniform_(module.running_var, 0.5, 2)
+    return model
+
+
+def check(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected.detach(), rtol=0, atol=1e-12)
+
+
+BATCHED = {name: make for name, make in MODELS.items() if name != "sage lstm"}
+"""PyG's LSTM goes on over the padding after a node's neighbors, so that it reads the degrees of the nodes beside it."""
+
+
+@pytest.mark.parametrize("make", quick(BATCHED, "sage", "jumping, cat", "gcn", "gat", "gcn2", "residual in place"))
+def test_rows_are_those_of_the_whole_graph(make):
+    data, model = sorted_data(), evaluated(make)
+    check(infer(model, data, batch_size=64), model(data.x, data.edge_index))
+
+
+def test_edges_have_attributes():
+    data, model = sorted_data(), evaluated(Branches)
+
+    def call(model, batch):
+        return model(batch.x, batch.edge_index, batch.edge_attr)
+
+    check(infer(model, data, call, batch_size=30), call(model, data))
+
+
+@pytest.mark.parametrize("loops", [True, False])
+def test_degrees_are_weighted(loops):
+    data, model = sorted_data(), evaluated(basic(pyg_nn.GCN, add_self_loops=loops))
+
+    def call(model, batch):
+        return model(batch.x, batch.edge_index, edge_weight=batch.edge_attr[:, 1] + 1)
+
+    check(infer(model, data, call, batch_size=30), call(model, data))
+
+
+class ByIds(nn.Module):
+    """Embeddings of nodes and edges by their ids, and a scale that every node has twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nodes, self.edges = nn.Embedding(200, HIDDEN), nn.Embedding(1500, 2)
+        self.conv = pyg_nn.GINEConv(nn.Linear(HIDDEN, HIDDEN), edge_dim=2)
+        self.last = pyg_nn.SAGEConv(HIDDEN, CLASSES)
+
+    def forward(self, batch):
+        x = self.conv(self.nodes(batch.n_id), batch.edge_index, self.edges(batch.e_id))
+        return self.last(x.relu(), batch.edge_index) * (batch.n_id % 3)[:, None]
+
+
+def by_ids(model, batch):
+    return model(batch)
+
+
+def test_ids_are_those_of_the_graph():
+    data, model = sorted_data(), evaluated(ByIds)
+    data.n_id, data.e_id = torch.arange(200), torch.arange(1500)
+    expected = model(data)
+    del data.n_id, data.e_id
+    check(infer(model, data, by_ids, batch_size=30), expected)
+
+
+def test_a_renumbered_graph_has_the_rows_in_the_users_order(tmp_path):
+    data, model = sorted_data(), evaluated(ByIds)
+    data.n_id, data.e_id = torch.arange(200), torch.arange(1500)
+    expected = model(data)
+    del data.n_id, data.e_id
+    order = Order.from_permutation(torch.randperm(200, generator=torch.Generator().manual_seed(0)), 200)
+    stores = FeatureStore.from_data(data, order=order), GraphStore.from_data(data, order=order)
+    check(infer(model, stores, by_ids, batch_size=30), expected)
+    check(infer(model, stores, by_ids, batch_size=30, out=tmp_path / "rows"), expected)
+    nodes = torch.tensor([7, 0, 199, 7])
+    check(infer(model, stores, by_ids, nodes=nodes), expected[nodes])
+
+
+def test_a_narrowed_model_is_called_as_it_was_told():
+    data, model = sorted_data(), evaluated(Branches)
+    narrowed = narrow(model, lambda model, batch: model(batch.x, batch.edge_index, batch.edge_attr))
+    check(infer(narrowed, data), model(data.x, data.edge_index, data.edge_attr))
+
+
+@pytest.mark.parametrize("nodes", [torch.tensor([3, 150, 3, 0]), torch.zeros(200).bool(), torch.arange(200) % 7 == 0])
+@pytest.mark.parametrize("name", ["gcn2", "jumping, cat"])
+def test_only_what_nodes_depend_on_is_computed(name, nodes, tmp_path):
+    data, model = sorted_data(num_nodes=200, num_edges=300), evaluated(MODELS[name])
+    expected = model(data.x, data.edge_index)[nodes]
+    for out in (None, tmp_path / "rows"):
+        check(infer(model, data, nodes=nodes, out=out, batch_size=20), expected)
+
+
+def test_rows_of_nodes_far_away_are_not_read():
+    data, model = sorted_data(num_edges=200), evaluated(basic(pyg_nn.GraphSAGE))
+    expected = model(data.x, data.edge_index)[5:6]
+    near = torch.zeros(200).bool()
+    near[5] = True
+    for _ in range(3):
+        near[data.edge_index[0, near[data.edge_index[1]]]] = True
+    data.x[~near] = float("nan")
+    assert 0 < int(near.sum()) < 100
+    check(infer(model, data, nodes=torch.tensor([5])), expected)
+
+
+def graphs() -> st.SearchStrategy[Data]:
+    """Small graphs with self loops, multi-edges, hubs, and nodes without edges."""
+
+    @st.composite
+    def draw(draw) -> Data:
+        count = draw(st.integers(1, 12))
+        nodes = st.integers(0, draw(st.integers(0, count - 1)))
+        edges = draw(st.lists(st.tuples(nodes, nodes), max_size=40))
+        edges += [(draw(nodes), draw(nodes))] * draw(st.sampled_from([0, 0, 30]))
+        index = torch.tensor(edges, dtype=torch.int64).view(-1, 2).t().contiguous()
+        generator = torch.Generator().manual_seed(draw(st.integers(0, 99)))
+        x = torch.randn(count, FEATURES, dtype=torch.float64, generator=generator)
+        return Data(x=x, edge_index=sort_edge_index(index, sort_by_row=False), num_nodes=count)
+
+    return draw()
+
+
+@pytest.mark.parametrize("name", quick(("sage", "sage max", "gcn", "gat", "gcn2"), "gcn"))
+@given(data=graphs(), size=st.integers(1, 5), edges=st.sampled_from([4, 30, 10_000]))
+def test_random_graphs(name, data, size, edges):
+    model = evaluated(MODELS[name])
+    memory = 1 << 30 if name == "gat" else edges * 100
+    check(infer(model, data, batch_size=size, memory=memory), model(data.x, data.edge_index))

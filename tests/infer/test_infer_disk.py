@@ -1,0 +1,174 @@
+"""Inference into a folder: what it holds, and how it goes on after it was killed."""
+
+import os
+import re
+import signal
+from collections import namedtuple
+
+import pytest
+import torch
+import torch_geometric.nn as pyg_nn
+from helpers import forked
+from helpers.data import TESTS, make_data
+from helpers.narrow import CLASSES, basic
+from helpers.slow import SLOW, quick
+from torch import nn
+
+from torch_gnnscale import files
+from torch_gnnscale.infer import disk, infer
+
+
+def model_of(seed: int = 0, **options) -> nn.Module:
+    torch.manual_seed(seed)
+    return basic(pyg_nn.GCN, jk="cat", **options)().double().eval()
+
+
+def test_a_folder_holds_the_results_alone(tmp_path):
+    expected = infer(model_of(), make_data(), batch_size=30)
+    found = infer(model_of(), make_data(), batch_size=30, out=tmp_path / "rows")
+    assert torch.equal(found, expected)
+    assert sorted(os.listdir(tmp_path / "rows")) == ["gnnscale.json", "nodes.npy"]
+    arrays, meta = files.load(tmp_path / "rows", disk.KIND)
+    assert torch.equal(arrays["nodes"], expected)
+    assert meta["types"] == {"nodes": None}
+    again = infer(model_of(), make_data(), batch_size=30, out=tmp_path / "rows")
+    assert torch.equal(again, expected)
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("after", [SLOW(0), 1, *map(SLOW, (6, 7, 8, 15)), 20, SLOW(27), SLOW(28)])
+def test_a_stopped_inference_goes_on(tmp_path, monkeypatch, after):
+    monkeypatch.setattr(disk, "_SECONDS", 0)
+    data, batches, real = make_data(), [], disk.DiskRows.done
+
+    def done(self, number):
+        if len(batches) == after:
+            raise Stopped
+        batches.append(number)
+        self._took = 0
+        real(self, number)
+
+    monkeypatch.setattr(disk.DiskRows, "done", done)
+    if after < 28:
+        with pytest.raises(Stopped):
+            infer(model_of(), data, batch_size=30, out=tmp_path)
+    else:
+        infer(model_of(), data, batch_size=30, out=tmp_path)
+    before, after = len(batches), 1000
+    assert torch.equal(infer(model_of(), data, batch_size=30, out=tmp_path), infer(model_of(), data, batch_size=30))
+    assert len(batches) == 28, f"4 stages of 7 batches, {before} of them before"
+
+
+PROGRAM = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[3])
+from infer.test_infer_disk import model_of
+from helpers import forked
+from helpers.data import TESTS, make_data
+from torch_gnnscale.infer import disk, infer
+disk._SECONDS, left, real = 0, int(sys.argv[2]), disk.DiskRows._put
+
+def put(to, ids, rows):
+    global left
+    left -= 1
+    if left == 0:
+        real(to, ids[:5], rows[:5])
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(to, ids, rows)
+
+disk.DiskRows._put = staticmethod(put)
+infer(model_of(), make_data(), batch_size=30, out=sys.argv[1])
+print("done")
+"""
+"""Kills itself in the midst of its n-th write."""
+
+
+@pytest.mark.slow
+def test_a_killed_process_goes_on_with_the_same_bits(tmp_path):
+    killed = 0
+    for writes in ("1", "4", "11", "3", "9", "100"):
+        run = forked.run(PROGRAM, str(tmp_path / "rows"), writes, str(TESTS))
+        if run.returncode == 0:
+            break
+        assert run.returncode == -signal.SIGKILL, run.stderr
+        killed += 1
+    assert killed >= 4
+    assert run.stdout == "done\n"
+    expected = infer(model_of(), make_data(), batch_size=30)
+    assert torch.equal(files.load(tmp_path / "rows", disk.KIND)[0]["nodes"], expected)
+
+
+OTHERS = {
+    "model": lambda data, options: options.update(model=model_of(1)),
+    "graph": lambda data, options: data.edge_index[0].add_(1).remainder_(200),
+    "rows": lambda data, options: data.x[0].add_(1),
+    "nodes": lambda data, options: options.update(nodes=torch.arange(9)),
+    "batch_size": lambda data, options: options.update(batch_size=31),
+    "memory": lambda data, options: options.update(memory="2GiB"),
+}
+
+
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize("what", quick(OTHERS.keys(), "model", "rows"))
+def test_another_inference_is_refused(tmp_path, monkeypatch, what, finished):
+    data, options = make_data(), {"model": model_of(), "batch_size": 30, "out": tmp_path / "rows"}
+    if finished:
+        infer(data=data, **options)
+    else:
+        monkeypatch.setattr(disk.DiskRows, "finish", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            infer(data=data, **options)
+        monkeypatch.undo()
+    before = {file.name: file.read_bytes() for file in options["out"].iterdir() if file.name[0] != "."}
+    OTHERS[what](data, options)
+    text = (
+        f"out: expected a new folder, or one in which the same inference was begun, found another {what} in "
+        f"{tmp_path / 'rows'}"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+        infer(data=data, **options)
+    assert before == {file.name: file.read_bytes() for file in options["out"].iterdir() if file.name[0] != "."}
+
+
+def test_a_folder_of_something_else(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"expected a new or an empty directory, found notes.txt in it$"):
+        infer(model_of(), make_data(), out=tmp_path)
+    assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+def test_damaged_progress(tmp_path):
+    (tmp_path / "progress.json").write_text('{"stage": 1}')
+    text = r"progress.json: expected the progress of an inference, found no entry 'of'$"
+    with pytest.raises(ValueError, match=text):
+        infer(model_of(), make_data(), out=tmp_path)
+
+
+def test_two_processes_at_once(tmp_path, monkeypatch):
+    def again(self, number):
+        infer(model_of(), make_data(), out=tmp_path)
+
+    monkeypatch.setattr(disk.DiskRows, "done", again)
+    with pytest.raises(BlockingIOError, match=f"another process writes into it: '{tmp_path}'$"):
+        infer(model_of(), make_data(), out=tmp_path)
+
+
+def test_too_little_space(tmp_path, monkeypatch):
+    usage = namedtuple("usage", "free")(4096)
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: usage)
+    # Of 200 nodes: the degree and two layers' outputs, of which the first is also an input; and the results.
+    text = r"expected [\d.]+ KiB for rows of nodes, found 4.0 KiB free: "
+    with pytest.raises(OSError, match=text) as caught:
+        infer(model_of(), make_data(), out=tmp_path)
+    assert caught.value.errno == 28
+
+
+def test_a_graph_without_edges_or_nodes(tmp_path):
+    data = make_data(num_nodes=5, num_edges=0)
+    expected = model_of()(data.x, data.edge_index)
+    torch.testing.assert_close(infer(model_of(), data, out=tmp_path / "a"), expected, rtol=0, atol=1e-12)
+    none = infer(model_of(), make_data(num_nodes=5), out=tmp_path / "b", nodes=torch.empty(0, dtype=torch.int64))
+    assert none.shape == (0, CLASSES)

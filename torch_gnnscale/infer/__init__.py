@@ -1,0 +1,5 @@
+"""Inference on all nodes."""
+
+from .inference import infer
+
+__all__ = ["infer"]

@@ -1,0 +1,178 @@
+"""Rows of nodes between the stages of an inference, and its results: in files of a folder, from which it resumes."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import files
+from ..memory.budget import format_bytes
+from .plan import Plan, Table
+from .rows import Places, Rows
+
+KIND = "embeddings"
+_PROGRESS, _LOCK, _PARTIAL = "progress.json", ".partial-lock", ".partial-"
+_SECONDS = 10.0
+"""Progress is written so often, or every ten times as long as writing takes."""
+
+
+class DiskRows(Rows):
+    """:class:`Rows` in a folder. A process that is killed at any moment leaves a folder with which another one goes on.
+
+    Args:
+        folder: a new or empty directory, or one in which the same inference was begun or finished.
+        fingerprint: what the results depend on, in values that JSON keeps.
+
+    Raises:
+        FileExistsError: the folder holds something else.
+        ValueError: another inference was begun or finished in it; the message says what differs.
+        BlockingIOError: another process writes into it.
+        OSError: the disk has too little space.
+    """
+
+    def __init__(
+        self, plan: Plan, sizes: Mapping[Any, int], places: Mapping[Any, Places] | None, folder: Path,
+        fingerprint: dict[str, Any],
+    ) -> None:  # fmt: skip
+        super().__init__(plan, sizes, places)
+        self._folder, self._fingerprint = folder, fingerprint
+        self._files = {table: f"{_PARTIAL}rows{number}.npy" for number, table in enumerate(plan.tables)}
+        self._names = {node_type: result_name(node_type) for node_type in plan.results}
+        self._files |= {table: f"{self._names[node_type]}.npy" for node_type, table in plan.results.items()}
+        self._maps: dict[Table, np.memmap] = {}
+        self._saved, self._took = time.monotonic(), 0.0
+        self._lock = self._open()
+
+    def _open(self) -> Any:
+        folder = self._folder
+        begun = (folder / _PROGRESS).exists()
+        self.finished = not begun and (folder / files.MANIFEST).exists()
+        """Whether the results are there."""
+        if not begun and not self.finished:
+            files.check_unused(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / _LOCK).open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BlockingIOError(error.errno, "another process writes into it", str(folder)) from None
+        if self.finished:
+            self._compare(files.load(folder, KIND, verify=False)[1]["of"])
+        elif begun:
+            with files.described(folder / _PROGRESS, "the progress of an inference"):
+                progress = json.loads((folder / _PROGRESS).read_text())
+                before, self.stage, self.batches = progress["of"], int(progress["stage"]), int(progress["batches"])
+            self._compare(before)
+        return lock
+
+    def _compare(self, before: dict[str, Any]) -> None:
+        for name, value in self._fingerprint.items():
+            if before.get(name) != value:
+                raise ValueError(
+                    f"out: expected a new folder, or one in which the same inference was begun, found another {name} "
+                    f"in {self._folder}"
+                )
+
+    def check_space(self, peak: int) -> None:
+        """Raises OSError unless the disk has place for ``peak`` bytes, what is in the folder already included."""
+        there = sum(file.stat().st_blocks * 512 for file in self._folder.glob("*.npy"))
+        free = shutil.disk_usage(self._folder).free + there
+        if peak > free:
+            raise OSError(
+                errno.ENOSPC, f"expected {format_bytes(peak)} for rows of nodes, found {format_bytes(free)} free",
+                str(self._folder),
+            )  # fmt: skip
+
+    # Stages ##########################################################################################################
+
+    def begin(self, stage: int) -> None:
+        """See :meth:`Rows.begin`; files that earlier stages wrote are opened."""
+        for table, name in self._files.items():
+            if table.last < stage and table not in self._plan.results.values():
+                (self._folder / name).unlink(missing_ok=True)
+            elif table.written < stage and table not in self._of:
+                self._of[table] = self._make(table, self._shape(table))
+        super().begin(stage)
+
+    def done(self, batches: int) -> None:
+        """See :meth:`Rows.done`; now and then, notes it in the folder."""
+        super().done(batches)
+        if time.monotonic() - self._saved > max(_SECONDS, 10 * self._took):
+            self._save(self.stage, batches)
+
+    def end(self, stage: int) -> None:
+        """See :meth:`Rows.end`."""
+        self._save(stage + 1, 0)
+        super().end(stage)
+
+    def finish(self) -> dict[Any, Tensor]:
+        """Ends the inference; returns its results, memory-mapped, by type."""
+        if not self.finished:
+            entries = {}
+            for node_type, table in self._plan.results.items():
+                rows = self._of[table] if table in self._of else self._make(table, self._shape(table))
+                entries[self._names[node_type]] = {
+                    "dtype": str(table.dtype).removeprefix("torch."), "shape": list(rows.shape),
+                    "crc32": files.block_checksums(rows),
+                }  # fmt: skip
+            types = {self._names[node_type]: node_type for node_type in self._plan.results}
+            files.finish(self._folder, KIND, entries, {"types": types, "of": self._fingerprint})
+            (self._folder / _PROGRESS).unlink()
+        self._of.clear()
+        self._maps.clear()
+        self._lock.close()
+        (self._folder / _LOCK).unlink(missing_ok=True)
+        arrays, meta = files.load(self._folder, KIND, verify=False)
+        return {node_type: arrays[name] for name, node_type in meta["types"].items()}
+
+    def _save(self, stage: int, batches: int) -> None:
+        """Writes the progress, after all rows."""
+        begin = time.monotonic()
+        for table, rows in self._maps.items():
+            if table.written == self.stage:
+                rows.flush()
+        content = {"of": self._fingerprint, "stage": stage, "batches": batches}
+        partial = self._folder / f"{_PARTIAL}progress"
+        with partial.open("w") as stream:
+            json.dump(content, stream, indent=1)
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(self._folder / _PROGRESS)
+        self._saved = time.monotonic()
+        self._took = self._saved - begin
+
+    def _make(self, table: Table, shape: tuple[int, ...]) -> Tensor:
+        """The rows of a file, which is new unless this or an earlier stage has written rows to it."""
+        file = self._folder / self._files[table]
+        if 0 in shape:
+            rows = torch.empty(shape, dtype=table.dtype)
+            with files.ArrayWriter(file, table.dtype, shape):
+                return rows
+        old = table.written < self.stage or self.batches > 0
+        mode: Any = "r+" if old else "w+"
+        dtype = files.stored_dtype(table.dtype)
+        self._maps[table] = mapped = np.lib.format.open_memmap(file, mode, dtype, shape)
+        return torch.from_numpy(mapped).view(table.dtype)
+
+    def _drop(self, table: Table) -> None:
+        super()._drop(table)
+        self._maps.pop(table, None)
+        (self._folder / self._files[table]).unlink()
+
+
+def result_name(node_type: Any) -> str:
+    """The name of a file of results, without its ending: "nodes" in a homogeneous graph, else the type, in which
+    characters that a file's name may lack are escaped as in URLs."""
+    return "nodes" if node_type is None else quote(str(node_type), safe="")

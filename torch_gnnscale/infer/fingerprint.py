@@ -1,0 +1,50 @@
+"""What the results of an inference depend on, in a few numbers."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .graph import WholeGraph
+from .plan import Plan
+
+_SAMPLE = 1024
+"""Nodes whose rows and edges are looked at."""
+
+
+def fingerprint(
+    model: nn.Module, graph: WholeGraph, plan: Plan, nodes: Mapping[Any, Tensor] | None, **options: Any
+) -> dict[str, Any]:
+    """By what an error calls it: all parameters and buffers of the model, the layers that it calls, the numbers of
+    nodes and edges and a sample of the edges and of the rows, the wanted nodes, and options."""
+    of_model = zlib.crc32(repr(model).encode())
+    for name, value in sorted(model.state_dict().items()):
+        of_model = _crc(value, zlib.crc32(name.encode(), of_model)) if isinstance(value, Tensor) else of_model
+    calls = [[call.title, call.level, list(call.inputs), list(call.output.shape)] for call in plan.calls]
+    samples = {t: torch.arange(min(size, _SAMPLE)) * max(1, size // _SAMPLE) for t, size in graph.sizes.items()}
+    hop = graph.one_hop(samples)
+    of_rows = of_edges = 0
+    for store in graph.batch(hop, {}).stores:
+        for name, value in sorted(store.items()):
+            if isinstance(value, Tensor) and name in ("edge_index", "n_id", "e_id"):
+                of_edges = _crc(value, of_edges)
+            elif isinstance(value, Tensor):
+                of_rows = _crc(value, of_rows)
+    for ids in hop.nodes.values():
+        of_edges = _crc(ids, of_edges)
+    sizes = [[str(t), size] for t, size in graph.sizes.items()]
+    edges = [[str(t), relation.csc.num_edges] for t, relation in graph.relations.items()]
+    wanted = None if nodes is None else [[str(t), len(ids), _crc(ids, 0)] for t, ids in nodes.items()]
+    return {
+        "model": [of_model, calls], "graph": [sizes, edges, of_edges], "rows": of_rows, "nodes": wanted,
+        "torch": str(torch.__version__), **options,
+    }  # fmt: skip
+
+
+def _crc(value: Tensor, before: int) -> int:
+    data = value.detach().cpu().contiguous()
+    return zlib.crc32(data.view(-1).view(torch.uint8).numpy().data, before) if data.numel() else before

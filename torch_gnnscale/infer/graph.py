@@ -1,0 +1,245 @@
+"""A whole graph, read as batches of nodes with all edges into them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+
+from .. import ops
+from ..feature.contract import all_attrs, is_collective
+from ..loader.checks import common_numbering
+from ..loader.fetch import StoreRows, row_source
+from ..loader.layout import EdgeLayouts
+from ..loader.row_source import Bounds
+from ..loader.sampled import SampledEdges, SampledGraphPart, sampled_part
+from ..loader.storages import storage_of
+from ..sampler.edge_types import end_types
+from ..sampler.output import NO_IDS, as_output
+from ..sampler.relations import sampled_graph
+
+Key = tuple[Any, str]
+"""Type and name of an attribute; the only type of a homogeneous graph is None."""
+ALL, NONE = slice(None), slice(0)
+"""All edges into some nodes, and none."""
+_COO = EdgeLayouts("coo")
+_FANOUTS, _FANOUTS_OF_TYPES = [3, 2, 2, 2], [2, 1, 1, 1]
+"""Of the small graph that is looked at first."""
+
+
+class InEdges(NamedTuple):
+    """The edges of one type into some nodes, sorted by destination."""
+
+    ptr: Tensor
+    """int64, [n + 1]: edges ptr[i]..ptr[i + 1] - 1 lead to node i."""
+    source: Tensor
+    """Stored ids of the sources, [e]."""
+    edge_id: Tensor
+    """The user's ids of the edges: int64, [e]."""
+
+
+class OneHop(NamedTuple):
+    """Nodes and all of their neighbors; dictionaries are by type."""
+
+    seeds: dict[Any, Tensor]
+    """Stored ids of the nodes, each once."""
+    nodes: dict[Any, Tensor]
+    """Stored ids of the seeds, then of the sources of edges into them that are no seeds."""
+    edges: dict[Any, SampledEdges]
+    """Their ends are positions in ``nodes``, sorted by destination."""
+
+
+class StandIn(NamedTuple):
+    """What rows are replaced by that nothing reads."""
+
+    shape: tuple[int, ...]
+    """Of a row."""
+    dtype: torch.dtype
+    of_edges: bool = False
+    """Whether there is a row for each edge, and not for each node."""
+
+    def rows(self, count: int) -> Tensor:
+        """Rows of NaN, of an integer type of 0: [count, ...]. They share one row's memory."""
+        value = float("nan") if self.dtype.is_floating_point or self.dtype.is_complex else 0
+        return torch.full((1, *self.shape), value, dtype=self.dtype).expand(count, *self.shape)
+
+
+class WholeGraph:
+    """The nodes, edges and rows of a graph that is read by one process.
+
+    Args:
+        data: a Data, a HeteroData or a (FeatureStore, GraphStore) pair.
+
+    Raises:
+        TypeError, ValueError, IndexError: data of another kind; a malformed graph.
+        NotImplementedError: stores that several ranks read together.
+    """
+
+    def __init__(self, data: Any) -> None:
+        if isinstance(data, (tuple, list)) and any(is_collective(store) for store in data):
+            raise NotImplementedError(
+                "data: inference over the parts of several ranks is not implemented; open the whole graph in one "
+                "process, or give each rank a loader of its own nodes"
+            )
+        self._graph = sampled_graph(data)
+        self._data = data
+        self._rows = row_source(data)
+        self.order = common_numbering(data)
+        self.hetero = self._graph.is_hetero
+        self.sizes: dict[Any, int] = dict(zip(self._graph.node_types, self._graph.sizes, strict=True))
+        """The number of nodes of each type."""
+        self.relations = {relation.edge_type: relation for relation in self._graph.relations}
+
+    def stored_ids(self, ids: Tensor, node_type: Any) -> Tensor:
+        """The stored ids of the user's nodes."""
+        return ids if self.order is None else self.order.to_stored(ids, node_type)
+
+    def user_ids(self, ids: Tensor, node_type: Any) -> Tensor:
+        """The user's ids of stored nodes."""
+        if self.order is None:
+            return ids
+        found = self.order.to_user(ids, node_type)
+        return self.rows({node_type: ids}, (node_type, "n_id")) if found is None else found
+
+    # Edges ###########################################################################################################
+
+    def largest_degree(self, node_type: Any, node: Tensor) -> int:
+        """The largest number of edges of one type into a node, given as a vector of one stored id."""
+        into = [relation.csc.colptr for t, relation in self.relations.items() if end_types(t)[1] == node_type]
+        return max((int(colptr[node + 1] - colptr[node]) for colptr in into), default=0)
+
+    def edges_into(self, edge_type: Any, ids: Tensor, piece: slice = ALL) -> InEdges:
+        """The edges of a type into nodes, given by rising stored ids. ``piece``: of a single node, which of them."""
+        csc, count = self.relations[edge_type].csc, len(ids)
+        if count == 0:
+            none = torch.empty(0, dtype=torch.int64)
+            return InEdges(torch.zeros(1, dtype=torch.int64), none, none)
+        first, last = int(ids[0]), int(ids[-1])
+        if last - first + 1 == count:  # consecutive: a slice of the columns
+            ptr = csc.colptr[first : last + 2]
+            begin, end = int(ptr[0]), int(ptr[-1])
+            if piece is not ALL:
+                first, last, _ = piece.indices(end - begin)
+                ptr = torch.tensor([begin + first, begin + last])
+                begin, end = ptr.tolist()
+            edge_id = torch.arange(begin, end) if csc.edge_id is None else csc.edge_id[begin:end]
+            return InEdges(ptr - begin, csc.row[begin:end], edge_id.to(torch.int64))
+        column = csc.colptr[ids]
+        degree = csc.colptr[ids + 1] - column
+        ptr = torch.zeros(count + 1, dtype=torch.int64)
+        torch.cumsum(degree, 0, out=ptr[1:])
+        place = torch.arange(int(ptr[-1])) + torch.repeat_interleave(column - ptr[:-1], degree)
+        return InEdges(ptr, csc.row[place], (place if csc.edge_id is None else csc.edge_id[place]).to(torch.int64))
+
+    def one_hop(self, seeds: Mapping[Any, Tensor], piece: slice = ALL) -> OneHop:
+        """Nodes, given by rising stored ids, and all edges into them.
+
+        ``piece``: :data:`NONE` for no edges; of a single node, which of the edges of each type.
+        """
+        seeds = {node_type: seeds.get(node_type, torch.empty(0, dtype=torch.int64)) for node_type in self.sizes}
+        into = {}
+        for edge_type in self.relations:
+            ids = seeds[end_types(edge_type)[1]]
+            into[edge_type] = self.edges_into(edge_type, ids[:0] if piece is NONE else ids, piece)
+        local: dict[Any, Tensor] = {}
+        nodes = {}
+        for node_type, known in seeds.items():
+            types = [edge_type for edge_type in into if end_types(edge_type)[0] == node_type]
+            sources = [into[edge_type].source for edge_type in types]
+            joined = sources[0] if len(sources) == 1 else torch.cat([known[:0], *(s.to(torch.int64) for s in sources)])
+            found = ops.relabel(known, joined)
+            nodes[node_type] = torch.cat([known, found.node])
+            local |= dict(zip(types, found.local.split([len(s) for s in sources]), strict=True))
+        return OneHop(seeds, nodes, {t: _sampled(e, local[t], len(seeds[end_types(t)[1]])) for t, e in into.items()})
+
+    # Rows ############################################################################################################
+
+    def rows(self, nodes: Mapping[Any, Tensor], key: Key) -> Any:
+        """The rows of one attribute of nodes, given by stored ids and type."""
+        part = self._part(dict(nodes), {})
+        return storage_of(self._batch(part, lambda other: other == key), key[0])[key[1]]
+
+    def batch(self, hop: OneHop, without: Mapping[Key, StandIn]) -> Data | HeteroData:
+        """What a model is called with: the rows of the seeds, as if they were the whole graph, and all edges into them.
+
+        ``edge_index`` refers to ``hop.nodes``, of which only the first rows are there. ``n_id``, ``e_id`` and
+        ``batch_size`` are added where the graph has no attributes of these names.
+
+        Args:
+            hop: from :meth:`one_hop`.
+            without: attributes that are not read, and what stands in for their rows.
+        """
+        batch = self._batch(self._part(hop.seeds, hop.edges), lambda key: key not in without)
+        for (of, name), stand_in in without.items():
+            count = hop.edges[of].edge_index.size(1) if stand_in.of_edges else len(hop.seeds[of])
+            storage_of(batch, of)[name] = stand_in.rows(count)
+        self._put_ids(batch, hop.seeds, hop.edges)
+        for node_type, seeds in hop.seeds.items():
+            storage_of(batch, node_type).batch_size = len(seeds)
+        return batch
+
+    def _put_ids(
+        self, batch: Data | HeteroData, nodes: Mapping[Any, Tensor], edges: Mapping[Any, SampledEdges]
+    ) -> None:
+        for node_type, ids in nodes.items():
+            store = storage_of(batch, node_type)
+            store.num_nodes = len(ids)
+            if "n_id" not in store:
+                store.n_id = self.user_ids(ids, node_type)
+        for edge_type, of_type in edges.items():
+            store = storage_of(batch, edge_type)
+            if "e_id" not in store:
+                store.e_id = of_type.edge_id
+
+    def _part(self, nodes: dict[Any, Tensor], edges: dict[Any, SampledEdges]) -> SampledGraphPart:
+        out = HeteroSamplerOutput({}, {}, {}, {}) if self.hetero else SamplerOutput(NO_IDS, NO_IDS, NO_IDS, NO_IDS)
+        return SampledGraphPart(out, nodes, edges, False)
+
+    def _batch(self, part: SampledGraphPart, wanted: Callable[[Key], bool]) -> Data | HeteroData:
+        versions: dict[Any, Any] = dict(self._rows.versions())
+        if isinstance(self._rows, StoreRows):
+            for attr in all_attrs(self._rows.features):
+                versions.setdefault((attr.group_name, attr.attr_name), (None, 0))
+        for key, (value, _) in versions.items():
+            if not wanted(key if self.hetero else (None, key[1])):
+                versions[key] = value, None  # so that it is not read
+        return self._rows.batch(part, self._rows.fetch(part, Bounds(), versions), _COO)
+
+    # A part to look at ###############################################################################################
+
+    def small(self) -> Data | HeteroData:
+        """A small graph: the ends of some edges, a few neighbors around them, and their rows. A homogeneous one has not
+        as many nodes as edges, so that numbers of rows tell the rows of nodes."""
+        most = max(1, 64 // max(len(self.relations), 1))
+        for count in range(min(4, most), most + 5):
+            out = self._drawn(count)
+            if self.hetero or len(out.node) != len(out.row):
+                break
+        part = sampled_part(out, None, None, _COO)
+        batch = self._rows.batch(part, self._rows.fetch(part, Bounds(), {}), _COO)
+        self._put_ids(batch, part.nodes, part.edges)
+        return batch
+
+    def _drawn(self, count: int) -> Any:
+        """A sample around the destinations of ``count`` edges of each relation; around nodes if there are no edges."""
+        seeds: dict[Any, list[Tensor]] = {node_type: [] for node_type in self.sizes}
+        for edge_type, relation in self.relations.items():
+            edges = torch.arange(min(count, relation.csc.num_edges)) * (relation.csc.num_edges // count or 1)
+            seeds[end_types(edge_type)[1]].append(torch.searchsorted(relation.csc.colptr, edges, right=True) - 1)
+        for node_type, size in self.sizes.items():
+            seeds[node_type].append(torch.arange(min(size, 2)))
+        ids = [torch.unique(torch.cat(found)) for found in seeds.values()]
+        fanouts = [_FANOUTS if len(self.relations) == 1 else _FANOUTS_OF_TYPES] * max(len(self.relations), 1)
+        sample = ops.sample_neighbors(self._graph.stored, ids, fanouts[: len(self.relations)], key=0)
+        return as_output(sample, self._graph, "directional")
+
+
+def _sampled(edges: InEdges, source: Tensor, num_dst: int) -> SampledEdges:
+    ptr, _, edge_id = edges
+    dst = torch.repeat_interleave(ptr.diff(), output_size=len(source)) if len(ptr) > 1 else source
+    pointer = ptr if len(ptr) == num_dst + 1 else torch.zeros(num_dst + 1, dtype=torch.int64)
+    return SampledEdges(torch.stack([source, dst]), pointer, edge_id)

@@ -1,0 +1,197 @@
+"""The plan of an inference: which layers are computed in which stage, and which rows are kept between the stages.
+
+The level of a layer's call is 1 more than the highest level of the calls whose outputs it reads. Stage l computes all
+calls of level l for all nodes, and goes on with the model until what the calls of level l + 1 get is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .graph import Key, StandIn
+from .reads import Marks, Reads
+
+DEGREE = "(degree)"
+"""The name of a further input: the weighted degrees by which a layer normalizes, of a call that is given as the
+layer's."""
+
+
+@dataclass(eq=False)
+class Table:
+    """Rows of all nodes of a type, which are written in one stage and read in later ones."""
+
+    node_type: Any
+    shape: tuple[int, ...]
+    """Of a row."""
+    dtype: torch.dtype
+    written: int
+    """The stage that writes it."""
+    last: int
+    """The last stage that reads it."""
+    attribute: Key | None = None
+    """The attribute of the graph whose rows these are; they are not written then."""
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of a row."""
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
+
+@dataclass(eq=False)
+class LayerCall:
+    """One call of a layer."""
+
+    title: str
+    level: int
+    output: StandIn
+    inputs: dict[str, Table] = field(default_factory=dict)
+    """By argument, the rows that it gets for nodes."""
+    kept: Table | None = None
+    """Its output, if a later stage reads that."""
+
+
+@dataclass
+class Plan:
+    """The calls in the model's order, and what each stage reads and writes."""
+
+    calls: list[LayerCall]
+    tables: list[Table]
+    """Those that are written, the results' included."""
+    results: dict[Any, Table]
+    """The model's output, by node type."""
+    without: list[dict[Key, StandIn]]
+    """Per stage, the attributes that it does not read."""
+    stages: list[int]
+    """The numbers of the stages that are run: 1 to the highest level, and 0 if something is kept for level 1."""
+
+    def ends(self, stage: int) -> int:
+        """The number of calls after which a stage has all that it needs; of the last stage, of all."""
+        if stage == self.stages[-1]:
+            return len(self.calls)
+        wanted = [
+            number
+            for number, call in enumerate(self.calls, 1)
+            if call.level == stage
+            or (call.level == stage + 1 and any(table.written == stage for table in call.inputs.values()))
+        ]
+        return max(wanted, default=0)
+
+
+@dataclass
+class SeenCall:
+    """A call as it was seen when the model ran on a small graph."""
+
+    title: str
+    node_type: Any
+    """Of the nodes whose rows it computes."""
+    given: dict[str, Tensor]
+    """By argument that has a row for each node, those rows."""
+    versions: dict[str, tuple[int, int]]
+    """Identify the contents of these tensors."""
+    marks: dict[str, Marks]
+    """By argument, what these rows were computed from."""
+    others: Marks
+    """What its other arguments were computed from."""
+    output: Tensor
+    identity: tuple[int, int] = (0, 0)
+    """Identifies the contents of its output."""
+
+
+def identity(tensor: Tensor) -> tuple[int, int]:
+    """Two tensors that are alive and have the same identity are one, and were not written to in between."""
+    return id(tensor), tensor._version
+
+
+def stand_in(tensor: Tensor, of_edges: bool = False) -> StandIn:
+    """What stands in for the rows of a tensor."""
+    return StandIn(tuple(tensor.shape[1:]), tensor.dtype, of_edges)
+
+
+def make_plan(
+    seen: list[SeenCall], results: dict[Any, Tensor], attributes: dict[Key, tuple[Tensor, bool]], reads: Reads
+) -> Plan:
+    """The plan by what was seen.
+
+    Args:
+        seen: the calls; call n's output bore the mark n.
+        results: the model's output, by node type.
+        attributes: the batch's attributes and whether they are of edges; each bore its key as a mark.
+        reads: knows the marks of the results.
+    """
+    levels: list[int] = []
+    for of_seen in seen:
+        read = of_seen.others.union(*of_seen.marks.values())
+        levels.append(1 + max((levels[mark] for mark in read if isinstance(mark, int)), default=0))
+    last = max(levels)
+    calls = [LayerCall(of.title, level, stand_in(of.output)) for of, level in zip(seen, levels, strict=True)]
+    tables = _Tables(calls, seen, attributes)
+    targets: list[Marks] = [frozenset()] * (last + 1)
+    """Per stage, the marks of what it writes and computes with."""
+    for level in range(1, last + 1):
+        for number in [number for number, of in enumerate(levels) if of == level]:
+            targets[level] |= seen[number].others
+            targets[level - 1] |= tables.add_inputs(number)
+    for rows in results.values():
+        targets[last] |= reads.marks(rows)
+    for stage, marks in enumerate(targets):
+        for number in sorted(mark for mark in marks if isinstance(mark, int) and levels[mark] < stage):
+            tables.keep(number, stage)
+    outputs = {t: Table(t, tuple(rows.shape[1:]), rows.dtype, last, last) for t, rows in results.items()}
+    without = [
+        {key: stand_in(tensor, of_edges) for key, (tensor, of_edges) in attributes.items() if key not in marks}
+        for marks in targets
+    ]
+    first = 0 if any(table.written == 0 for table in tables.written) else 1
+    return Plan(calls, [*tables.written, *outputs.values()], outputs, without, list(range(first, last + 1)))
+
+
+class _Tables:
+    """Finds the tables of a plan: one for each tensor, whatever calls get or return it.
+
+    ``written``: those that stages write.
+    """
+
+    def __init__(
+        self, calls: list[LayerCall], seen: list[SeenCall], attributes: dict[Key, tuple[Tensor, bool]]
+    ) -> None:
+        self._calls, self._seen = calls, seen
+        self._known = {
+            identity(tensor): Table(key[0], tuple(tensor.shape[1:]), tensor.dtype, -1, -1, key)
+            for key, (tensor, of_edges) in attributes.items()
+            if not of_edges and key[1] != "n_id"  # which the graph need not have
+        }
+        self.written: list[Table] = []
+
+    def _add(self, of: tuple[int, int], table: Table) -> Table:
+        self._known[of] = table
+        self.written.append(table)
+        return table
+
+    def add_inputs(self, number: int) -> Marks:
+        """Adds the tables that a call reads, whose level is not below those of calls before; returns the marks of rows
+        that the stage before it has to write."""
+        call, of_seen, marks = self._calls[number], self._seen[number], Marks()
+        for name, tensor in of_seen.given.items():
+            table = self._known.get(of_seen.versions[name])
+            if table is None:
+                new = Table(of_seen.node_type, tuple(tensor.shape[1:]), tensor.dtype, call.level - 1, call.level)
+                table = self._add(of_seen.versions[name], new)
+                marks |= of_seen.marks[name]
+            table.last = call.level
+            call.inputs[name] = table
+        return marks
+
+    def keep(self, number: int, stage: int) -> None:
+        """Keeps the output of a call for a later stage."""
+        call, of_seen = self._calls[number], self._seen[number]
+        if call.kept is None:
+            call.kept = self._known.get(of_seen.identity)
+            if call.kept is None:
+                new = Table(of_seen.node_type, call.output.shape, call.output.dtype, call.level, stage)
+                call.kept = self._add(of_seen.identity, new)
+            call.kept.written = call.level
+        call.kept.last = max(call.kept.last, stage)

@@ -1,0 +1,138 @@
+"""One stage of an inference: a pass over all nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from .graph import ALL, NONE, WholeGraph
+from .layer import Caller, StagedLayer, StagedModel
+from .pieces import Pieces, refusal
+from .plan import DEGREE, LayerCall, Plan, Table
+from .rows import Rows
+
+
+class EndOfStage(BaseException):
+    """Ends a model's forward pass when a stage has all that it needs. No Exception, which the model might catch."""
+
+
+class Stage(Caller):
+    """Runs a model on batches of nodes.
+
+    Args:
+        number: of the stage.
+        plan: says what the stage computes, reads and writes.
+        model: the model.
+        graph: the graph.
+        rows: those that earlier stages wrote, and where this one's are put.
+    """
+
+    def __init__(self, number: int, plan: Plan, model: StagedModel, graph: WholeGraph, rows: Rows) -> None:
+        self.number, self.plan = number, plan
+        self._model, self._graph, self._rows = model, graph, rows
+        self._last = number == plan.stages[-1]
+        self._ends = plan.ends(number)
+        reads_edges = number > 0 or any(DEGREE in call.inputs for call in plan.calls if call.level == 1)
+        self._edges = ALL if reads_edges else NONE
+
+    def run(self, seeds: Mapping[Any, Tensor]) -> None:
+        """Computes and writes the rows of some nodes, given by stored ids, which rise, and by type."""
+        self._run(seeds, self._edges, None)
+
+    def run_in_pieces(self, node_type: Any, seed: Tensor, most_edges: int) -> None:
+        """:meth:`run` for a single node with more edges than ``most_edges`` of a type, of which so many are read at a
+        time.
+
+        Raises:
+            ValueError: a layer needs all of them at once.
+        """
+        if self._edges is NONE:
+            self.run({node_type: seed})
+            return
+        pieces, count = Pieces(), self._graph.largest_degree(node_type, seed)
+        for first in range(0, count, most_edges):
+            pieces.begin(first + most_edges >= count)
+            self._run({node_type: seed}, slice(first, first + most_edges), pieces)
+
+    def _run(self, seeds: Mapping[Any, Tensor], edges: slice, pieces: Pieces | None) -> None:
+        self._hop = hop = self._graph.one_hop(seeds, edges)
+        self._pieces = pieces
+        self._next, self._read, self._written = 0, dict[Table, Tensor](), set[Table]()
+        batch = self._graph.batch(hop, self.plan.without[self.number])
+        try:
+            out = self._model.run(batch, len(hop.nodes[None]), self, pieces)
+        except EndOfStage:
+            return
+        self._expect(self._next == self._ends, "no further layer")
+        for node_type, rows in by_type(out, self._graph.hetero).items():
+            self._rows.write(self.plan.results[node_type], hop.seeds[node_type], rows)
+
+    def called(self, layer: StagedLayer, given: dict[str, Any]) -> Tensor:
+        """See :class:`Caller`: stored rows, or what stands in for them, for calls of lower levels; the computed rows
+        for those of this stage; for those of the next, keeps what they get."""
+        known = self._next < len(self.plan.calls)
+        self._expect(known and self.plan.calls[self._next].title == layer.title, layer.title)
+        call = self.plan.calls[self._next]
+        self._next += 1
+        seeds = self._hop.seeds[None]
+        if call.level == self.number:
+            if self._pieces is not None and (found := refusal(layer.layer)) is not None:
+                node = int(self._graph.user_ids(seeds, None))
+                raise ValueError(
+                    f"{layer.title}: expected a layer that takes the sum, mean, max or min of messages, found {found}; "
+                    f"node {node} has more neighbors than memory= holds, which must be larger for this layer"
+                )
+            out = layer.compute(given, self._inputs(call))
+            if call.kept is not None:
+                self._write(call.kept, seeds, out)
+        elif call.level < self.number and call.kept is not None and self.number <= call.kept.last:
+            out = self._rows.read(call.kept, seeds)
+        else:
+            out = call.output.rows(len(seeds))
+        if call.level == self.number + 1:
+            for name, table in call.inputs.items():
+                if table.written == self.number:
+                    self._write(table, seeds, layer.degrees(given) if name == DEGREE else given[name])
+        if self._next == self._ends and not self._last:
+            raise EndOfStage
+        return out
+
+    def _inputs(self, call: LayerCall) -> dict[str, Tensor]:
+        """By argument, the rows of all nodes of the batch; each table is read once."""
+        for table in call.inputs.values():
+            if table not in self._read:
+                nodes = self._hop.nodes[table.node_type]
+                if table.attribute is not None:
+                    self._read[table] = self._graph.rows({table.node_type: nodes}, table.attribute)
+                else:
+                    self._read[table] = self._rows.read(table, nodes)
+        return {name: self._read[table] for name, table in call.inputs.items()}
+
+    def _write(self, table: Table, seeds: Tensor, rows: Tensor) -> None:
+        if table not in self._written:
+            self._rows.write(table, seeds, rows)
+            self._written.add(table)
+
+    def _expect(self, right: bool, found: str) -> None:
+        if not right:
+            calls = self.plan.calls
+            expected = calls[self._next].title if self._next < len(calls) else "no further layer"
+            raise ValueError(
+                f"model: expected it to call its layers as for the batch before, {expected} next, found {found}"
+            )
+
+
+def by_type(out: Any, hetero: bool) -> dict[Any, Tensor]:
+    """A model's output by node type; ValueError for what is none."""
+    rows = out if hetero else {None: out}
+    if (
+        isinstance(rows, dict)
+        and rows
+        and all(isinstance(value, Tensor) and value.dim() > 0 for value in rows.values())
+    ):
+        return rows
+    expected = "rows by node type" if hetero else "rows of the nodes"
+    found = f"a {type(out).__name__}" if not isinstance(out, (dict, Tensor)) else repr(out)[:60]
+    raise ValueError(f"call: expected {expected}, found {found}")
