@@ -173,7 +173,7 @@ def test_no_layer_computes_more_rows_than_it_must():
     for batch in batches():
         rows.clear()
         narrowed(batch)
-        assert rows == [n for n in Hops(batch).rows[-2::-1] for _ in range(2)]
+        assert rows == [n for n in Hops(batch).nodes[None].rows[-2::-1] for _ in range(2)]
         assert rows[-1] == batch.batch_size
 
 

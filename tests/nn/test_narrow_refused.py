@@ -17,7 +17,7 @@ from helpers.narrow import (
 )
 from helpers.split_models import ByHand
 from torch import nn
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import narrow
@@ -147,12 +147,7 @@ def test_a_batch_of_other_nodes_than_its_hops():
 
 
 def test_rows_that_no_number_of_hops_has():
-    hops = Hops(next(iter(batches())))
+    hops = Hops(next(iter(batches()))).nodes[None]
     assert [hops.groups(rows) for rows in hops.rows] == list(range(1, len(hops.rows) + 1))
     assert {hops.groups(rows) for rows in range(hops.rows[-1] + 2)} == set(range(len(hops.rows) + 1))
     assert hops.groups(0) == hops.groups(hops.rows[-1] + 1) == 0
-
-
-def test_a_heterogeneous_batch():
-    with pytest.raises(ValueError, match="found a HeteroData, which cannot be narrowed"):
-        narrow(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES))(HeteroData())

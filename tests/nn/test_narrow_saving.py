@@ -15,6 +15,12 @@ from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.nn.layer import NarrowedLayer
 
 
+def saved_in_order(nodes, edges, sizes, others):
+    """What is left out of a batch by layers that are called one after the other."""
+    savings = saving.Savings(saving.in_order(sizes, len(edges)), len(edges), others)
+    return savings.of({None: nodes}, {None: edges})
+
+
 class Rows(nn.Module):
     """Counts the rows of a layer's input and output."""
 
@@ -35,7 +41,7 @@ def test_a_batch_that_is_not_worth_it_is_computed_whole(few, monkeypatch):
     batch = next(iter(loader))
     nodes, edges, size = batch.num_sampled_nodes, batch.num_sampled_edges, sum(p.numel() for p in model.parameters())
     saved = (size + saving.CHANNEL * CLASSES) * nodes[1]
-    assert saving.saved(nodes, edges, [saving.LayerSize(size, True, CLASSES)], 0) == saved
+    assert saved_in_order(nodes, edges, [saving.LayerSize(size, True, CLASSES)], 0) == saved
     monkeypatch.setattr(saving, "LEAST_SAVED", saved + few)
     narrowed = narrow(model)
     expected = model(batch.x, batch.edge_index)[:10]
@@ -97,12 +103,21 @@ def test_what_narrowing_saves():
     of_dst, of_src = saving.LayerSize(100, True, 0), saving.LayerSize(10, False, 0)
     wide = saving.LayerSize(0, True, 7)
     nodes, edges = [2, 3, 5], [4, 6]
-    assert saving.saved(nodes, edges, [of_dst, of_dst], 0) == 100 * (5 + 8) + saving.EDGE * 6
-    assert saving.saved(nodes, edges, [of_src, of_src], 0) == 10 * (0 + 5) + saving.EDGE * 6
-    assert saving.saved(nodes, edges, [of_src, of_dst], 40) == 10 * 0 + 100 * 8 + 20 * (5 + 8) + saving.EDGE * 6
-    assert saving.saved(nodes, edges, [wide, of_src], 0) == saving.CHANNEL * 7 * 5 + 10 * 5 + saving.EDGE * 6
-    assert saving.saved(nodes, edges, [of_src], 0) == 0
-    assert saving.saved([2], [], [of_src], 0) == 0
+    assert saved_in_order(nodes, edges, [of_dst, of_dst], 0) == 100 * (5 + 8) + saving.EDGE * 6
+    assert saved_in_order(nodes, edges, [of_src, of_src], 0) == 10 * (0 + 5) + saving.EDGE * 6
+    assert saved_in_order(nodes, edges, [of_src, of_dst], 40) == 10 * 0 + 100 * 8 + 20 * (5 + 8) + saving.EDGE * 6
+    assert saved_in_order(nodes, edges, [wide, of_src], 0) == saving.CHANNEL * 7 * 5 + 10 * 5 + saving.EDGE * 6
+    assert saved_in_order(nodes, edges, [of_src], 0) == 0
+    assert saved_in_order([2], [], [of_src], 0) == 0
+
+
+def test_what_narrowing_saves_of_types():
+    of_dst, of_src = saving.LayerSize(100, True, 0), saving.LayerSize(10, False, 3)
+    writes, cites = ("author", "writes", "paper"), ("paper", "cites", "paper")
+    places = [saving.Place(of_dst, writes, 3), saving.Place(of_src, cites, 2), saving.Place(of_dst, writes, 2)]
+    nodes, edges = {"paper": [2, 3, 5], "author": [0, 4, 6]}, {writes: [4, 7], cites: [3, 9]}
+    expected = 100 * (5 + 3 + 5) + 10 * 5 + 3 * saving.CHANNEL * (3 + 5) + saving.EDGE * (9 + 7) + 20 * (5 + 8 + 8)
+    assert saving.Savings(places, 2, 60).of(nodes, edges) == expected
 
 
 def layer_with(**attributes):

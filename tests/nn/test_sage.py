@@ -51,13 +51,27 @@ def gradients(out, tensors, wanted):
 def test_the_definition(reduce, weighed, wanted):
     edges, tensors = given(wanted)
     weight = made(EDGES, 1, 5)[:, 0] if weighed else None
-    out = sage(tensors["x"], weight, *[tensors[name] for name in NAMES[1:]], edges, reduce, None)
+    out = sage(tensors["x"], None, weight, *[tensors[name] for name in NAMES[1:]], edges, reduce, None)
     expected = defined(edges, tensors, weight, reduce)
     torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
     assert out.requires_grad == bool(wanted)
     if wanted:
         for ours, theirs in zip(gradients(out, tensors, wanted), gradients(expected, tensors, wanted), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("reduce", ["mean", "max"])
+@pytest.mark.parametrize("wanted", [["x"], ["root"], ["of_root"], [*NAMES, "root"]], ids=str)
+def test_rows_of_destinations_that_are_not_those_of_sources(wanted, reduce):
+    edges, tensors = given(wanted)
+    tensors["root"] = made(DESTINATIONS, WIDTH + 2, 6).requires_grad_("root" in wanted)
+    tensors["of_root"] = made(CHANNELS, WIDTH + 2, 7).requires_grad_("of_root" in wanted)
+    out = sage(tensors["x"], tensors["root"], None, *[tensors[name] for name in NAMES[1:]], edges, reduce, None)
+    of_neighbors = defined(edges, {**tensors, "of_root": made(CHANNELS, WIDTH, 4) * 0}, None, reduce)
+    expected = of_neighbors + tensors["root"] @ tensors["of_root"].t()
+    torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
+    for ours, theirs in zip(gradients(out, tensors, wanted), gradients(expected, tensors, wanted), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 class Products(TorchDispatchMode):
@@ -77,7 +91,7 @@ class Products(TorchDispatchMode):
 def test_rows_that_are_apart(wanted):
     """While they are on their way, a product is computed; while their gradient is, all other gradients are."""
     edges, tensors = given(wanted)
-    expected = sage(*[tensors["x"], None, *[tensors[name] for name in NAMES[1:]]], edges, "mean", None)
+    expected = sage(tensors["x"], None, None, *[tensors[name] for name in NAMES[1:]], edges, "mean", None)
     of_all = gradients(expected, tensors, wanted)
     whole, events = tensors["x"].detach(), []
     own = whole[:33].clone().requires_grad_()
@@ -97,7 +111,7 @@ def test_rows_that_are_apart(wanted):
 
     apart = Apart(receive, give_back)
     with Products(events):
-        out = sage(own, None, *[tensors[name] for name in NAMES[1:]], edges, "mean", apart)
+        out = sage(own, None, None, *[tensors[name] for name in NAMES[1:]], edges, "mean", apart)
     torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
     assert events == ["sent", "product", "received", "product"]
     events.clear()
@@ -125,15 +139,16 @@ def test_rows_that_are_apart(wanted):
 def test_what_is_kept_for_the_backward_pass(wanted, kept, reduce):
     """What no gradient needs is not; an extreme is a gradient's of x."""
     edges, tensors = given(wanted)
-    out = sage(tensors["x"], None, *[tensors[name] for name in NAMES[1:]], edges, reduce, None)
-    saved = dict(zip(["x", "weight", "aggregate", "of_neighbors", "of_root"], out.grad_fn.saved_tensors, strict=True))
+    out = sage(tensors["x"], None, None, *[tensors[name] for name in NAMES[1:]], edges, reduce, None)
+    names = ["x", "root", "weight", "aggregate", "of_neighbors", "of_root"]
+    saved = dict(zip(names, out.grad_fn.saved_tensors, strict=True))
     extreme = {"x", "aggregate"} if reduce == "max" and "x" in wanted else set()
     assert {name for name, tensor in saved.items() if tensor is not None} == {*kept} | extreme
 
 
 def test_a_backward_pass_within_autocast():
     edges, tensors = given(NAMES)
-    out = sage(tensors["x"], None, *[tensors[name] for name in NAMES[1:]], edges, "mean", None)
+    out = sage(tensors["x"], None, None, *[tensors[name] for name in NAMES[1:]], edges, "mean", None)
     expected = gradients(defined(edges, tensors, None, "mean"), tensors, NAMES)
     with torch.autocast("cpu", torch.bfloat16):
         found = gradients(out, tensors, NAMES)
@@ -144,7 +159,7 @@ def test_a_backward_pass_within_autocast():
 def test_without_gradients_nothing_is_kept():
     edges, tensors = given(NAMES)
     with torch.no_grad():
-        out = sage(tensors["x"], None, *[tensors[name] for name in NAMES[1:]], edges, "mean", None)
+        out = sage(tensors["x"], None, None, *[tensors[name] for name in NAMES[1:]], edges, "mean", None)
     assert not out.requires_grad
     assert edges._wanted is None
     torch.testing.assert_close(out, defined(edges, tensors, None, "mean").detach(), rtol=1e-12, atol=1e-12)
@@ -153,7 +168,7 @@ def test_without_gradients_nothing_is_kept():
 def test_no_bias():
     edges, tensors = given(NAMES)
     tensors["bias"] = None
-    out = sage(tensors["x"], None, *[tensors[name] for name in NAMES[1:]], edges, "sum", None)
+    out = sage(tensors["x"], None, None, *[tensors[name] for name in NAMES[1:]], edges, "sum", None)
     torch.testing.assert_close(out, defined(edges, tensors, None, "sum"), rtol=1e-12, atol=1e-12)
     wanted = [name for name in NAMES if name != "bias"]
     for ours, theirs in zip(

@@ -68,27 +68,30 @@ def test_dropout_in_place(forward_pass, drop):
 
 @pytest.mark.parametrize("loops", [False, True])
 def test_weights_by_degrees_are_those_of_the_whole_batch(forward_pass, loops):
-    options = (None, False, loops, "source_to_target", torch.float64)
+    options = (forward_pass.hops.only, None, False, loops, "source_to_target", torch.float64)
     expected = ForwardPass(forward_pass.hops).normalized(*options)[1]
-    assert (forward_pass.hops.edges.edges.forward.ptr.diff() == 0).any()
+    assert (forward_pass.hops.only.edges.edges.forward.ptr.diff() == 0).any()
     torch.testing.assert_close(forward_pass.normalized(*options)[1], expected, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("kind", [ForwardPass, SplitPass])
 def test_each_weight_is_normalized_by_itself(forward_pass, kind):
     found = forward_pass if kind is SplitPass else ForwardPass(forward_pass.hops)
-    weights = [torch.full((found.hops.num_edges[-1],), value, dtype=torch.float64) for value in (1.0, 3.0)]
-    norms = [found.normalized(weight, False, True, "source_to_target", torch.float64)[1] for weight in weights]
+    weights = [torch.full((found.hops.only.ends[-1],), value, dtype=torch.float64) for value in (1.0, 3.0)]
+    norms = [
+        found.normalized(found.hops.only, weight, False, True, "source_to_target", torch.float64)[1]
+        for weight in weights
+    ]
     assert not torch.equal(*norms)
-    again = found.normalized(weights[0], False, True, "source_to_target", torch.float64)[1]
+    again = found.normalized(found.hops.only, weights[0], False, True, "source_to_target", torch.float64)[1]
     assert again is norms[0]
-    improved = found.normalized(weights[0], True, True, "source_to_target", torch.float64)[1]
+    improved = found.normalized(found.hops.only, weights[0], True, True, "source_to_target", torch.float64)[1]
     assert not torch.equal(improved, again)
-    narrow = found.normalized(None, False, True, "source_to_target", torch.float32)[1]
-    wide = found.normalized(None, False, True, "source_to_target", torch.float64)[1]
+    narrow = found.normalized(found.hops.only, None, False, True, "source_to_target", torch.float32)[1]
+    wide = found.normalized(found.hops.only, None, False, True, "source_to_target", torch.float64)[1]
     assert (narrow.dtype, wide.dtype) == (torch.float32, torch.float64)
-    without_loops = found.normalized(weights[0], False, False, "source_to_target", torch.float64)[1]
-    assert len(without_loops) == found.hops.num_edges[-1] < len(again)
+    without_loops = found.normalized(found.hops.only, weights[0], False, False, "source_to_target", torch.float64)[1]
+    assert len(without_loops) == found.hops.only.ends[-1] < len(again)
 
 
 def test_calls_come_in_the_order_of_the_first_batch(forward_pass):

@@ -20,12 +20,15 @@ def test_prefixes_are_of_own_rows_and_the_halo_that_a_layer_gets(last):
     hops = OwnHops(cut_batches(whole, owners, 3)[0], verify=True)
     assert (hops.rows[-1] > hops.rows[-2]) == last
     assert all(sum(levels) for levels in hops.index.num_received[1:])
-    source, num_own = hops.edges.edges.index[0].tolist(), hops.rows[-1]
+    source, num_own = hops.only.edges.edges.index[0].tolist(), hops.rows[-1]
     for groups in range(2, len(hops.rows) + 1):
-        own, count = hops.rows[groups - 1], hops.num_edges[groups - 2]
+        own, count = hops.rows[groups - 1], hops.only.ends[groups - 2]
         place = {num_own + at: own + number for number, at in enumerate(hops.moves(groups - 1).halo.tolist())}
         expected = [at if at < own else place[at] for at in source[:count]]
-        assert hops.edges.prefix(groups).index.tolist() == [expected, hops.edges.edges.index[1, :count].tolist()]
+        assert hops.only.edges.prefix(groups).index.tolist() == [
+            expected,
+            hops.only.edges.edges.index[1, :count].tolist(),
+        ]
 
 
 def test_a_vector_of_rows_is_not_cut_beside_a_matrix():

@@ -89,7 +89,7 @@ def aggregates(kind, dtype):
     for whole in (*batches(),)[:2]:
         batch = cut_batches(whole, random_owners(200, world, 3), world)[rank]
         hops, groups = OwnHops(batch, False), len(batch.num_sampled_nodes)
-        edges, moves = hops.edges.prefix(groups), hops.moves(groups - 1)
+        edges, moves = hops.only.edges.prefix(groups), hops.moves(groups - 1)
         made_of = torch.randn(batch.num_nodes, 7, dtype=dtype, generator=torch.Generator().manual_seed(rank))
         for way in ("mixed", "apart"):
             before = transport.exchange.traffic[f"backward {way}"].bytes_received

@@ -12,8 +12,9 @@ from torch_geometric.data import Data
 from torch_geometric.utils import add_remaining_self_loops, scatter
 
 from ..nn.aggregate import Adjacency, sort_edges
-from ..nn.hops import HopEdges, Hops
-from ..nn.layer import _NORMALIZES, ForwardPass, NarrowedLayer
+from ..nn.forward_pass import ForwardPass
+from ..nn.hops import HopEdges, Hops, Relation
+from ..nn.layer import _NORMALIZES, NarrowedLayer
 from ..nn.layered import Layered
 from .pieces import Pieces
 from .plan import DEGREE
@@ -52,7 +53,7 @@ class StagePass(ForwardPass):
         """Of the layer that is called, the degrees of all nodes in the whole graph."""
 
     def normalized(
-        self, weight: Tensor | None, improved: bool, loops: bool, flow: str, dtype: torch.dtype
+        self, relation: Relation, weight: Tensor | None, improved: bool, loops: bool, flow: str, dtype: torch.dtype
     ) -> tuple[HopEdges, Tensor]:
         """The edges with self loops, and their weights [e] by the degrees in the whole graph."""
         assert self.degree is not None
@@ -61,13 +62,14 @@ class StagePass(ForwardPass):
         scale.masked_fill_(scale.isinf(), 0)
         edges, order = sort_edges(index, self.num_nodes, self.num_nodes)
         norm = scale[index[0]] * weight * scale[index[1]]
-        return HopEdges(edges, self.hops.rows, self.hops.ends(edges.forward.ptr)), norm[order]
+        rows = relation.dst.rows
+        return HopEdges(edges, rows, rows, relation.ends_in(edges.forward.ptr)), norm[order]
 
     def with_loops(
         self, what: str, weight: Tensor | None, normalization: tuple[bool, bool], dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
         """The edges and their weights which PyG's ``gcn_norm`` normalizes, self loops included."""
-        (improved, loops), index = normalization, self.hops.edge_index
+        (improved, loops), index = normalization, self.hops.only.index
         fill = 2.0 if improved else 1.0
         if loops and self.pieces is not None:
             index, weight = self.pieces.loops(index, weight, fill, what)
@@ -104,7 +106,7 @@ class StagedLayer(NarrowedLayer):
 
     def row_arguments(self, given: dict[str, Any], num_nodes: int) -> list[str]:
         """The arguments that have a row for each of the nodes that the model was called with."""
-        self._check_call(given)
+        self._called_on(given)
         found = [
             name
             for name, value in given.items()

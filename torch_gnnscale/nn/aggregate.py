@@ -215,7 +215,7 @@ def _as_matrix(x: Tensor) -> Tensor:
 def aggregate_and_root(
     x: Tensor, edges: Adjacency, reduce: str = "sum", weight: Tensor | None = None, apart: Apart | None = None
 ) -> tuple[Tensor, Tensor]:
-    """:func:`aggregate`, and the destinations' own rows ``x[:num_dst]``.
+    """:func:`aggregate`, and ``x[:num_dst]``: the destinations' own rows, if sources and destinations are of one type.
 
     ``apart`` gives the rows of the last sources, which x then lacks; for a sum or mean, without a gradient of
     ``weight``.
@@ -231,8 +231,7 @@ def aggregate_and_root(
         root = matrix[: edges.num_dst]
     if x.dim() == 2:
         return out, root
-    shape = (edges.num_dst, *x.shape[1:])
-    return out.view(shape), root.view(shape)
+    return out.view(edges.num_dst, *x.shape[1:]), root.view(root.size(0), *x.shape[1:])
 
 
 def aggregate(x: Tensor, edges: Adjacency, reduce: str = "sum", weight: Tensor | None = None) -> Tensor:

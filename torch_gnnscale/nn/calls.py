@@ -2,12 +2,15 @@
 
 Numbers of rows do not tell where a hop found no node, for then the first g groups of a batch have as many nodes as the
 first g + 1; nor on a rank that has none of a batch's nodes. So calls are found out on a batch that has nodes in every
-group, by numbers of rows, and each later batch takes them from there.
+group, by numbers of rows, and each later batch takes them from there. In a batch of types, a call is that of a layer
+on one relation, or of a layer that takes dictionaries.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from .hops import EdgeType
 
 
 class Read(NamedTuple):
@@ -31,6 +34,8 @@ class Call(NamedTuple):
     shares: bool = False
     """Where ranks compute parts of a batch: whether another call reads the same tensor, whose halo is then exchanged
     once for all of them."""
+    relations: tuple[EdgeType, ...] = (None,)
+    """Whose edges it reads."""
 
 
 class Calls:

@@ -12,7 +12,7 @@ from .hops import Hops
 JOINS = {"cat", "concat", "stack"}
 """Functions of a list of tensors."""
 _ELEMENTWISE = {"add", "sub", "mul", "div", "truediv", "true_divide", "pow", "maximum", "minimum", "where", "lerp",
-                "addcmul", "addcdiv", "gt", "ge", "lt", "le", "eq", "ne", "and", "or", "xor"}  # fmt: skip
+                "addcmul", "addcdiv", "max", "min", "gt", "ge", "lt", "le", "eq", "ne", "and", "or", "xor"}  # fmt: skip
 NARROWED = JOINS | {
     spelled for name in _ELEMENTWISE for spelled in (name, f"{name}_", f"__{name}__", f"__i{name}__", f"__r{name}__")
 }
@@ -51,8 +51,8 @@ class CommonRows(TorchFunctionMode):
                 return args, kwargs
         most = max((t.dim() for t in tensors), default=0)
         # A vector's rows are the columns of a matrix, and a single row is broadcast: neither is cut.
-        sizes = {t.size(0) for t in tensors if t.dim() == most and most > 0 and (joins or t.size(0) > 1)}
-        if len(sizes) < 2 or not all(self.hops.groups(size) for size in sizes):
+        sizes = {t.size(0) for t in tensors if t.dim() == most and most > 0 and (joins or t.size(0) != 1)}
+        if len(sizes) < 2 or not self.hops.are_rows(sizes):
             return args, kwargs
         rows = min(sizes)
         cut = [

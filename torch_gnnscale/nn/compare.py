@@ -15,8 +15,13 @@ _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
 """The largest difference allowed, relative to the largest finite output; 0.1 for types of 16 bits."""
 
 
-def agree(expected: Tensor, found: Tensor) -> bool:
-    """Whether the rows that both have agree. An infinity or NaN agrees only with an equal one."""
+def agree(expected: Any, found: Any) -> bool:
+    """Whether the rows that both have agree, of tensors, or of all tensors that two dictionaries have in common. An
+    infinity or NaN agrees only with an equal one."""
+    if isinstance(expected, Mapping) and isinstance(found, Mapping):
+        return all(agree(expected[key], found[key]) for key in expected if key in found)
+    if not isinstance(expected, Tensor) or not isinstance(found, Tensor):
+        return type(expected) is type(found)
     rows = min(len(expected), len(found))
     expected, found = expected[:rows], found[:rows]
     if expected.shape != found.shape or not expected.numel():
@@ -28,14 +33,14 @@ def agree(expected: Tensor, found: Tensor) -> bool:
 
 
 @contextmanager
-def outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """The output of each module, by name, in the order of the calls; without the modules within a layer. If a module is
-    called several times, its first output."""
-    found: dict[str, Tensor] = {}
+def outputs(model: nn.Module) -> Iterator[dict[str, Any]]:
+    """The output of each module, a tensor or a dictionary, by name, in the order of the calls; without the modules
+    within a layer. If a module is called several times, its first output."""
+    found: dict[str, Any] = {}
 
     def keep(name: str, _module: nn.Module, _args: Any, out: Any) -> None:
-        if isinstance(out, Tensor) and out.dim() > 0 and name not in found:
-            found[name] = out
+        if name not in found and (isinstance(out, Mapping) or (isinstance(out, Tensor) and out.dim() > 0)):
+            found[name] = dict(out) if isinstance(out, Mapping) else out
 
     with ExitStack() as stack:
         layers = tuple(f"{n}." for n, m in model.named_modules() if isinstance(m, pyg_nn.MessagePassing))
@@ -45,7 +50,7 @@ def outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
         yield found
 
 
-def first_difference(model: nn.Module, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
+def first_difference(model: nn.Module, expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """The name and kind of the first module whose outputs differ; the model's if none does."""
     name = next((n for n, out in found.items() if n in expected and not agree(expected[n], out)), "the model")
     kind = type(model.get_submodule(name)).__name__ if name != "the model" else type(model).__name__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -13,6 +13,11 @@ from torch_geometric.data import Batch, HeteroData
 
 from .. import ops
 from .aggregate import Adjacency
+
+NodeType = str | None
+"""Of a node; None in a batch of a homogeneous graph, which is one of a single type and a single relation."""
+EdgeType = tuple[str, str, str] | None
+"""Of an edge; None as for nodes."""
 
 
 def first_rows(x: Tensor, count: int) -> Tensor:
@@ -29,15 +34,51 @@ def check_no_graphs(batch: Any) -> None:
         )
 
 
-def num_seeds(batch: Any) -> int:
-    """The number of a batch's seeds, which are its first nodes. Of links these are the ends, each once, or once per
-    tree. Raises ValueError for PyG's Batch."""
+def num_seeds(batch: Any) -> dict[NodeType, int]:
+    """The number of a batch's seeds, which are its first nodes, by node type, for the types that have seeds. Of links
+    these are the ends, each once, or once per tree. Raises ValueError for PyG's Batch."""
     check_no_graphs(batch)
-    size = getattr(batch, "batch_size", None)
-    return batch.num_sampled_nodes[0] if size is None else size
+    if not isinstance(batch, HeteroData):
+        size = getattr(batch, "batch_size", None)
+        return {None: batch.num_sampled_nodes[0] if size is None else size}
+    found: dict[NodeType, int] = {}
+    for node_type, store in zip(batch.node_types, batch.node_stores, strict=True):
+        size = store.get("batch_size")
+        size = store.num_sampled_nodes[0] if size is None and "num_sampled_nodes" in store else size
+        if size:
+            found[node_type] = size
+    return found
 
 
-def _colptr(dst: Tensor, num_nodes: int, verify: bool) -> Tensor:
+def seed_rows(out: Any, seeds: Mapping[NodeType, int]) -> Any:
+    """What a model returns, without the rows of other nodes than the ``seeds``, which are the first ones. Of a
+    dictionary by node type, the types that have seeds are left. Where several types have seeds, a tensor is left as it
+    is.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if isinstance(out, Tensor):
+        return first_rows(out, *seeds.values()) if len(seeds) == 1 else out
+    if not isinstance(out, Mapping) or None in seeds:
+        raise TypeError(f"model: expected a tensor, or a dictionary by node type, found {type(out).__name__}")
+    return {key: first_rows(out[key], count) for key, count in seeds.items() if out.get(key) is not None}
+
+
+def relations_of(batch: Any) -> dict[EdgeType, Any]:
+    """By relation, what holds ``edge_index`` and ``num_sampled_edges``: the batch itself, or its stores."""
+    return dict(batch.edge_items()) if isinstance(batch, HeteroData) else {None: batch}
+
+
+def device_of(batch: Any) -> torch.device:
+    """The device of a batch's edges; the CPU if it has none."""
+    for store in relations_of(batch).values():
+        if isinstance(index := getattr(store, "edge_index", None), Tensor):
+            return index.device
+    return torch.device("cpu")
+
+
+def _colptr(name: str, dst: Tensor, num_nodes: int, verify: bool) -> Tensor:
     """The column pointer of a batch's edges, which are sorted by destination; without ``verify`` this is not checked on
     a GPU, for which the host would wait.
 
@@ -48,14 +89,38 @@ def _colptr(dst: Tensor, num_nodes: int, verify: bool) -> Tensor:
         try:
             return ops.colptr_of_sorted(dst, num_nodes)
         except (IndexError, ValueError) as error:
-            raise ValueError(f"batch.edge_index: {error}") from None
+            raise ValueError(f"{name}: {error}") from None
     if verify and dst.numel():
         if bool((dst[1:] < dst[:-1]).any()):
-            raise ValueError("batch.edge_index: dst: expected edges sorted by destination, found others")
+            raise ValueError(f"{name}: dst: expected edges sorted by destination, found others")
         if (least := int(dst[0])) < 0 or (most := int(dst[-1])) >= num_nodes:
             found = least if least < 0 else most
-            raise ValueError(f"batch.edge_index: dst: expected ids in [0, {num_nodes}), found {found}")
+            raise ValueError(f"{name}: dst: expected ids in [0, {num_nodes}), found {found}")
     return torch._convert_indices_from_coo_to_csr(dst.contiguous(), num_nodes)
+
+
+class NodeRows:
+    """The nodes of one type in a batch of L hops, which are in L + 1 groups: the seeds, and what each hop found.
+
+    Args:
+        sizes: of the groups.
+    """
+
+    def __init__(self, sizes: Iterable[int]) -> None:
+        self.rows = list(accumulate(sizes))
+        """``rows[g - 1]`` is the number of nodes of the first g groups."""
+        self._groups = {count: g for g, count in enumerate(self.rows, 1)}
+        self.tell = len(self._groups) == len(self.rows)
+        """Whether numbers of rows tell groups: whether every hop found a node."""
+
+    def groups(self, rows: int) -> int:
+        """The number of first groups that have ``rows`` nodes together; 0 if there is none, the largest if there are
+        several."""
+        return self._groups.get(rows, 0)
+
+    def has(self, sizes: Iterable[int]) -> bool:
+        """Whether each size is the number of nodes of some first groups."""
+        return all(size in self._groups for size in sizes)
 
 
 class HopEdges:
@@ -63,12 +128,15 @@ class HopEdges:
 
     Args:
         edges: all edges.
-        rows, ends: ``rows`` and ``num_edges`` as in :class:`Hops`, counted for these edges.
+        src_rows, dst_rows: ``NodeRows.rows`` of the types of sources and destinations.
+        ends: ``ends[h - 1]`` is the number of edges that lead into the first h groups of destinations; their sources
+            are in the first h + 1.
     """
 
-    def __init__(self, edges: Adjacency, rows: list[int], ends: list[int]) -> None:
+    def __init__(self, edges: Adjacency, src_rows: list[int], dst_rows: list[int], ends: list[int]) -> None:
         self.edges = edges
-        self.rows = rows
+        self.src_rows = src_rows
+        self.dst_rows = dst_rows
         self.ends = ends
         self._prefixes: dict[int, Adjacency] = {}
 
@@ -76,24 +144,76 @@ class HopEdges:
         """The edges from the nodes of the first ``groups`` groups to those of the first ``groups - 1``."""
         found = self._prefixes.get(groups)
         if found is None:
-            sizes = self.rows[groups - 1], self.rows[groups - 2], self.ends[groups - 2]
+            sizes = self.src_rows[groups - 1], self.dst_rows[groups - 2], self.ends[groups - 2]
             found = self._prefixes[groups] = self.edges.prefix(*sizes)
         return found
+
+
+class Relation:
+    """The edges of one type in a batch.
+
+    Args:
+        key: the type.
+        index: the batch's ``edge_index``, sorted by destination.
+        src, dst: the nodes of the types of sources and destinations; one object if the types are the same.
+        counts: ``num_sampled_edges``.
+
+    Raises:
+        ValueError: there are not as many edges as hops say.
+    """
+
+    def __init__(self, key: EdgeType, index: Tensor, src: NodeRows, dst: NodeRows, counts: Iterable[int]) -> None:
+        self.key = key
+        self.name = "batch.edge_index" if key is None else f"batch[{key}].edge_index"
+        self.index = index
+        self.src, self.dst = src, dst
+        self.ends = list(accumulate(counts))
+        """As of :class:`HopEdges`."""
+        self._edges: HopEdges | None = None
+
+    @property
+    def edges(self) -> HopEdges:
+        """The edges; sorted edges are looked at when they are first needed."""
+        return self._edges or self.read(verify=False)
+
+    @edges.setter
+    def edges(self, edges: HopEdges) -> None:
+        self._edges = edges
+
+    def read(self, verify: bool) -> HopEdges:
+        """Looks at the edges; ``verify`` as of :class:`Hops`.
+
+        Raises:
+            ValueError: they are not sorted by destination, or hops end elsewhere.
+        """
+        index = self.index.as_tensor() if isinstance(self.index, EdgeIndex) else self.index
+        ptr = _colptr(self.name, index[1], self.dst.rows[-1], verify)
+        if (verify or index.device.type == "cpu") and (found := self.ends_in(ptr)) != self.ends:
+            of = "batch" if self.key is None else f"batch[{self.key}]"
+            raise ValueError(f"{of}: expected {self.ends} edges into its hops' nodes, found {found}")
+        edges = Adjacency.sorted(index, ptr, self.src.rows[-1])
+        self._edges = HopEdges(edges, self.src.rows, self.dst.rows, self.ends)
+        return self._edges
+
+    def ends_in(self, ptr: Tensor) -> list[int]:
+        """How many edges lead into the first 1, 2, ..., L groups, by the column pointer of edges into all destinations.
+        The host waits for the tensor."""
+        rows = self.dst.rows[:-1]
+        if ptr.device.type == "cpu":  # one by one in a third of the time, but on a GPU each would be waited for
+            return [int(ptr[row].item()) for row in rows]
+        return ptr[rows].tolist()
 
 
 class Hops:
     """The nodes and edges of a batch's first hops, as prefixes of all of them.
 
-    The nodes of a batch of L hops are in L + 1 groups: ``rows[g - 1]`` is the number of nodes of the first g, and the
-    first group are the seeds. ``num_edges[h - 1]`` is the number of edges that lead into the first h groups; their
-    sources are in the first h + 1. So a layer whose input has rows of the first g groups computes those of the first
-    g - 1.
+    A layer whose input has rows of the first g groups computes those of the first g - 1.
 
     Args:
-        batch: a homogeneous mini-batch with ``edge_index``, sorted by destination, ``num_sampled_nodes`` and
-            ``num_sampled_edges``, as this package's loader and PyG's make them.
+        batch: a mini-batch, a Data or a HeteroData, whose edges are sorted by destination, with ``num_sampled_nodes``
+            and ``num_sampled_edges``, as this package's loader and PyG's make them.
         verify: check the number of nodes, and, on a GPU too, that the edges are sorted and where each hop ends. The
-            host then waits for the GPU. On a CPU edges are always checked.
+            host then waits for the GPU. On a CPU the edges that layers read are always checked.
 
     Raises:
         ValueError: the batch has no hops, or its edges do not agree with the numbers of its hops.
@@ -101,79 +221,77 @@ class Hops:
 
     def __init__(self, batch: Any, verify: bool = True) -> None:
         check_no_graphs(batch)
-        if isinstance(batch, HeteroData):
-            raise ValueError("batch: expected one of a homogeneous graph, found a HeteroData, which cannot be narrowed")
-        names = "edge_index", "num_sampled_nodes", "num_sampled_edges"
-        read: dict[str, Any] = {name: getattr(batch, name, None) for name in names}
-        for name, value in read.items():
-            if value is None:
-                raise ValueError(
-                    f"batch: expected one of NeighborLoader with {name}, found none; subgraph_type='induced' and "
-                    f"'bidirectional', edge_layout='sparse_csr' and 'SparseTensor' have no hops to narrow to"
-                )
-        nodes, edges = read["num_sampled_nodes"], read["num_sampled_edges"]
-        self.edge_index: Tensor = read["edge_index"]
-        if len(edges) == 0:
+        self.nodes: dict[NodeType, NodeRows] = {}
+        self.relations: dict[EdgeType, Relation] = {}
+        typed = isinstance(batch, HeteroData)
+        stores = dict(batch.node_items()) if typed else {None: batch}
+        for node_type, store in stores.items():
+            self.nodes[node_type] = NodeRows(_field(store, "num_sampled_nodes", node_type))
+        for key, store in relations_of(batch).items():
+            index, counts = (_field(store, name, key) for name in ("edge_index", "num_sampled_edges"))
+            src, dst = (self.nodes[None if key is None else key[end]] for end in (0, -1))
+            self.relations[key] = Relation(key, index, src, dst, counts)
+        if not self.relations:
+            raise ValueError("batch: expected one with types of edges, found none")
+        depths = {len(relation.ends) for relation in self.relations.values()}
+        if len(depths) > 1 or {len(nodes.rows) for nodes in self.nodes.values()} != {min(depths) + 1}:
+            raise ValueError(f"batch: expected as many hops of all types of nodes and edges, found {sorted(depths)}")
+        self.depth = depths.pop()
+        """How many hops there are."""
+        if self.depth == 0:
             raise ValueError("batch: expected one with hops to narrow to, found none (num_sampled_edges=[])")
-        self.rows = list(accumulate(nodes))
-        self.num_edges = list(accumulate(edges))
-        self._groups = {count: g for g, count in enumerate(self.rows, 1)}
-        self.tell = len(self._groups) == len(self.rows)
-        """Whether numbers of rows tell groups: whether every hop found a node."""
-        index = self.edge_index.as_tensor() if isinstance(self.edge_index, EdgeIndex) else self.edge_index
-        if self.num_edges[-1] != index.size(1) or (verify and self.rows[-1] != batch.num_nodes):
-            raise ValueError(
-                f"batch: expected {self.num_edges[-1]} edges and {self.rows[-1]} nodes as its hops say, found "
-                f"{index.size(1)} and {batch.num_nodes}"
-            )
-        num_nodes = self.rows[-1]
-        ptr = _colptr(index[1], num_nodes, verify)
-        verify = verify or index.device.type == "cpu"
-        if verify and (found := self.ends(ptr)) != self.num_edges:
-            raise ValueError(f"batch: expected {self.num_edges} edges into its hops' nodes, found {found}")
-        self.edges = HopEdges(Adjacency.sorted(index, ptr, num_nodes), self.rows, self.num_edges)
+        self.tell = all(nodes.tell for nodes in self.nodes.values())
+        """Whether numbers of rows tell groups, of all types."""
+        self._by_index = {id(relation.index): relation for relation in self.relations.values()}
+        for key, relation in self.relations.items():
+            of = "batch" if key is None else f"batch[{key}]"
+            nodes = relation.dst.rows[-1], (batch if key is None else batch[key[-1]]).num_nodes
+            if relation.ends[-1] != relation.index.size(1) or (verify and nodes[0] != nodes[1]):
+                raise ValueError(
+                    f"{of}: expected {relation.ends[-1]} edges and {nodes[0]} nodes as its hops say, found "
+                    f"{relation.index.size(1)} and {nodes[1]}"
+                )
+            if verify or key is None:
+                relation.read(verify)
 
-    def ends(self, ptr: Tensor) -> list[int]:
-        """How many edges lead into the first 1, 2, ..., L groups, by the column pointer of edges between all nodes. The
-        host waits for the tensor."""
-        if ptr.device.type == "cpu":  # one by one in a third of the time, but on a GPU each would be waited for
-            return [int(ptr[row].item()) for row in self.rows[:-1]]
-        return ptr[self.rows[:-1]].tolist()
+    @property
+    def only(self) -> Relation:
+        """The relation of a homogeneous batch."""
+        (relation,) = self.relations.values()
+        return relation
 
-    def groups(self, rows: int) -> int:
-        """The number of first groups that have ``rows`` nodes together; 0 if there is none, the largest if there are
-        several."""
-        return self._groups.get(rows, 0)
+    @property
+    def has_seeds(self) -> bool:
+        """Whether a type has seeds."""
+        return any(nodes.rows[0] for nodes in self.nodes.values())
+
+    @property
+    def with_edges(self) -> set[EdgeType | int]:
+        """The relations, and the hops of any relation, that have edges."""
+        found: set[EdgeType | int] = set()
+        for key, relation in self.relations.items():
+            if relation.ends[-1]:
+                found.add(key)
+                found.update(hop for hop, count in enumerate([0, *relation.ends[:-1]]) if relation.ends[hop] > count)
+        return found
+
+    def relation(self, edge_index: Any) -> Relation | None:
+        """The relation whose ``edge_index`` this very object is."""
+        found = self._by_index.get(id(edge_index))
+        return found if found is not None and found.index is edge_index else None
+
+    def are_rows(self, sizes: Iterable[int]) -> bool:
+        """Whether there is a type of nodes of which each size is the number of nodes of some first groups."""
+        sizes = list(sizes)
+        return any(nodes.has(sizes) for nodes in self.nodes.values())
 
 
-def has_nodes_as_edges(batch: Any) -> bool:
-    """Whether it has as many nodes as edges, so that the names of fields alone say which are nodes'."""
-    return sum(batch.num_sampled_nodes) == batch.edge_index.size(1)
-
-
-def with_nodes_in_every_group(batch: Any) -> Any:
-    """The batch, which has seeds, with one more node for each of its later groups that has none. No edge leads to such
-    a node or from it; its row of every field is that of the batch's first node."""
-    sizes = batch.num_sampled_nodes
-    num_nodes, device, by_name = sum(sizes), batch.edge_index.device, has_nodes_as_edges(batch)
-    origins, first = [torch.arange(sizes[0])], sizes[0]
-    for size in sizes[1:]:
-        origins.append(torch.arange(first, first + size) if size else torch.zeros(1, dtype=torch.int64))
-        first += size
-    is_new = torch.cat([torch.full((len(of_group),), not size) for size, of_group in zip(sizes, origins, strict=True)])
-    is_new[: sizes[0]] = False
-    origin, place = torch.cat(origins).to(device), is_new.logical_not().nonzero()[:, 0].to(device)
-    found = copy.copy(batch)
-    for name, value in batch.to_dict().items():
-        of_nodes = isinstance(value, Tensor) and value.dim() > 0 and value.size(0) == num_nodes
-        if of_nodes and name != "edge_index" and not (by_name and ("edge" in name or name == "e_id")):
-            found[name] = value[origin.to(value.device)]
-    index = batch.edge_index
-    if isinstance(index, EdgeIndex):
-        numbered, size = place[index.as_tensor()], (len(origin), len(origin))
-        found.edge_index = EdgeIndex(numbered, sparse_size=size, sort_order=index.sort_order)
-    else:
-        found.edge_index = place[index]
-    found.num_sampled_nodes = [sizes[0], *(max(size, 1) for size in sizes[1:])]
-    found.num_nodes = len(origin)
-    return found
+def _field(store: Any, name: str, key: Any) -> Any:
+    value = getattr(store, name, None)
+    if value is None:
+        of = "" if key is None else f" of {key!r}"
+        raise ValueError(
+            f"batch: expected one of NeighborLoader with {name}{of}, found none; subgraph_type='induced' and "
+            f"'bidirectional', edge_layout='sparse_csr' and 'SparseTensor' have no hops to narrow to"
+        )
+    return value

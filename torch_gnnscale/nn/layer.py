@@ -10,13 +10,12 @@ import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor
 from torch.nn import functional
-from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from .. import ops
-from .aggregate import Adjacency, Apart, aggregate, aggregate_and_root, sort_edges
-from .calls import Call, Calls, Read
-from .common_rows import CommonRows
-from .hops import HopEdges, Hops, first_rows
+from .aggregate import Adjacency, Apart, aggregate, aggregate_and_root
+from .calls import Call, Read
+from .forward_pass import ForwardPass
+from .hops import HopEdges, Relation, first_rows
 from .messages import refuse_twice, weigh_messages
 from .sage import sage
 from .saving import LayerSize
@@ -48,39 +47,6 @@ _HOOKED = ("propagate", "message", "aggregate", "message_and_aggregate")
 _AROUND = tuple(f"_{when}_hooks" for when in ("forward", "forward_pre", "backward", "backward_pre"))
 
 
-class ForwardPass:
-    """What the layers of a model share while it computes one batch.
-
-    Args:
-        hops: of the batch.
-        weight: a number for each of the batch's edges, by which its message is multiplied; or None.
-        calls: the calls of layers; None: they are found out by numbers of rows, which must tell groups.
-    """
-
-    def __init__(self, hops: Hops, weight: Tensor | None = None, calls: list[Call] | None = None) -> None:
-        self.hops = hops
-        self.weight = weight
-        self.calls = Calls(calls)
-        self.differs: str | None = None
-        """The title of the first layer that was not called as in ``calls``; from then on, numbers of rows decide."""
-        self.common_rows = CommonRows(hops)
-        self._normalized: dict[Any, tuple[Tensor | None, HopEdges, Tensor]] = {}
-
-    def normalized(
-        self, weight: Tensor | None, improved: bool, loops: bool, flow: str, dtype: torch.dtype
-    ) -> tuple[HopEdges, Tensor]:
-        """The batch's edges with self loops, and their weights [e], after PyG's ``gcn_norm``; computed once."""
-        key = (id(weight), improved, loops, dtype)
-        if key not in self._normalized:
-            hops, count = self.hops, self.hops.rows[-1]
-            index, norm = gcn_norm(hops.edges.edges.index, weight, count, improved, loops, flow, dtype)
-            edges, order = sort_edges(index, count, count)
-            ends = hops.ends(edges.forward.ptr)
-            # The weight is kept, because its id may be reused when it is freed.
-            self._normalized[key] = weight, HopEdges(edges, hops.rows, ends), norm[order]
-        return self._normalized[key][1:]
-
-
 class NarrowedLayer:
     """A layer that computes, between :meth:`enter` and :meth:`leave`, on prefixes of a batch.
 
@@ -105,9 +71,11 @@ class NarrowedLayer:
         )
         self._hooks = [getattr(layer, f"_{part}_forward{pre}_hooks") for part in _HOOKED for pre in ("", "_pre")]
         self._is_gat = kind.forward is pyg_nn.GATConv.forward
+        self._relation: Relation | None = None  # within a call
         self._edges: Adjacency | None = None  # within a call
         self._of_edges: Tensor | None = None  # the forward pass's weights of these edges
         self._apart: Apart | None = None  # rows of sources that the layer's input lacks
+        self._roots_are_sources = False  # whether the destinations' rows are the first ones of the sources
         self._aggregated: tuple[Tensor, Tensor | None, Tensor] | None = None  # (rows, the layer's weights, result)
 
     def size(self) -> LayerSize:
@@ -148,9 +116,9 @@ class NarrowedLayer:
         with common_rows.paused():
             given = dict(zip(names, args, strict=False))
             given.update(kwargs)
-            self._check_call(given)
+            self._relation = self._called_on(given)
             groups = self.groups(given)
-            hop_edges = self.forward_pass.hops.edges
+            hop_edges = self._relation.edges
             try:
                 if isinstance(self.layer, _NORMALIZES) and self.layer.normalize:
                     hop_edges, given["edge_weight"] = self._normalized(given)
@@ -164,21 +132,22 @@ class NarrowedLayer:
                 if out is None:
                     if self._fused:
                         self._aggregate_first(given, edges)
-                    if self._is_gat and self.layer.lin is not None and isinstance(given.get("x"), tuple):
+                    if self._is_gat and self._roots_are_sources and self.layer.lin is not None:
                         self._project_once(*given["x"])
                     args = (*(given.pop(name) for name in names[: len(args)]), *args[len(names) :])
                     with nullcontext() if self._rows_agree and not common_rows.everywhere else common_rows:
                         out = self.forward(*args, **given)
             finally:
                 self._options.restore()
-                self._edges = self._of_edges = self._aggregated = self._apart = None
+                self._relation = self._edges = self._of_edges = self._aggregated = self._apart = None
             if isinstance(out, tuple):
                 return first_rows(out[0], edges.num_dst), *out[1:]
             return first_rows(out, edges.num_dst)
 
-    def _check_call(self, given: dict[str, Any]) -> None:
-        """Raises ValueError unless the layer can compute on a prefix of the batch."""
-        if given.get("edge_index") is not self.forward_pass.hops.edge_index:
+    def _called_on(self, given: dict[str, Any]) -> Relation:
+        """The relation whose edges the layer gets. Raises ValueError unless it can compute on a prefix of them."""
+        relation = self.forward_pass.hops.relation(given.get("edge_index"))
+        if relation is None:
             raise ValueError(
                 f"{self.title}: expected the batch's edge_index itself, found other edges; a model that changes the "
                 f"edges cannot be narrowed"
@@ -187,48 +156,81 @@ class NarrowedLayer:
             raise ValueError(f"{self.title}: expected no size, found {given['size']}; narrowing decides it")
         if self.layer.flow != "source_to_target":
             raise ValueError(f"{self.title}: expected flow='source_to_target', found {self.layer.flow!r}")
+        return relation
 
     def groups(self, given: dict[str, Any]) -> int:
         """The number of first groups whose rows the layer gets; it returns the rows of one group less."""
-        forward_pass, found = self.forward_pass, self._groups_by_rows(given)
+        forward_pass, relation = self.forward_pass, self._relation
+        assert relation is not None
+        sources, destinations = self._numbers_of_rows(given)
+        found = self._groups_by_rows(relation, sources, destinations)
         if forward_pass.calls.finds_out:
-            forward_pass.calls.calls.append(Call(self.title, found))
+            forward_pass.calls.calls.append(Call(self.title, found, relations=(relation.key,)))
             return found
         call = None if forward_pass.differs else forward_pass.calls.next(self.title)
-        rows = forward_pass.hops.rows
-        if call is not None and rows[call.groups - 1] == rows[found - 1]:
-            return call.groups
+        if call is not None and call.relations == (relation.key,):
+            more = sources - relation.src.rows[call.groups - 1]
+            others = more if destinations is None else destinations - relation.dst.rows[call.groups - 2]
+            if min(more, others) == 0:  # types may have rows of different groups, of which the layer uses the fewest
+                return call.groups
         forward_pass.differs = forward_pass.differs or self.title
         return found
 
-    def _groups_by_rows(self, given: dict[str, Any]) -> int:
-        """:meth:`groups` by the number of the layer's input rows; the most groups, if several have it."""
-        hops = self.forward_pass.hops
-        x = next((v for k, v in given.items() if k != "edge_index" and isinstance(v, Tensor)), None)
-        groups = 0 if x is None else hops.groups(x.size(0))
-        if x is None or groups == 0:
-            found = "no tensor" if x is None else f"{x.size(0)} rows"
-            raise ValueError(f"{self.title}: expected input rows of whole hops {hops.rows}, found {found}")
-        if groups == 1:
+    def _numbers_of_rows(self, given: dict[str, Any]) -> tuple[int, int | None]:
+        """How many rows of sources the layer gets, and how many of destinations, if it gets a pair of tensors."""
+        for key, value in given.items():
+            if key != "edge_index":
+                first, second = value if _is_pair(value) else (value, None)
+                if isinstance(first, Tensor) and first.dim() > 0:
+                    return first.size(0), None if second is None else second.size(0)
+        raise ValueError(f"{self.title}: expected input rows of whole hops {self._rows_expected()}, found no tensor")
+
+    def _groups_by_rows(self, relation: Relation, sources: int, destinations: int | None) -> int:
+        """:meth:`groups` by the numbers of the layer's input rows; the most groups, if several have them."""
+        groups, limit = relation.src.groups(sources), len(relation.src.rows)
+        if destinations is not None:
+            limit = relation.dst.groups(destinations) + 1
+        if groups == 0 or limit == 1:
+            found = f"{sources} rows" if destinations is None else f"{sources} and {destinations} rows"
+            raise ValueError(f"{self.title}: expected input rows of whole hops {self._rows_expected()}, found {found}")
+        if min(groups, limit) == 1:
             raise ValueError(
                 f"{self.title}: expected one hop a layer, found that earlier layers used up the batch's "
-                f"{len(hops.rows) - 1} hops"
+                f"{self.forward_pass.hops.depth} hops"
             )
-        return groups
+        return min(groups, limit)
+
+    def _rows_expected(self) -> str:
+        relation = self._relation
+        assert relation is not None
+        rows = str(relation.src.rows)
+        return rows if relation.src is relation.dst else f"{rows} of sources and {relation.dst.rows} of destinations"
 
     def _normalized(self, given: dict[str, Any]) -> tuple[HopEdges, Tensor]:
         layer = self.layer
         if getattr(layer, "cached", False):
             raise ValueError(f"{self.title}: expected cached=False, for every batch has other edges")
         improved, loops = getattr(layer, "improved", False), getattr(layer, "add_self_loops", False)
-        return self.forward_pass.normalized(given.get("edge_weight"), improved, loops, layer.flow, given["x"].dtype)
+        relation, x, weight = self._relation, given["x"], given.get("edge_weight")
+        assert relation is not None
+        if not isinstance(x, Tensor):
+            raise ValueError(f"{self.title}: expected a tensor of rows, found a pair, which this layer does not take")
+        return self.forward_pass.normalized(relation, weight, improved, loops, layer.flow, x.dtype)
 
     def read(self, given: dict[str, Any], num_edges: int) -> Read:
-        """The arguments whose rows are cut to those that the layer computes with; the batch has ``num_edges`` edges."""
+        """The arguments whose rows are cut to those that the layer computes with; the relation has ``num_edges`` edges.
+        Between nodes of two types, rows of nodes are those of pairs."""
+        relation = self._relation
+        assert relation is not None
         nodes, edges = [], []
         for key, value in given.items():
-            if key != "edge_index" and isinstance(value, Tensor) and value.dim() > 0:
-                if not key.startswith("edge") and self.forward_pass.hops.groups(value.size(0)) > 0:
+            if key == "edge_index":
+                continue
+            if _is_pair(value):
+                nodes.append(key)
+            elif isinstance(value, Tensor) and value.dim() > 0:
+                of_one_type = relation.src is relation.dst and not key.startswith("edge")
+                if of_one_type and relation.src.groups(value.size(0)) > 0:
                     nodes.append(key)
                 elif value.size(0) == num_edges:
                     edges.append(key)
@@ -243,17 +245,25 @@ class NarrowedLayer:
         """Cuts arguments to the rows that ``edges`` need. A parameter that takes a pair of tensors gets the sources'
         and the destinations' rows."""
         given["edge_index"] = edges.index
+        self._roots_are_sources = False
         for key in read.nodes:
-            value = given[key] = self.sources(given[key], groups, edges)
-            if key in self._takes_pair:
-                given[key] = (value, value[: edges.num_dst])
+            value = given[key]
+            first, second = value if isinstance(value, tuple) else (value, value)
+            given[key] = sources = self.sources(first, groups, edges)
+            if isinstance(value, tuple) or key in self._takes_pair:
+                if is_root := second is first:
+                    second = sources[: edges.num_dst]
+                elif second is not None:
+                    second = first_rows(second, edges.num_dst)
+                given[key] = (sources, second)
+                self._roots_are_sources |= is_root and key == "x"
         for key in read.edges:
             given[key] = given[key][: edges.num_edges]
 
     def _aggregate_first(self, given: dict[str, Any], edges: Adjacency) -> None:
         """If the layer propagates the input's rows as they are, aggregates them before the layer does, so that their
         gradient and that of the destinations' own rows are added up in one tensor."""
-        if self.weight == "alpha" or not isinstance(given.get("x"), tuple) or getattr(self.layer, "project", False):
+        if self.weight == "alpha" or not self._roots_are_sources or getattr(self.layer, "project", False):
             return
         x, own = given["x"][0], None if self.weight is None else given.get(self.weight)
         reduce, weight = self._weighed(x, own)
@@ -271,7 +281,9 @@ class NarrowedLayer:
         if not self._can_aggregate(x[0], weight) or (weight is not None and weight.requires_grad):
             return None
         of_neighbors, of_root = layer.lin_l, layer.lin_r
-        out = sage(x[0], weight, of_neighbors.weight, of_neighbors.bias, of_root.weight, edges, reduce, self._apart)
+        root = None if self._roots_are_sources else x[1]
+        given_to = of_neighbors.weight, of_neighbors.bias, of_root.weight, edges, reduce, self._apart
+        out = sage(x[0], root, weight, *given_to)
         return functional.normalize(out, p=2.0, dim=-1) if layer.normalize else out
 
     def _reads_sum_alone(self, x: Any, weight: Any) -> bool:
@@ -346,6 +358,13 @@ def _has_plain_products(layer: pyg_nn.MessagePassing, root: Tensor | None) -> bo
         return False
     plain = _is_plain(layer.lin_l) and _is_plain(layer.lin_r) and layer.lin_r.bias is None
     return plain and not torch.is_autocast_enabled(root.device.type)
+
+
+def _is_pair(value: Any) -> bool:
+    """Whether it is a pair of the rows of sources and, if these are given, of destinations."""
+    if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[0], Tensor) or value[0].dim() == 0:
+        return False
+    return value[1] is None or (isinstance(value[1], Tensor) and value[1].dim() > 0)
 
 
 def _is_plain(linear: Any) -> bool:

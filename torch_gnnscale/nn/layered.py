@@ -13,8 +13,9 @@ from torch.nn.parameter import is_lazy
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from .calls import Call
-from .hops import first_rows, num_seeds
-from .layer import ForwardPass, NarrowedLayer
+from .forward_pass import ForwardPass, LayerOfPass
+from .hops import device_of, num_seeds, seed_rows
+from .layer import NarrowedLayer
 from .trial import trial
 from .weigh import Weighed, default_call
 from .wrapper import Wrapper, modules_of, running_module
@@ -43,7 +44,7 @@ class Layered(Wrapper):
     """
 
     layer_type: type[NarrowedLayer] = NarrowedLayer
-    """The class that computes the layers during a forward pass."""
+    """The class that computes layers during a forward pass."""
     _norm_types: tuple[type[nn.Module], ...] = ()
     """The classes of modules that in training normalize by statistics of the rows that are computed."""
 
@@ -59,8 +60,8 @@ class Layered(Wrapper):
         self.call = call
         self._calls: dict[tuple[int, bool], list[Call]] = {}
         """The calls of layers, by (number of hops of the batch, whether the model is in training)."""
-        self._prepared: dict[pyg_nn.MessagePassing, NarrowedLayer] = {}
-        self._found: list[NarrowedLayer] = []
+        self._prepared: dict[pyg_nn.MessagePassing, LayerOfPass] = {}
+        self._found: list[LayerOfPass] = []
         """The layers that were looked up last."""
         self._tree: list[tuple[nn.Module, list[nn.Module | None]]] = []
         """All modules of ``module`` and their children when layers were looked up last."""
@@ -69,7 +70,7 @@ class Layered(Wrapper):
         if not self._layers():
             raise ValueError(f"model: expected one with MessagePassing layers, found none in {type(module).__name__}")
 
-    def _layers(self) -> list[NarrowedLayer]:
+    def _layers(self) -> list[LayerOfPass]:
         """The model's layers. They are looked up again when a module got other children; a layer is prepared when it is
         seen first."""
         known = bool(self._tree) and self._tree[0][0] is self.module
@@ -79,13 +80,17 @@ class Layered(Wrapper):
         layers = [module for module in modules if isinstance(module, pyg_nn.MessagePassing)]
         if any(layer not in self._prepared for layer in layers):
             names = {module: name for name, module in self.module.named_modules()}
-            self._prepared = {layer: self.layer_type(names[layer], layer) for layer in layers}
+            self._prepared = {layer: self._prepare(names[layer], layer) for layer in layers}
             self._calls = {}
             self._layers_changed()
         self._norms = [module for module in modules if isinstance(module, self._norm_types)]
         self._found = [self._prepared[layer] for layer in layers]
         self._tree = [(module, [*module._modules.values()]) for module in modules]
         return self._found
+
+    def _prepare(self, name: str, layer: pyg_nn.MessagePassing) -> LayerOfPass:
+        """What computes a layer during a forward pass."""
+        return self.layer_type(name, layer)
 
     def _layers_changed(self) -> None:
         """Called when the model has other layers than before."""
@@ -112,7 +117,7 @@ class Layered(Wrapper):
 
     def _trial(self, batch: Any) -> AbstractContextManager[None]:
         """A context in which the model runs on a batch to be looked at, and leaves no trace (:func:`trial`)."""
-        return trial(self.module, self._norm_types, batch.edge_index.device)
+        return trial(self.module, self._norm_types, device_of(batch))
 
     @contextmanager
     def _naming_modules(self, whole: Any) -> Iterator[None]:
@@ -131,7 +136,7 @@ class Layered(Wrapper):
                 f"rows of nodes that are not there: {error}"
             ) from error
 
-    def _whole(self, batch: Any) -> Tensor:
+    def _whole(self, batch: Any) -> Any:
         """The model's output for the whole batch."""
         if isinstance(self.module, Weighed):
             with self.module.weighing(batch):
@@ -142,7 +147,7 @@ class Layered(Wrapper):
         """The numbers by which messages are multiplied, one per edge of the batch; None if the model is not weighed."""
         return self.module.edge_weight(batch) if isinstance(self.module, Weighed) else None
 
-    def _compute(self, batch: Any, forward_pass: ForwardPass) -> Tensor:
+    def _compute(self, batch: Any, forward_pass: ForwardPass) -> Any:
         """The model's output for the batch's seeds, with its layers in a forward pass."""
         model = self._model
         entered = []
@@ -153,7 +158,7 @@ class Layered(Wrapper):
             rows = forward_pass.common_rows
             with rows if rows.everywhere or self.call is not default_call or _may_join(model) else nullcontext():
                 out = self.call(model, batch)
-            return first_rows(out, num_seeds(batch))
+            return seed_rows(out, num_seeds(batch))
         finally:
             for layer in entered:
                 layer.leave()

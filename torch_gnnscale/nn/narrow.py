@@ -7,16 +7,21 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch_geometric.data import HeteroData
+from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.norm import HeteroBatchNorm
 
 from .._warn import warn
 from . import saving
+from .calls import Call
 from .compare import agree, first_difference, outputs
-from .hops import Hops, first_rows, has_nodes_as_edges, num_seeds, with_nodes_in_every_group
-from .layer import ForwardPass
+from .dictionary_layer import DictionaryLayer, takes_dictionaries
+from .forward_pass import ForwardPass, LayerOfPass
+from .hops import Hops, NodeType, num_seeds, relations_of, seed_rows
 from .layered import Layered
+from .trial_batch import has_nodes_as_edges, with_nodes_in_every_group
 from .weigh import default_call
 
 MOST_ORDERS = 8
@@ -33,23 +38,24 @@ class Narrowed(Layered):
     _norm_types = _NormBase, HeteroBatchNorm
 
     def __init__(self, module: nn.Module, call: Callable[[Any, Any], Any] = default_call, check: bool = True) -> None:
-        self._sizes: tuple[tuple[saving.LayerSize, ...], int] | None = None
-        """Sizes of the layers and of the model's other parameters, until a narrowed batch finds other layers."""
+        self._savings: dict[tuple[int, bool], saving.Savings] = {}
+        """What narrowing leaves out, by (number of hops, mode), until other layers or calls of layers are found."""
         self._to_size = True
         """Whether a layer has not been run yet, so that lazy parameters of it may have no size."""
         super().__init__(module, call)
         self._to_check = {False, True} if check else set()
         """The modes (whether the model is in training) in which no batch with edges in every hop has been compared with
         the whole yet."""
-        self._checked_hops = {False: -1, True: -1}
-        """In how many hops the batches that were compared had edges, at most, by mode; -1 before the first."""
+        self._checked: dict[bool, set[Any]] = {False: set(), True: set()}
+        """The hops and relations in which the batches that were compared had edges, by mode; "seeds" after the first.
+        """
         self._orders: Counter[tuple[int, bool]] = Counter()
         """How often the order of the layers' calls was another than before, by (number of hops, mode)."""
         self._reads_batch = False
         """Whether the model was found to read, in training alone, more than the seeds need."""
 
-    def forward(self, batch: Any) -> Tensor:
-        """The model's output for the batch's seeds: [batch_size, ...].
+    def forward(self, batch: Any) -> Any:
+        """The model's output for the batch's seeds: [batch_size, ...], or a dictionary of these by node type.
 
         In a batch of links the seeds are the links' ends, to whose rows ``edge_label_index`` and the triplets' indices
         point: [num_sampled_nodes[0], ...].
@@ -60,13 +66,13 @@ class Narrowed(Layered):
         hops, training = None, self._model.training
         if training in self._to_check:
             hops = Hops(batch, verify=True)
-            with_edges = sum(count > 0 for count in batch.num_sampled_edges)
-            if with_edges > self._checked_hops[training] and hops.rows[0]:
+            with_edges = hops.with_edges
+            if hops.has_seeds and not {"seeds", *with_edges} <= self._checked[training]:
                 self._check(batch, hops)
-                self._checked_hops[training] = with_edges
-            if with_edges == len(batch.num_sampled_edges):
+                self._checked[training] |= {"seeds", *with_edges}
+            if len(self._checked[training]) == 1 + hops.depth + len(hops.relations):
                 self._to_check.discard(training)
-        elif self._to_size and self._sizes is None and self._has_lazy():
+        elif self._to_size and not self._savings and self._has_lazy():
             hops = Hops(batch, verify=False)
             with torch.no_grad(), self._evaluating():
                 self._run(batch, hops)  # gives all parameters their sizes
@@ -74,11 +80,14 @@ class Narrowed(Layered):
             self._to_size = False
         # Decided by the batch alone, also for the first one: a run that resumes there computes the same.
         if not self._pays(batch):
-            return first_rows(self._whole(batch), num_seeds(batch))
+            return seed_rows(self._whole(batch), num_seeds(batch))
         return self._run(batch, Hops(batch, verify=False) if hops is None else hops)
 
+    def _prepare(self, name: str, layer: MessagePassing) -> LayerOfPass:
+        return DictionaryLayer(name, layer) if takes_dictionaries(layer) else super()._prepare(name, layer)
+
     def _layers_changed(self) -> None:
-        self._sizes, self._to_size = None, True
+        self._savings, self._to_size = {}, True
 
     def _pays(self, batch: Any) -> bool:
         """Whether the batch is narrowed: whether that saves more than it costs, or the model reads statistics of the
@@ -86,15 +95,41 @@ class Narrowed(Layered):
         :class:`Hops` refuses, and if parameters have no size even after a run."""
         if self._reads_statistics():
             return True
-        num_nodes, num_edges = getattr(batch, "num_sampled_nodes", None), getattr(batch, "num_sampled_edges", None)
-        sizes = self._sizes
-        if sizes is None and not self._has_lazy():
-            of_layers = tuple(layer.size() for layer in self._layers())
-            total = sum(parameter.numel() for parameter in self.module.parameters())
-            sizes = self._sizes = of_layers, max(0, total - sum(size.parameters for size in of_layers))
-        if not isinstance(num_nodes, list) or not isinstance(num_edges, list) or not num_edges or sizes is None:
+        num_nodes: dict[NodeType, Any] = {None: getattr(batch, "num_sampled_nodes", None)}
+        if isinstance(batch, HeteroData):
+            num_nodes = {key: store.get("num_sampled_nodes") for key, store in batch.node_items()}
+        num_edges: dict[Any, Any] = {
+            key: getattr(store, "num_sampled_edges", None) for key, store in relations_of(batch).items()
+        }
+        if not num_edges or not all(isinstance(counts, list) for counts in (*num_nodes.values(), *num_edges.values())):
             return True
-        return saving.saved(num_nodes, num_edges, *sizes) >= saving.LEAST_SAVED
+        depth = len(next(iter(num_edges.values())))
+        savings = self._savings_of(batch, depth) if depth else None
+        return savings is None or savings.of(num_nodes, num_edges) >= saving.LEAST_SAVED
+
+    def _savings_of(self, batch: Any, depth: int) -> saving.Savings | None:
+        """What narrowing leaves out of batches of this many hops; None if that cannot be known."""
+        key = depth, self._model.training
+        if key not in self._savings:
+            layers = self._layers()
+            if self._has_lazy():
+                return None
+            sizes = {layer.title: layer.size() for layer in layers}
+            others = sum(parameter.numel() for parameter in self.module.parameters())
+            others = max(0, others - sum(size.parameters for size in sizes.values()))
+            if not isinstance(batch, HeteroData):
+                places = saving.in_order([*sizes.values()], depth)
+            else:
+                hops = Hops(batch, verify=False)
+                if not hops.has_seeds or (calls := self._known_calls(batch, hops)) is None:
+                    return None
+                places = [
+                    saving.Place(sizes[call.title].of_one(len(call.relations)), relation, call.groups)
+                    for call in calls
+                    for relation in call.relations
+                ]
+            self._savings[key] = saving.Savings(places, depth, others)
+        return self._savings[key]
 
     def _reads_statistics(self) -> bool:
         """Whether the model reads statistics of the rows of a batch in its mode."""
@@ -102,32 +137,44 @@ class Narrowed(Layered):
             return True
         return bool(self._norms) and any(norm.training for norm in self._norms)
 
-    def _run(self, batch: Any, hops: Hops) -> Tensor:
-        key = len(hops.num_edges), self._model.training
-        calls = self._calls.get(key)
-        in_order = self._orders[key] < MOST_ORDERS
-        if calls is None and not hops.tell and in_order and hops.rows[0]:
-            try:
-                with self._trial(batch):
-                    full = with_nodes_in_every_group(batch)
-                    self._run(full, Hops(full, verify=False))
-            except Exception:
-                if not has_nodes_as_edges(batch):
-                    raise  # else perhaps a field of edges was taken for one of nodes
-            calls = self._calls.get(key)
+    def _run(self, batch: Any, hops: Hops) -> Any:
+        key = hops.depth, self._model.training
+        calls = self._known_calls(batch, hops)
         forward_pass = ForwardPass(hops, self._weight(batch), calls)
         out = self._compute(batch, forward_pass)
-        if calls is None and hops.tell and in_order:
+        if calls is None and hops.tell and self._orders[key] < MOST_ORDERS:
             self._calls[key] = forward_pass.calls.calls
         elif forward_pass.differs is not None:
             self._called_otherwise(key, hops, forward_pass.differs)
         return out
+
+    def _known_calls(self, batch: Any, hops: Hops) -> list[Call] | None:
+        """The calls of layers on batches of this many hops in the model's mode, as far as they are known; where the
+        batch's numbers of rows do not tell, they are found out on one that has nodes in every group."""
+        key = hops.depth, self._model.training
+        calls = self._calls.get(key)
+        ask = self._orders[key] < MOST_ORDERS and hops.has_seeds
+        if calls is not None or not ask or (hops.tell and not isinstance(batch, HeteroData)):
+            return calls
+        try:
+            with self._trial(batch):
+                full = with_nodes_in_every_group(batch)
+                of_full = Hops(full, verify=False)
+                forward_pass = ForwardPass(of_full, self._weight(full))
+                self._compute(full, forward_pass)
+        except Exception:
+            if not has_nodes_as_edges(batch):
+                raise  # else perhaps a field of edges was taken for one of nodes
+        else:
+            self._calls[key] = forward_pass.calls.calls
+        return self._calls.get(key)
 
     def _called_otherwise(self, key: tuple[int, bool], hops: Hops, title: str) -> None:
         """Called after a batch on which the model called its layers in another order than before. The next batch is
         asked for the order again; after :data:`MOST_ORDERS` of them, the numbers of rows say which nodes a layer
         computes."""
         self._calls.pop(key, None)
+        self._savings.pop(key, None)
         self._orders[key] += 1
         if not hops.tell and self._reads_statistics():
             warn(
@@ -162,14 +209,16 @@ class Narrowed(Layered):
             f"cannot be narrowed"
         )
 
-    def _difference(self, batch: Any, hops: Hops) -> tuple[str | None, Tensor]:
+    def _difference(self, batch: Any, hops: Hops) -> tuple[str | None, Any]:
         """The name and kind of the first module whose outputs are not those on the whole batch, if any, and the
         narrowed output."""
         # First: its layers refuse by their names what PyG would not.
-        with outputs(self.module) as narrowed, self._naming_modules(batch):
-            found = self._run(batch, hops)
+        with self._naming_modules(batch):
+            self._known_calls(batch, hops)  # found out on other rows than the batch's
+            with outputs(self.module) as narrowed:
+                found = self._run(batch, hops)
         with outputs(self.module) as whole:
-            expected = self._whole(batch)[: num_seeds(batch)]
+            expected = seed_rows(self._whole(batch), num_seeds(batch))
         return None if agree(expected, found) else first_difference(self.module, whole, narrowed), found
 
 

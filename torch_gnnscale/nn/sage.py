@@ -13,15 +13,15 @@ from .aggregate import Adjacency, Apart, RowGradient, sum_up
 
 
 def _computed(
-    x: Tensor, weight: Tensor | None, of_neighbors: Tensor, bias: Tensor | None, of_root: Tensor, edges: Adjacency,
-    reduce: str, apart: Apart | None,
+    x: Tensor, root: Tensor | None, weight: Tensor | None, of_neighbors: Tensor, bias: Tensor | None, of_root: Tensor,
+    edges: Adjacency, reduce: str, apart: Apart | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The output, ``x[:num_dst] @ of_root.T + bias + aggregate @ of_neighbors.T``, and the aggregate. The first product
-    is computed while rows that are apart arrive; the second one is added to it in place."""
+    """The output, ``root @ of_root.T + bias + aggregate @ of_neighbors.T``, and the aggregate. The first product is
+    computed while rows that are apart arrive; the second one is added to it in place."""
     products: list[Tensor] = []
 
     def multiply() -> None:
-        products.append(functional.linear(x[: edges.num_dst], of_root, bias))
+        products.append(functional.linear(x[: edges.num_dst] if root is None else root, of_root, bias))
 
     if apart is None:
         multiply()
@@ -32,20 +32,23 @@ def _computed(
 class _Sage(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, of_neighbors: Tensor, bias: Tensor | None, of_root: Tensor,
-        edges: Adjacency, reduce: str, apart: Apart | None,
+        ctx: Any, x: Tensor, root: Tensor | None, weight: Tensor | None, of_neighbors: Tensor, bias: Tensor | None,
+        of_root: Tensor, edges: Adjacency, reduce: str, apart: Apart | None,
     ) -> Tensor:  # fmt: skip
-        out, aggregate = _computed(x, weight, of_neighbors, bias, of_root, edges, reduce, apart)
+        out, aggregate = _computed(x, root, weight, of_neighbors, bias, of_root, edges, reduce, apart)
         ctx.edges, ctx.reduce, ctx.give_back = edges, reduce, None if apart is None else apart.give_back
         if ctx.needs_input_grad[0]:
             edges.want_transposed()
         ctx.num_rows, is_extreme = len(x), reduce in ("max", "min")
-        of_x, _, of_weight, _, of_root_weight, *_ = ctx.needs_input_grad
+        of_x, of_roots, _, of_weight, _, of_root_weight, *_ = ctx.needs_input_grad
+        ctx.has_root = root is not None
         ctx.save_for_backward(
-            x if of_root_weight or (of_x and is_extreme) else None,
+            x if (of_root_weight and root is None) or (of_x and is_extreme) else None,
+            root if of_root_weight else None,
             weight,
             aggregate if of_weight or (of_x and is_extreme) else None,
-            *((of_neighbors, of_root) if of_x else (None, None)),
+            of_neighbors if of_x else None,
+            of_root if of_roots or (of_x and root is None) else None,
         )
         return out
 
@@ -59,16 +62,18 @@ class _Sage(torch.autograd.Function):
 
 
 def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    edges, (x, weight, aggregate, of_neighbors, of_root) = ctx.edges, ctx.saved_tensors
-    found: list[Tensor | None] = [None] * 8
+    edges, (x, root, weight, aggregate, of_neighbors, of_root) = ctx.edges, ctx.saved_tensors
+    found: list[Tensor | None] = [None] * 9
 
     def of_parameters() -> None:
-        if ctx.needs_input_grad[2]:
-            found[2] = grad.t().mm(aggregate)
+        if ctx.needs_input_grad[1]:
+            found[1] = grad.mm(of_root)
         if ctx.needs_input_grad[3]:
-            found[3] = grad.sum(0)
+            found[3] = grad.t().mm(aggregate)
         if ctx.needs_input_grad[4]:
-            found[4] = grad.t().mm(x[: edges.num_dst])
+            found[4] = grad.sum(0)
+        if ctx.needs_input_grad[5]:
+            found[5] = grad.t().mm(root if ctx.has_root else x[: edges.num_dst])
 
     if not ctx.needs_input_grad[0]:
         of_parameters()
@@ -79,7 +84,8 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     def of_x() -> Tensor:
         of_parameters()
         out = rows.of(0, ctx.num_rows)
-        out[: edges.num_dst].addmm_(grad, of_root)
+        if not ctx.has_root:
+            out[: edges.num_dst].addmm_(grad, of_root)
         return out
 
     if ctx.give_back is None:
@@ -91,6 +97,7 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 def sage(
     x: Tensor,
+    root: Tensor | None,
     weight: Tensor | None,
     of_neighbors: Tensor,
     bias: Tensor | None,
@@ -99,12 +106,13 @@ def sage(
     reduce: str,
     apart: Apart | None,
 ) -> Tensor:
-    """``aggregate @ of_neighbors.T + x[:num_dst] @ of_root.T + bias``; differentiable once.
+    """``aggregate @ of_neighbors.T + root @ of_root.T + bias``; differentiable once.
 
     Args:
         x: float32 or float64, [num_src, F], or fewer rows with ``apart``.
+        root: the destinations' own rows, [num_dst, G]; None: they are ``x[:num_dst]``.
         weight: of messages, without a gradient: [e]; or None.
-        of_neighbors, of_root: [C, F]; dtypes as of x.
+        of_neighbors, of_root: [C, F] and [C, G]; dtypes as of x.
         bias: [C], or None.
         edges, reduce, apart: as of :func:`torch_gnnscale.nn.aggregate.aggregate_and_root`.
 
@@ -112,7 +120,8 @@ def sage(
         [num_dst, C].
     """
     assert weight is None or not weight.requires_grad
-    given = x, None if weight is None else weight.unsqueeze(1), of_neighbors, bias, of_root, edges, reduce, apart
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, of_neighbors, bias, of_root)):
+    given = x, root, None if weight is None else weight.unsqueeze(1), of_neighbors, bias, of_root, edges, reduce, apart
+    may_need = x, root, of_neighbors, bias, of_root
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in may_need):
         return _Sage.apply(*given)
     return _computed(*given)[0]

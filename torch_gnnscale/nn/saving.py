@@ -3,10 +3,11 @@ the same way."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from operator import mul
 from typing import NamedTuple
+
+from .hops import EdgeType, NodeType
 
 LEAST_SAVED = 3 << 20
 """Multiply-adds of the forward pass: if narrowing saves fewer, the whole batch is computed. With this constant and the
@@ -29,31 +30,58 @@ class LayerSize(NamedTuple):
     channels: int
     """How many numbers it computes per output row, in all heads together; 0 if its attributes do not say."""
 
+    def of_one(self, relations: int) -> LayerSize:
+        """What it computes for one of its relations."""
+        return self._replace(parameters=self.parameters // relations) if relations > 1 else self
 
-def saved(num_nodes: Sequence[int], num_edges: Sequence[int], layers: Sequence[LayerSize], others: int) -> int:
-    """How many multiply-adds narrowing leaves out, about.
+
+class Place(NamedTuple):
+    """A call of a layer on one relation."""
+
+    size: LayerSize
+    """Of the layer."""
+    relation: EdgeType
+    """Whose edges it reads."""
+    groups: int
+    """The number of first groups whose rows it gets."""
+
+
+def in_order(sizes: Sequence[LayerSize], depth: int) -> list[Place]:
+    """The places of layers of which each reads what the one before it returns, in a graph of a single type; those
+    beyond ``depth`` hops are left out."""
+    return [Place(size, None, depth + 1 - number) for number, size in enumerate(sizes[:depth])]
+
+
+class Savings:
+    """What narrowing leaves out of a batch, by its numbers of nodes and edges.
 
     Args:
-        num_nodes, num_edges: ``num_sampled_nodes`` and ``num_sampled_edges`` of the batch.
-        layers: in the order in which the model calls them.
+        places: the calls of a model's layers.
+        depth: the number of hops.
         others: how many parameters the model has outside of these layers.
     """
-    of_node, of_edge = _saved_by_hop(len(num_edges), tuple(layers), others)
-    return sum(map(mul, num_nodes, of_node)) + sum(map(mul, num_edges, of_edge))
 
+    def __init__(self, places: Sequence[Place], depth: int, others: int) -> None:
+        self._of_node: dict[NodeType, list[int]] = {}
+        self._of_edge: dict[EdgeType, list[int]] = {}
+        per_layer = others // max(len(places), 1)
+        for (parameters, of_destinations, channels), relation, groups in places:
+            src, dst = (None, None) if relation is None else (relation[0], relation[-1])
+            of_src, of_dst = (self._of_node.setdefault(end, [0] * (depth + 1)) for end in (src, dst))
+            of_edge = self._of_edge.setdefault(relation, [0] * depth)
+            # The rows of later groups are left out: as destinations those from groups - 1 on, as sources from groups.
+            for group in range(groups - 1, depth + 1):
+                of_dst[group] += per_layer + CHANNEL * channels + parameters * of_destinations
+            for group in range(groups, depth + 1):
+                of_src[group] += parameters * (not of_destinations)
+            for hop in range(groups - 1, depth):
+                of_edge[hop] += EDGE
 
-@lru_cache
-def _saved_by_hop(hops: int, layers: tuple[LayerSize, ...], others: int) -> tuple[list[int], list[int]]:
-    """The multiply-adds that all layers together leave out per node of each group and per edge of each hop.
+    def of(self, num_nodes: Mapping[NodeType, Sequence[int]], num_edges: Mapping[EdgeType, Sequence[int]]) -> int:
+        """How many multiply-adds narrowing leaves out of a batch, about.
 
-    The layer that computes the rows of groups 0..h leaves out the rows of later groups: as destinations those after h,
-    as sources those after h + 1, and the edges of the hops after h.
-    """
-    of_node, of_edge, per_layer = [0] * (hops + 1), [0] * hops, others // max(len(layers), 1)
-    for layer, hop in zip(layers, reversed(range(hops)), strict=False):
-        for group in range(hop + 1, hops + 1):
-            computed = layer.of_destinations or group > hop + 1
-            of_node[group] += per_layer + layer.parameters * computed + CHANNEL * layer.channels
-        for later in range(hop + 1, hops):
-            of_edge[later] += EDGE
-    return of_node, of_edge
+        Args:
+            num_nodes, num_edges: ``num_sampled_nodes`` by node type, and ``num_sampled_edges`` by relation.
+        """
+        nodes = sum(sum(map(mul, num_nodes[key], each)) for key, each in self._of_node.items())
+        return nodes + sum(sum(map(mul, num_edges[key], each)) for key, each in self._of_edge.items())

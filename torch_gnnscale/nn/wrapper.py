@@ -77,4 +77,6 @@ class Wrapper(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
+            if name.startswith("__"):  # of a model that says how it is copied, as torch.fx's do
+                raise
             return getattr(super().__getattr__("module"), name)

@@ -14,8 +14,9 @@ from torch_geometric.utils import add_remaining_self_loops, scatter
 from .. import ops
 from ..nn.aggregate import Adjacency, Apart, sort_edges
 from ..nn.calls import Call, Read
-from ..nn.hops import HopEdges, first_rows
-from ..nn.layer import ForwardPass, NarrowedLayer
+from ..nn.forward_pass import ForwardPass
+from ..nn.hops import HopEdges, Relation, first_rows
+from ..nn.layer import NarrowedLayer
 from ..random import Purpose, batch_key
 from .own_hops import OwnHops
 from .own_node_rows import OwnNodeRows
@@ -35,7 +36,7 @@ class SplitPass(ForwardPass):
         calls: the calls of layers, the same on all ranks, even if their numbers of rows differ; None: they are found
             out by numbers of rows.
         knows_halo: whether ``batch.x_halo`` has the halo's rows of ``batch.x``, on all ranks.
-        weight: see :class:`torch_gnnscale.nn.layer.ForwardPass`.
+        weight: see :class:`torch_gnnscale.nn.forward_pass.ForwardPass`.
     """
 
     hops: OwnHops
@@ -118,15 +119,15 @@ class SplitPass(ForwardPass):
         return found
 
     def normalized(
-        self, weight: Tensor | None, improved: bool, loops: bool, flow: str, dtype: torch.dtype
+        self, relation: Relation, weight: Tensor | None, improved: bool, loops: bool, flow: str, dtype: torch.dtype
     ) -> tuple[HopEdges, Tensor]:
         """As PyG's ``gcn_norm``. A node's degree is computed by its owner; those of the halo come by one shuffle."""
         if self.alone:
-            return super().normalized(weight, improved, loops, flow, dtype)
-        key = (id(weight), improved, loops, dtype)
+            return super().normalized(relation, weight, improved, loops, flow, dtype)
+        key = (relation.key, id(weight), improved, loops, dtype)
         if key not in self._normalized:
             hops, count = self.hops, self.hops.rows[-1]
-            index, norm = hops.edges.edges.index, weight
+            index, norm = relation.edges.edges.index, weight
             if loops:
                 index, norm = add_remaining_self_loops(index, norm, 2.0 if improved else 1.0, count)
             if norm is None:
@@ -136,7 +137,7 @@ class SplitPass(ForwardPass):
             scale = self.transport.mixed(inverse.unsqueeze(1), hops.moves(len(hops.rows) - 1), "degrees").squeeze(1)
             norm = scale[index[0]] * norm * scale[index[1]]
             edges, order = sort_edges(index, count + hops.index.num_halo, count)
-            self._normalized[key] = weight, hops.mixed_edges(edges, hops.ends(edges.forward.ptr)), norm[order]
+            self._normalized[key] = weight, hops.mixed_edges(edges, relation.ends_in(edges.forward.ptr)), norm[order]
         return self._normalized[key][1:]
 
     def _drop(self, x: Tensor, p: float, rows: int) -> Tensor:
@@ -175,6 +176,8 @@ class SplitLayer(NarrowedLayer):
         on the probe."""
         calls = self.forward_pass.calls
         if calls.finds_out:
+            if isinstance(given.get("x"), tuple):
+                raise ValueError(f"{self.title}: expected a tensor of rows, found a pair, which cannot be split")
             super().groups(given)
             self._call = calls.calls[-1]
         else:

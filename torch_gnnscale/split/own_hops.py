@@ -15,8 +15,9 @@ from .transport import Moves
 class OwnHops(Hops):
     """The own nodes of a batch that is cut over ranks, and the edges into them.
 
-    ``rows`` and ``num_edges`` count own nodes, and edges into them. With n own nodes, a source in ``edge_index``
-    below n is an own node, and the source n + i is the node at position i of the halo.
+    Numbers of nodes and edges are those of own nodes, and of edges into them; ``rows`` are those of the nodes.
+    With n own nodes, a source in ``edge_index`` below n is an own node, and the source n + i is the node at position i
+    of the halo.
 
     Args:
         batch: of a loader with ``split=``.
@@ -27,12 +28,14 @@ class OwnHops(Hops):
         super().__init__(batch, verify)
         self.index: ShuffleIndex = batch.shuffle_index
         self._moves: dict[int, Moves] = {}
-        self.edges: HopEdges = self.mixed_edges(self.edges.edges, self.num_edges)
+        relation = self.only
+        self.rows, self.edge_index = relation.dst.rows, relation.index
+        relation.edges = self.mixed_edges(relation.edges.edges, relation.ends)
 
     def mixed_edges(self, edges: Adjacency, ends: list[int]) -> HopEdges:
         """The prefixes of edges into own nodes. ``ends[h]``: how many edges have destinations in groups 0..h."""
         kind = HopEdges if self.index.num_halo == 0 else _MixedEdges
-        found = kind(edges, self.rows, ends)
+        found = kind(edges, self.rows, self.rows, ends)
         if isinstance(found, _MixedEdges):
             found.hops = self
         return found
@@ -62,7 +65,7 @@ class _MixedEdges(HopEdges):
 
     def _renumbered(self, groups: int) -> Adjacency:
         hops, count = self.hops, self.ends[groups - 2]
-        own, ptr = hops.rows[groups - 1], self.edges.forward.ptr[: self.rows[groups - 2] + 1]
+        own, ptr = hops.rows[groups - 1], self.edges.forward.ptr[: self.dst_rows[groups - 2] + 1]
         halo, index = hops.moves(groups - 1).halo, self.edges.index[:, :count]
         if own < hops.rows[-1] or len(halo) < hops.index.num_halo:
             place = halo.new_zeros(hops.rows[-1] + hops.index.num_halo)

@@ -1,0 +1,275 @@
+"""Narrowed models of typed graphs give the outputs and gradients of the model on the whole batch."""
+
+import copy
+
+import pytest
+import torch
+import torch_geometric.nn as pyg_nn
+from helpers.narrow_types import (
+    ATTRIBUTES,
+    CLASSES,
+    FEATURES,
+    GRAPH,
+    HIDDEN,
+    MODELS,
+    RELATIONS,
+    ByRelation,
+    batch_of,
+    call,
+    made,
+    make_types,
+    schemas,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from torch_gnnscale import LinkNeighborLoader, NeighborLoader
+from torch_gnnscale.nn import narrow, saving
+from torch_gnnscale.nn.hops import num_seeds
+
+pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
+
+
+def gradients(model, out):
+    total, generator = torch.zeros((), dtype=torch.float64), torch.Generator().manual_seed(0)
+    for key in sorted(out):
+        total = total + (out[key] * torch.randn(out[key].shape, dtype=torch.float64, generator=generator)).sum()
+    if not total.requires_grad:
+        return []
+    found = torch.autograd.grad(total, list(model.parameters()), allow_unused=True)
+    return [torch.zeros(()) if grad is None else grad for grad in found]
+
+
+def check(model, narrowed, batch):
+    seeds = num_seeds(batch)
+    expected = {key: rows[: seeds[key]] for key, rows in call(model, batch).items() if key in seeds}
+    found = narrowed(batch)
+    assert set(found) == set(expected)
+    for key, rows in expected.items():
+        torch.testing.assert_close(found[key], rows, rtol=1e-12, atol=1e-12)
+    for (name, parameter), ours, theirs in zip(
+        model.named_parameters(), gradients(model, found), gradients(model, expected), strict=False
+    ):
+        theirs = torch.zeros_like(parameter) if theirs.dim() == 0 and parameter.dim() else theirs
+        ours = torch.zeros_like(parameter) if ours.dim() == 0 and parameter.dim() else ours
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11, msg=lambda text: f"{name}: {text}")  # noqa: B023
+
+
+@pytest.mark.parametrize("name", MODELS)
+@settings(max_examples=8)
+@given(data=st.data())
+def test_random_schemas(name, data):
+    graph = data.draw(schemas())
+    model, depth = made(name, graph), 3 if "three" in name else 2
+    narrowed = narrow(model, call, check=data.draw(st.booleans()))
+    types = [t for t in graph.node_types if graph[t].num_nodes]
+    for seed in range(2):
+        node_type = data.draw(st.sampled_from(types))
+        ids = data.draw(st.lists(st.integers(0, graph[node_type].num_nodes - 1), min_size=1, max_size=4))
+        fanouts = data.draw(st.lists(st.sampled_from([-1, 0, 1, 2]), min_size=depth, max_size=depth))
+        loader = NeighborLoader(graph, fanouts, (node_type, torch.tensor(ids)), batch_size=4, seed=seed)
+        check(model, narrowed, next(iter(loader)))
+
+
+@pytest.mark.parametrize("negatives", [None, "binary", "triplet"])
+@pytest.mark.parametrize("relation", [RELATIONS[0], RELATIONS[2]])
+@pytest.mark.parametrize("name", ["SAGE", "mixed", "to_hetero SAGE", "HGT"])
+def test_ends_of_links(name, relation, negatives):
+    """Of one type, or of two, of which both stay in the dictionary."""
+    model = made(name, GRAPH)
+    narrowed = narrow(model, call)
+    loader = LinkNeighborLoader(GRAPH, [2, 2], edge_label_index=(relation, None), neg_sampling=negatives, batch_size=9)
+    for number, batch in enumerate(loader):
+        assert set(narrowed(batch)) == {relation[0], relation[2]}
+        check(model, narrowed, batch)
+        if number == 2:
+            break
+
+
+def test_trees_in_time():
+    data = GRAPH.clone()
+    for node_type in data.node_types:
+        data[node_type].time = torch.arange(data[node_type].num_nodes) % 5
+    model = made("mixed, skipping", data)
+    loader = NeighborLoader(data, [2, 2], ("a", None), batch_size=6, time_attr="time", temporal_strategy="last")
+    narrowed = narrow(model, call)
+    for batch in loader:
+        check(model, narrowed, batch)
+
+
+def test_a_tensor_is_that_of_the_type_with_seeds():
+    model, batch = made("SAGE", GRAPH), batch_of("b")
+    narrowed = narrow(model, lambda model, batch: call(model, batch)["b"])
+    torch.testing.assert_close(narrowed(batch), call(model, batch)["b"][:3], rtol=1e-12, atol=1e-12)
+
+
+def test_a_tensor_of_a_batch_with_seeds_of_several_types_is_left():
+    """Here scores of links, of which there may be more than seeds."""
+
+    def score(model, batch):
+        rows, (src, dst) = call(model, batch), batch[RELATIONS[0]].edge_label_index
+        return (rows["a"][src] * rows["b"][dst]).sum(-1)
+
+    model = made("SAGE", GRAPH)
+    loader = LinkNeighborLoader(
+        GRAPH, [2, 2], edge_label_index=(RELATIONS[0], None), neg_sampling="binary", batch_size=40
+    )
+    batch = next(iter(loader))
+    assert len(score(model, batch)) == 80
+    torch.testing.assert_close(narrow(model, score)(batch), score(model, batch), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("least", [0, 1 << 62])
+def test_lazy_layers(least, monkeypatch):
+    monkeypatch.setattr(saving, "LEAST_SAVED", least)
+    lazy = lambda relation, number: pyg_nn.SAGEConv((-1, -1), HIDDEN)  # noqa: E731
+    for check_first in (False, True):
+        model = ByRelation(GRAPH, lazy).double()
+        narrowed, batch = narrow(model, call, check=check_first), batch_of()
+        narrowed(batch)["a"].sum().backward()
+        check(model, narrowed, batch)
+
+
+class Embedded(nn.Module):
+    """Rows of types from tables by n_id and from PyG's layers of dictionaries, mixed before a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.tables = nn.ModuleDict({t: nn.Embedding(GRAPH[t].num_nodes, FEATURES) for t in GRAPH.node_types})
+        self.encode = pyg_nn.HeteroDictLinear(FEATURES, FEATURES, types=GRAPH.node_types)
+        self.body = ByRelation(GRAPH, lambda *_: pyg_nn.SAGEConv((HIDDEN, HIDDEN), HIDDEN), skip=True)
+        self.last = pyg_nn.HeteroLinear(HIDDEN, CLASSES, len(GRAPH.node_types))
+
+    def forward(self, batch):
+        x = self.encode({t: self.tables[t](n) for t, n in batch.n_id_dict.items()})
+        x = self.body({t: rows + batch[t].x for t, rows in x.items()}, batch.edge_index_dict)
+        kinds = {t: torch.full((len(x[t]),), number) for number, t in enumerate(x)}
+        return {t: self.last(x[t], kinds[t]) for t in x}
+
+
+def test_embeddings_and_layers_of_dictionaries():
+    torch.manual_seed(0)
+    model = Embedded().double()
+    narrowed = narrow(model, lambda model, batch: model(batch))
+    for seeds in ([3, 1, 3], [0], [5, 6]):
+        batch = batch_of("b", seeds)
+        expected, found = model(batch)["b"][: len(seeds)], narrowed(batch)["b"]
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+        for ours, theirs in zip(gradients(model, {"b": found}), gradients(model, {"b": expected}), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_no_layer_computes_more_rows_than_it_must():
+    model, rows = made("SAGE", GRAPH), {}
+    for name, module in model.named_modules():
+        if isinstance(module, pyg_nn.SAGEConv):
+            keep = lambda _, args, out, name=name: rows.update({name: len(out)})  # noqa: E731
+            module.register_forward_hook(keep)
+    batch = batch_of("b")
+    narrow(model, call, check=False)(batch)
+    assert len(rows) == 2 * len(RELATIONS)
+    for relation in RELATIONS:
+        sizes = batch[relation[-1]].num_sampled_nodes
+        found = [rows[f"convs.{layer}.convs.<{'___'.join(relation)}>"] for layer in (0, 1)]
+        assert found == [sum(sizes[:2]), sizes[0]]
+
+
+class Normed(ByRelation):
+    """BatchNorm whose statistics show which rows were computed."""
+
+    def __init__(self):
+        norm = lambda: nn.BatchNorm1d(HIDDEN)  # noqa: E731
+        super().__init__(GRAPH, lambda *_: pyg_nn.SAGEConv((HIDDEN, HIDDEN), HIDDEN), norm=norm)
+
+
+@pytest.mark.parametrize("fanouts", [(2, 2), (2, 0), (0, 2)])
+def test_norms_in_training_read_the_rows_that_are_computed(fanouts, monkeypatch):
+    """Also of a batch of which a hop finds no node, where numbers of rows do not tell."""
+    monkeypatch.setattr(saving, "LEAST_SAVED", 1 << 62)
+    torch.manual_seed(0)
+    model, rows = Normed().double().train(), {}
+    for layer, norms in enumerate(model.norms):
+        for node_type, norm in norms.items():
+            keep = lambda m, args, out, key=(layer, node_type): rows.update({key: len(out)}) if m.training else None  # noqa: E731
+            norm.register_forward_hook(keep)
+    narrowed, batch = narrow(model, call), batch_of("a", (3, 1), fanouts)
+    narrowed(batch)
+    for node_type in GRAPH.node_types:
+        sizes = batch[node_type].num_sampled_nodes
+        assert [rows[layer, node_type] for layer in (0, 1)] == [sum(sizes[:2]), sizes[0]]
+    assert all(norm.running_mean.isfinite().all() for norms in model.norms for norm in norms.values())
+
+
+def test_batches_that_are_not_worth_it_are_computed_whole(monkeypatch):
+    rows = []
+    model, batch = made("SAGE", GRAPH), batch_of()
+    model.convs[0].convs[RELATIONS[0]].register_forward_hook(lambda _, args, out: rows.append(len(out)))
+    narrowed = narrow(model, call, check=False)
+    size = sum(p.numel() for p in model.convs[0].convs[RELATIONS[0]].parameters())
+    of_row, saved = size + saving.CHANNEL * HIDDEN, 0
+    others = sum(p.numel() for p in model.encode.parameters()) // (2 * len(RELATIONS))
+    for relation in RELATIONS:
+        nodes, edges = batch[relation[-1]].num_sampled_nodes, batch[relation].num_sampled_edges
+        saved += (of_row + others) * (nodes[2] + nodes[1] + nodes[2]) + saving.EDGE * edges[1]
+    whole, computed = batch["b"].num_nodes, sum(batch["b"].num_sampled_nodes[:2])
+    for least, expected in ((saved, computed), (saved + 1, whole)):
+        rows.clear()
+        monkeypatch.setattr(saving, "LEAST_SAVED", least)
+        narrowed(batch)
+        assert rows[-1] == expected
+        assert computed < whole
+
+
+def test_relations_by_numbers_in_one_graph():
+    data = GRAPH.to_homogeneous()
+    batch = next(iter(NeighborLoader(data, [3, 2], torch.tensor([1, 40, 55]), batch_size=3)))
+    kinds = len(RELATIONS)
+    for make, attributes in (
+        (lambda: pyg_nn.RGCNConv(FEATURES, FEATURES, kinds, num_bases=2), False),
+        (lambda: pyg_nn.FastRGCNConv(FEATURES, FEATURES, kinds), False),
+        (lambda: pyg_nn.RGATConv(FEATURES, FEATURES, kinds, edge_dim=ATTRIBUTES), True),
+        (lambda: pyg_nn.FiLMConv(FEATURES, FEATURES, kinds), False),
+    ):
+        torch.manual_seed(0)
+        model = pyg_nn.Sequential("x, e, t, a", [
+            (make(), f"x, e, t{', a' if attributes else ''} -> x") for _ in range(2)
+        ]).double()  # fmt: skip
+        narrowed = narrow(
+            model, lambda model, batch: model(batch.x, batch.edge_index, batch.edge_type, batch.edge_attr)
+        )
+        expected = model(batch.x, batch.edge_index, batch.edge_type, batch.edge_attr)[:3]
+        found = narrowed(batch)
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+        for ours, theirs in zip(gradients(model, {"": found}), gradients(model, {"": expected}), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+class OneEach(nn.Module):
+    """Attention over types of which each has one relation into it."""
+
+    def __init__(self, metadata):
+        super().__init__()
+        self.convs = nn.ModuleList(pyg_nn.HANConv(FEATURES, FEATURES, metadata, dropout=0.5) for _ in range(2))
+
+    def forward(self, x, edges):
+        for conv in self.convs:
+            x = conv(x, edges)
+        return x
+
+
+def test_han_with_one_relation_into_each_type():
+    data = make_types({"a": 30, "b": 20}, RELATIONS[:2], degree=3, seed=0)
+    torch.manual_seed(0)
+    model = OneEach(data.metadata()).double().eval()
+    narrowed = narrow(model, call)
+    for batch in NeighborLoader(data, [2, 2], ("a", torch.arange(12)), batch_size=4):
+        check(model, narrowed, batch)
+
+
+def test_copies_and_a_state_dict():
+    model, batch = made("to_hetero SAGE", GRAPH), batch_of()
+    narrowed = narrow(model, call)
+    expected = narrowed(batch)["a"]
+    assert list(narrowed.state_dict()) == list(model.state_dict())
+    assert torch.equal(copy.deepcopy(narrowed)(batch)["a"], expected)

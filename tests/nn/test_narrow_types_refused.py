@@ -1,0 +1,78 @@
+"""Models and batches of typed graphs that cannot be narrowed are refused by their exact error."""
+
+import pytest
+import torch
+import torch_geometric.nn as pyg_nn
+from helpers.narrow_types import FEATURES, GRAPH, HIDDEN, RELATIONS, ByRelation, Dictionaries, batch_of, call, made
+from torch import nn
+
+from torch_gnnscale.nn import narrow
+
+pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
+
+
+class ScaledSources(pyg_nn.MessagePassing):
+    """Reads the degrees of sources."""
+
+    def forward(self, x, edge_index):
+        src, dst = x if isinstance(x, tuple) else (x, x)
+        scale = torch.bincount(edge_index[0], minlength=len(src)) + 1
+        return dst + self.propagate(edge_index, x=(src / scale[:, None], dst), size=(len(src), len(dst)))
+
+
+class AllRelations(nn.Module):
+    """Merges relations into one graph, as to_hetero_with_bases does."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = pyg_nn.SAGEConv(FEATURES, FEATURES)
+
+    def forward(self, x, edges):
+        index = torch.cat([edges[RELATIONS[1]], edges[RELATIONS[5]]], 1)
+        return {"a": self.conv((x["b"], x["a"]), index)}
+
+
+REFUSED = [
+    (lambda: Dictionaries(GRAPH, pyg_nn.HANConv), r"convs.0 \(HANConv\): expected at most one relation into each type"),
+    (lambda: ByRelation(GRAPH, lambda *_: ScaledSources()), r"convs.\d.*\): expected the seeds' rows to be those of"),
+    (AllRelations, r"conv \(SAGEConv\): expected the batch's edge_index itself, found other edges"),
+    (lambda: ByRelation(GRAPH, lambda *_: pyg_nn.SAGEConv((HIDDEN, HIDDEN), HIDDEN), layers=3),
+     r"convs.2.convs.<a___r0___b> \(SAGEConv\): expected one hop a layer, found that earlier layers used up"),
+    (lambda: Dictionaries(GRAPH, pyg_nn.HGTConv, layers=3), r"convs.2 \(HGTConv\): expected one hop a layer, found"),
+    (lambda: ByRelation(GRAPH, lambda *_: pyg_nn.SAGEConv((HIDDEN, HIDDEN), HIDDEN, flow="target_to_source")),
+     r"convs.0.convs.<a___r0___b> \(SAGEConv\): expected flow='source_to_target', found 'target_to_source'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "message"), REFUSED)
+def test_what_cannot_be_narrowed_is_refused(make, message):
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match=f"^{message}"):
+        narrow(make().double(), call)(batch_of("a", (1, 2, 3, 4)))
+
+
+def test_outputs_that_are_neither_tensors_nor_dictionaries():
+    narrowed = narrow(made("SAGE", GRAPH), lambda model, batch: [call(model, batch)], check=False)
+    with pytest.raises(TypeError, match=r"^model: expected a tensor, or a dictionary by node type, found list$"):
+        narrowed(batch_of())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda b: b["a"].pop("num_sampled_nodes"),
+         r"batch: expected one of NeighborLoader with num_sampled_nodes of 'a', found none"),
+        (lambda b: b["a", "b"].pop("num_sampled_edges"),
+         r"batch: expected one of NeighborLoader with num_sampled_edges of \('a', 'r0', 'b'\), found none"),
+        (lambda b: b["a", "b"].update({"edge_index": b["a", "b"].edge_index.flip(1)}),
+         r"batch\[\('a', 'r0', 'b'\)\].edge_index: dst: expected edges sorted by destination"),
+        (lambda b: b["a", "b"].update({"edge_index": b["a", "b"].edge_index[:, 1:]}),
+         r"batch\[\('a', 'r0', 'b'\)\]: expected \d+ edges and \d+ nodes as its hops say, found"),
+        (lambda b: b["a", "b"].num_sampled_edges.append(0), r"batch: expected as many hops of all types .*\[2, 3\]"),
+    ],
+)  # fmt: skip
+def test_bad_batches(change, message):
+    batch = batch_of()
+    change(batch)
+    with pytest.raises(ValueError, match=f"^{message}"):
+        narrow(made("SAGE", GRAPH), call)(batch)
