@@ -96,6 +96,17 @@ def test_ids_are_those_of_the_graph():
     check(infer(model, data, by_ids, batch_size=30), expected)
 
 
+@pytest.mark.parametrize("name", quick(("gcn", "gcn2", "sage"), "sage"))
+def test_stores(name, tmp_path):
+    data, model = sorted_data(), evaluated(MODELS[name])
+    FeatureStore.from_data(data).save(tmp_path / "features")
+    GraphStore.from_data(data).save(tmp_path / "graph")
+    stores = FeatureStore.open(tmp_path / "features"), GraphStore.open(tmp_path / "graph")
+    check(infer(model, stores, batch_size=30), model(data.x, data.edge_index))
+    nodes = torch.arange(0, 200, 9)
+    check(infer(model, stores, nodes=nodes), model(data.x, data.edge_index)[nodes])
+
+
 def test_a_renumbered_graph_has_the_rows_in_the_users_order(tmp_path):
     data, model = sorted_data(), evaluated(ByIds)
     data.n_id, data.e_id = torch.arange(200), torch.arange(1500)

@@ -160,7 +160,7 @@ class WholeGraph:
 
     def rows(self, nodes: Mapping[Any, Tensor], key: Key) -> Any:
         """The rows of one attribute of nodes, given by stored ids and type."""
-        part = self._part(dict(nodes), {})
+        part = self._part(dict(nodes), {edge_type: SampledEdges.none() for edge_type in self.relations})
         return storage_of(self._batch(part, lambda other: other == key), key[0])[key[1]]
 
     def batch(self, hop: OneHop, without: Mapping[Key, StandIn]) -> Data | HeteroData:
