@@ -24,7 +24,7 @@ def fingerprint(
     of_model = zlib.crc32(repr(model).encode())
     for name, value in sorted(model.state_dict().items()):
         of_model = _crc(value, zlib.crc32(name.encode(), of_model)) if isinstance(value, Tensor) else of_model
-    calls = [[call.title, call.level, list(call.inputs), list(call.output.shape)] for call in plan.calls]
+    calls = [[call.title, call.level, str(call.outputs)] for call in plan.calls]
     samples = {t: torch.arange(min(size, _SAMPLE)) * max(1, size // _SAMPLE) for t, size in graph.sizes.items()}
     hop = graph.one_hop(samples)
     of_rows = of_edges = 0

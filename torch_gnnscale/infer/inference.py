@@ -21,7 +21,7 @@ from ..ops.arguments import as_ids, as_tensor, check_int
 from .disk import DiskRows
 from .fingerprint import fingerprint
 from .graph import WholeGraph
-from .layer import StagedModel
+from .model import StagedModel
 from .nodes import Sets, batches, num_edges, sets_of_stages
 from .plan import Plan, Table
 from .rows import Places, Rows

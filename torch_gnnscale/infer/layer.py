@@ -2,52 +2,106 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import add_remaining_self_loops, scatter
 
+from ..loader.storages import storage_of
 from ..nn.aggregate import Adjacency, sort_edges
+from ..nn.dictionary_layer import DictionaryLayer
 from ..nn.forward_pass import ForwardPass
-from ..nn.hops import HopEdges, Hops, Relation
+from ..nn.hops import HopEdges, Hops, NodeRows, NodeType, Relation, relations_of
 from ..nn.layer import _NORMALIZES, NarrowedLayer
-from ..nn.layered import Layered
 from .pieces import Pieces
-from .plan import DEGREE
-
-_T = TypeVar("_T")
+from .plan import DEGREE, Input
 
 
-class Caller(ABC):
+class Layer(Protocol):
+    """A layer whose calls a :class:`Caller` answers."""
+
+    title: str
+    layer: MessagePassing
+
+    def row_inputs(self, given: Mapping[str, Any]) -> dict[Input, NodeType]:
+        """What of these arguments has a row for each node that the model was called with, and their type."""
+
+    def whole(self, given: dict[str, Any]) -> dict[NodeType, Tensor | None]:
+        """What the layer computes from these arguments as they are, by node type."""
+
+    def compute(self, given: dict[str, Any], inputs: Mapping[Input, Tensor]) -> dict[NodeType, Tensor | None]:
+        """The rows of the seeds, by node type.
+
+        Args:
+            given: the arguments that the layer was called with.
+            inputs: the rows of all nodes, which take the place of those of the seeds; and :data:`.plan.DEGREE`.
+        """
+
+    def returned(self, outputs: dict[NodeType, Any]) -> Any:
+        """What the layer returns, if these are its outputs."""
+
+    def normalization(self) -> tuple[bool, bool] | None:
+        """(Whether added self loops count twice, whether there are any) of a layer that weighs an edge by the degrees
+        of both of its nodes; else None."""
+
+    def degrees(self, given: Mapping[str, Any]) -> Tensor:
+        """The degrees of the seeds by which the layer normalizes: [s], the dtype of its input."""
+
+
+class Caller(Protocol):
     """Answers the calls of a model's layers."""
 
-    @abstractmethod
-    def called(self, layer: StagedLayer, given: dict[str, Any]) -> Tensor:
-        """The rows that a layer returns, which was called with these arguments."""
+    def called(self, layer: Any, given: dict[str, Any]) -> Any:
+        """What a :class:`Layer` returns, which was called with these arguments."""
+
+
+def row_of(given: Mapping[str, Any], key: Input) -> Tensor:
+    """The rows that an input is, of a layer's arguments."""
+    value = given[key.argument]
+    return value if key.place is None else value[key.place]
+
+
+def _with_rows(given: Mapping[str, Any], inputs: Mapping[Input, Tensor]) -> dict[str, Any]:
+    """The arguments with other rows."""
+    found = dict(given)
+    for (name, place), rows in inputs.items():
+        if place is None:
+            found[name] = rows
+        elif isinstance(found[name], tuple):
+            found[name] = tuple(rows if at == place else value for at, value in enumerate(found[name]))
+        else:
+            found[name] = {**found[name], place: rows}
+    return found
+
+
+def _has_rows(value: Any, nodes: NodeRows) -> bool:
+    """Whether it has a row for each node that the model was called with."""
+    return isinstance(value, Tensor) and value.shape[:1] == (nodes.rows[0],)
 
 
 class StagePass(ForwardPass):
     """What the layers of a model share while it is called once.
 
     Args:
-        edge_index: the edges that the model gets, sorted by destination.
-        num_nodes, num_seeds: of how many nodes they come, and to how many of these they lead.
+        batch: what the model is called with.
+        nodes: by type, of how many nodes edges come; the batch's are the first of them.
         caller: answers the layers' calls.
-        pieces: if these are a piece of the edges of a single node, what is known of the pieces before.
+        pieces: if the edges are a piece of those of a single node, what is known of the pieces before.
     """
 
-    def __init__(
-        self, edge_index: Tensor, num_nodes: int, num_seeds: int, caller: Caller, pieces: Pieces | None = None
-    ) -> None:
-        hop = Data(edge_index=edge_index, num_nodes=num_nodes)
-        hop.num_sampled_nodes = [num_seeds, num_nodes - num_seeds]
-        hop.num_sampled_edges = [edge_index.size(1)]
+    def __init__(self, batch: Any, nodes: Mapping[NodeType, int], caller: Caller, pieces: Pieces | None) -> None:
+        hop: Any = HeteroData() if isinstance(batch, HeteroData) else Data()
+        for node_type, count in nodes.items():
+            store, seeds = storage_of(hop, node_type), storage_of(batch, node_type).num_nodes
+            store.num_nodes, store.num_sampled_nodes = count, [seeds, count - seeds]
+        for key, edges in relations_of(batch).items():
+            store = storage_of(hop, key)
+            store.edge_index, store.num_sampled_edges = edges.edge_index, [edges.edge_index.size(1)]
         super().__init__(Hops(hop, verify=False))
-        self.num_nodes, self.num_seeds = num_nodes, num_seeds
         self.caller, self.pieces = caller, pieces
         self.degree: Tensor | None = None
         """Of the layer that is called, the degrees of all nodes in the whole graph."""
@@ -57,69 +111,78 @@ class StagePass(ForwardPass):
     ) -> tuple[HopEdges, Tensor]:
         """The edges with self loops, and their weights [e] by the degrees in the whole graph."""
         assert self.degree is not None
-        index, weight = self.with_loops("normalized", weight, (improved, loops), dtype)
+        index, weight = self.with_loops(relation, "normalized", weight, (improved, loops), dtype)
         scale = self.degree.pow(-0.5)
         scale.masked_fill_(scale.isinf(), 0)
-        edges, order = sort_edges(index, self.num_nodes, self.num_nodes)
-        norm = scale[index[0]] * weight * scale[index[1]]
         rows = relation.dst.rows
+        edges, order = sort_edges(index, rows[-1], rows[-1])
+        norm = scale[index[0]] * weight * scale[index[1]]
         return HopEdges(edges, rows, rows, relation.ends_in(edges.forward.ptr)), norm[order]
 
     def with_loops(
-        self, what: str, weight: Tensor | None, normalization: tuple[bool, bool], dtype: torch.dtype
+        self, relation: Relation, what: str, weight: Tensor | None, normalization: tuple[bool, bool], dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
         """The edges and their weights which PyG's ``gcn_norm`` normalizes, self loops included."""
-        (improved, loops), index = normalization, self.hops.only.index
+        (improved, loops), index = normalization, relation.index
         fill = 2.0 if improved else 1.0
         if loops and self.pieces is not None:
             index, weight = self.pieces.loops(index, weight, fill, what)
         elif loops:
-            index, weight = add_remaining_self_loops(index, weight, fill, self.num_nodes)
+            index, weight = add_remaining_self_loops(index, weight, fill, relation.src.rows[-1])
         return index, torch.ones(index.size(1), dtype=dtype) if weight is None else weight
 
 
 class StagedLayer(NarrowedLayer):
-    """A layer whose calls are answered by a :class:`Caller`, between :meth:`enter` and :meth:`leave`."""
+    """A layer on one relation, whose calls are answered by a :class:`Caller` between :meth:`enter` and :meth:`leave`;
+    see :class:`Layer`."""
 
-    forward_pass: StagePass
+    forward_pass: StagePass  # type: ignore[assignment]
 
     def computed(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's ``forward``."""
         return self.forward_pass.caller.called(self, {**dict(zip(self._names, args, strict=False)), **kwargs})
 
-    def compute(self, given: dict[str, Any], inputs: dict[str, Tensor]) -> Tensor:
-        """The rows of the seeds.
+    def _types(self, given: Mapping[str, Any]) -> tuple[NodeType, NodeType]:
+        key = self._called_on(dict(given)).key
+        return (None, None) if key is None else (key[0], key[-1])
 
-        Args:
-            given: the arguments that the layer was called with.
-            inputs: by argument, the rows of all nodes, which take the place of those of the seeds; and
-                :data:`.plan.DEGREE`.
-        """
+    def row_inputs(self, given: Mapping[str, Any]) -> dict[Input, NodeType]:
+        """See :class:`Layer`."""
+        relation, (src, dst) = self._called_on(dict(given)), self._types(given)
+        found: dict[Input, NodeType] = {}
+        for name, value in given.items():
+            if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], Tensor):
+                found[Input(name, 0)] = src
+                if value[1] is not None:
+                    found[Input(name, 1)] = dst
+            elif relation.src is relation.dst and not name.startswith("edge") and _has_rows(value, relation.src):
+                found[Input(name)] = src
+        if not found:
+            raise ValueError(f"{self.title}: expected an argument with a row for each node, found none")
+        return found
+
+    def whole(self, given: dict[str, Any]) -> dict[NodeType, Tensor | None]:
+        """See :class:`Layer`."""
+        return {self._types(given)[1]: self._rows(self.forward(**given))}
+
+    def compute(self, given: dict[str, Any], inputs: Mapping[Input, Tensor]) -> dict[NodeType, Tensor | None]:
+        """See :class:`Layer`."""
         self.forward_pass.degree = inputs.get(DEGREE)
-        return self.rows(super().computed(**{name: inputs.get(name, value) for name, value in given.items()}))
+        rows = {key: value for key, value in inputs.items() if key != DEGREE}
+        return {self._types(given)[1]: self._rows(super().computed(**_with_rows(given, rows)))}
 
-    def rows(self, out: Any) -> Tensor:
-        """What the layer returned; ValueError if it is no tensor of rows."""
+    def _rows(self, out: Any) -> Tensor:
         if not isinstance(out, Tensor):
             raise ValueError(f"{self.title}: expected a layer that returns rows, found a {type(out).__name__}")
         return out
 
-    def row_arguments(self, given: dict[str, Any], num_nodes: int) -> list[str]:
-        """The arguments that have a row for each of the nodes that the model was called with."""
-        self._called_on(given)
-        found = [
-            name
-            for name, value in given.items()
-            if isinstance(value, Tensor) and not name.startswith("edge") and value.shape[:1] == (num_nodes,)
-        ]
-        if not found:
-            raise ValueError(f"{self.title}: expected an argument with a row for each of {num_nodes} nodes, found none")
-        return found
+    def returned(self, outputs: dict[NodeType, Any]) -> Any:
+        """See :class:`Layer`."""
+        (rows,) = outputs.values()
+        return rows
 
-    @property
     def normalization(self) -> tuple[bool, bool] | None:
-        """(Whether added self loops count twice, whether there are any) of a layer that weighs an edge by the degrees
-        of both of its nodes; else None."""
+        """See :class:`Layer`."""
         layer = self.layer
         if not isinstance(layer, _NORMALIZES) or not layer.normalize:
             return None
@@ -127,15 +190,14 @@ class StagedLayer(NarrowedLayer):
             raise ValueError(f"{self.title}: expected cached=False, for it would keep the edges of another graph")
         return getattr(layer, "improved", False), getattr(layer, "add_self_loops", False)
 
-    def degrees(self, given: dict[str, Any]) -> Tensor:
-        """The degrees of the seeds by which the layer normalizes: [s], the dtype of its input."""
-        assert self.normalization is not None
-        forward_pass = self.forward_pass
-        index, weight = forward_pass.with_loops(
-            "degrees", given.get("edge_weight"), self.normalization, given["x"].dtype
+    def degrees(self, given: Mapping[str, Any]) -> Tensor:
+        """See :class:`Layer`."""
+        relation, normalization, pieces = self._called_on(dict(given)), self.normalization(), self.forward_pass.pieces
+        assert normalization is not None
+        index, weight = self.forward_pass.with_loops(
+            relation, "degrees", given.get("edge_weight"), normalization, given["x"].dtype
         )
-        found = scatter(weight, index[1], dim=0, dim_size=forward_pass.num_nodes, reduce="sum")
-        found, pieces = found[: forward_pass.num_seeds], forward_pass.pieces
+        found = scatter(weight, index[1], dim=0, dim_size=relation.src.rows[-1], reduce="sum")[: relation.dst.rows[0]]
         return found if pieces is None else pieces.add("degrees", "sum", found, len(weight))
 
     def _of_sage(self, given: dict[str, Any], edges: Adjacency) -> Tensor | None:
@@ -147,27 +209,46 @@ class StagedLayer(NarrowedLayer):
         return out if pieces is None else pieces.add("aggregated", self.layer.aggr, out[:1], edge_index.size(1))
 
 
-class StagedModel(Layered):
-    """A model whose layers' calls are answered by a :class:`Caller`."""
+class StagedDictionaryLayer(DictionaryLayer):
+    """A layer that takes dictionaries by type; see :class:`StagedLayer`."""
 
-    layer_type = StagedLayer
+    forward_pass: StagePass  # type: ignore[assignment]
 
-    def checked(self, small: Any, check: Callable[[], _T]) -> _T:
-        """``check()``, which runs the model on parts of the graph ``small``; an index out of range is a ValueError that
-        names the module whose code has it."""
-        with self._naming_modules(small):
-            return check()
+    def computed(self, *args: Any, **kwargs: Any) -> Any:
+        """The layer's ``forward``."""
+        return self.forward_pass.caller.called(self, {**dict(zip(self._names, args, strict=False)), **kwargs})
 
-    def run(self, batch: Any, num_nodes: int, caller: Caller, pieces: Pieces | None = None) -> Any:
-        """The model's output for a batch, whose edges come from ``num_nodes`` nodes, the batch's before others."""
-        forward_pass = StagePass(batch.edge_index, num_nodes, batch.num_nodes, caller, pieces)
-        entered = []
-        try:
-            for layer in self._layers():
-                assert isinstance(layer, StagedLayer)
-                layer.enter(forward_pass)
-                entered.append(layer)
-            return self.call(self._model, batch)
-        finally:
-            for layer in entered:
-                layer.leave()
+    def row_inputs(self, given: Mapping[str, Any]) -> dict[Input, NodeType]:
+        """See :class:`Layer`."""
+        nodes = self.forward_pass.hops.nodes
+        return {
+            Input(name, key): key
+            for name, value in given.items()
+            if isinstance(value, Mapping)
+            for key, rows in value.items()
+            if key in nodes and _has_rows(rows, nodes[key])
+        }
+
+    def whole(self, given: dict[str, Any]) -> dict[NodeType, Tensor | None]:
+        """See :class:`Layer`."""
+        return self._by_type(self.forward(**given))
+
+    def compute(self, given: dict[str, Any], inputs: Mapping[Input, Tensor]) -> dict[NodeType, Tensor | None]:
+        """See :class:`Layer`."""
+        return self._by_type(super().computed(**_with_rows(given, inputs)))
+
+    def _by_type(self, out: Any) -> dict[NodeType, Tensor | None]:
+        if not isinstance(out, Mapping):
+            raise ValueError(f"{self.title}: expected a layer that returns rows by type, found a {type(out).__name__}")
+        return dict(out)
+
+    def returned(self, outputs: dict[NodeType, Any]) -> Any:
+        """See :class:`Layer`."""
+        return outputs
+
+    def normalization(self) -> None:
+        """See :class:`Layer`."""
+
+    def degrees(self, given: Mapping[str, Any]) -> Tensor:
+        """See :class:`Layer`; not called, for no such layer normalizes."""
+        raise NotImplementedError

@@ -7,7 +7,7 @@ calls of level l for all nodes, and goes on with the model until what the calls 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,9 +15,25 @@ from torch import Tensor
 from .graph import Key, StandIn
 from .reads import Marks, Reads
 
-DEGREE = "(degree)"
-"""The name of a further input: the weighted degrees by which a layer normalizes, of a call that is given as the
-layer's."""
+
+class Input(NamedTuple):
+    """What a layer gets for nodes."""
+
+    argument: str
+    """The name of the argument."""
+    place: Any = None
+    """Of the rows in it: 0 or 1 in a pair, the type in a dictionary; None if they are the argument."""
+
+
+DEGREE = Input("(degree)")
+"""A further input: the weighted degrees by which a layer normalizes."""
+
+
+class OutputMark(NamedTuple):
+    """The mark of what a call returned for a type of nodes."""
+
+    call: int
+    node_type: Any
 
 
 @dataclass(eq=False)
@@ -47,11 +63,12 @@ class LayerCall:
 
     title: str
     level: int
-    output: StandIn
-    inputs: dict[str, Table] = field(default_factory=dict)
-    """By argument, the rows that it gets for nodes."""
-    kept: Table | None = None
-    """Its output, if a later stage reads that."""
+    outputs: dict[Any, StandIn | None]
+    """By node type."""
+    inputs: dict[Input, Table] = field(default_factory=dict)
+    """The rows that it gets for nodes."""
+    kept: dict[Any, Table] = field(default_factory=dict)
+    """By type, those of its outputs that later stages read."""
 
 
 @dataclass
@@ -82,23 +99,34 @@ class Plan:
 
 
 @dataclass
+class SeenInput:
+    """Rows that a call got, as they were seen when the model ran on a small graph."""
+
+    rows: Tensor
+    node_type: Any
+    identity: tuple[int, int]
+    """Of these rows: :func:`identity`."""
+    marks: Marks
+    """What they were computed from."""
+
+
+@dataclass
 class SeenCall:
     """A call as it was seen when the model ran on a small graph."""
 
     title: str
-    node_type: Any
-    """Of the nodes whose rows it computes."""
-    given: dict[str, Tensor]
-    """By argument that has a row for each node, those rows."""
-    versions: dict[str, tuple[int, int]]
-    """Identify the contents of these tensors."""
-    marks: dict[str, Marks]
-    """By argument, what these rows were computed from."""
+    inputs: dict[Input, SeenInput]
     others: Marks
     """What its other arguments were computed from."""
-    output: Tensor
-    identity: tuple[int, int] = (0, 0)
-    """Identifies the contents of its output."""
+    outputs: dict[Any, Tensor | None]
+    """By node type."""
+    identities: dict[Any, tuple[int, int]]
+    """Of the outputs."""
+
+    @property
+    def reads(self) -> Marks:
+        """What all of its arguments were computed from."""
+        return self.others.union(*(seen.marks for seen in self.inputs.values()))
 
 
 def identity(tensor: Tensor) -> tuple[int, int]:
@@ -117,17 +145,19 @@ def make_plan(
     """The plan by what was seen.
 
     Args:
-        seen: the calls; call n's output bore the mark n.
+        seen: the calls; their outputs bore an :class:`OutputMark`.
         results: the model's output, by node type.
         attributes: the batch's attributes and whether they are of edges; each bore its key as a mark.
         reads: knows the marks of the results.
     """
     levels: list[int] = []
     for of_seen in seen:
-        read = of_seen.others.union(*of_seen.marks.values())
-        levels.append(1 + max((levels[mark] for mark in read if isinstance(mark, int)), default=0))
+        levels.append(1 + max((levels[mark.call] for mark in _outputs(of_seen.reads)), default=0))
     last = max(levels)
-    calls = [LayerCall(of.title, level, stand_in(of.output)) for of, level in zip(seen, levels, strict=True)]
+    calls = [
+        LayerCall(of.title, level, {t: None if rows is None else stand_in(rows) for t, rows in of.outputs.items()})
+        for of, level in zip(seen, levels, strict=True)
+    ]
     tables = _Tables(calls, seen, attributes)
     targets: list[Marks] = [frozenset()] * (last + 1)
     """Per stage, the marks of what it writes and computes with."""
@@ -138,8 +168,9 @@ def make_plan(
     for rows in results.values():
         targets[last] |= reads.marks(rows)
     for stage, marks in enumerate(targets):
-        for number in sorted(mark for mark in marks if isinstance(mark, int) and levels[mark] < stage):
-            tables.keep(number, stage)
+        for mark in sorted(_outputs(marks), key=lambda mark: (mark.call, str(mark.node_type))):
+            if levels[mark.call] < stage:
+                tables.keep(mark, stage)
     outputs = {t: Table(t, tuple(rows.shape[1:]), rows.dtype, last, last) for t, rows in results.items()}
     without = [
         {key: stand_in(tensor, of_edges) for key, (tensor, of_edges) in attributes.items() if key not in marks}
@@ -147,6 +178,10 @@ def make_plan(
     ]
     first = 0 if any(table.written == 0 for table in tables.written) else 1
     return Plan(calls, [*tables.written, *outputs.values()], outputs, without, list(range(first, last + 1)))
+
+
+def _outputs(marks: Marks) -> list[OutputMark]:
+    return [mark for mark in marks if isinstance(mark, OutputMark)]
 
 
 class _Tables:
@@ -174,24 +209,25 @@ class _Tables:
     def add_inputs(self, number: int) -> Marks:
         """Adds the tables that a call reads, whose level is not below those of calls before; returns the marks of rows
         that the stage before it has to write."""
-        call, of_seen, marks = self._calls[number], self._seen[number], Marks()
-        for name, tensor in of_seen.given.items():
-            table = self._known.get(of_seen.versions[name])
+        call, marks = self._calls[number], Marks()
+        for key, seen in self._seen[number].inputs.items():
+            table = self._known.get(seen.identity)
             if table is None:
-                new = Table(of_seen.node_type, tuple(tensor.shape[1:]), tensor.dtype, call.level - 1, call.level)
-                table = self._add(of_seen.versions[name], new)
-                marks |= of_seen.marks[name]
+                shape, dtype = tuple(seen.rows.shape[1:]), seen.rows.dtype
+                table = self._add(seen.identity, Table(seen.node_type, shape, dtype, call.level - 1, call.level))
+                marks |= seen.marks
             table.last = call.level
-            call.inputs[name] = table
+            call.inputs[key] = table
         return marks
 
-    def keep(self, number: int, stage: int) -> None:
+    def keep(self, mark: OutputMark, stage: int) -> None:
         """Keeps the output of a call for a later stage."""
-        call, of_seen = self._calls[number], self._seen[number]
-        if call.kept is None:
-            call.kept = self._known.get(of_seen.identity)
-            if call.kept is None:
-                new = Table(of_seen.node_type, call.output.shape, call.output.dtype, call.level, stage)
-                call.kept = self._add(of_seen.identity, new)
-            call.kept.written = call.level
-        call.kept.last = max(call.kept.last, stage)
+        call, seen, of = self._calls[mark.call], self._seen[mark.call], mark.node_type
+        table = call.kept.get(of) or self._known.get(seen.identities[of])
+        if table is None:
+            row = call.outputs[of]
+            assert row is not None
+            table = self._add(seen.identities[of], Table(of, row.shape, row.dtype, call.level, stage))
+        table.written = call.level
+        table.last = max(table.last, stage)
+        call.kept[of] = table

@@ -7,10 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
+from ..sampler.sources import of_type
 from .graph import ALL, NONE, WholeGraph
-from .layer import Caller, StagedLayer, StagedModel
+from .layer import Caller, Layer, row_of
+from .model import StagedModel
 from .pieces import Pieces, refusal
-from .plan import DEGREE, LayerCall, Plan, Table
+from .plan import DEGREE, Input, LayerCall, Plan, Table
 from .rows import Rows
 
 
@@ -62,57 +64,73 @@ class Stage(Caller):
         self._next, self._read, self._written = 0, dict[Table, Tensor](), set[Table]()
         batch = self._graph.batch(hop, self.plan.without[self.number])
         try:
-            out = self._model.run(batch, len(hop.nodes[None]), self, pieces)
+            out = self._model.run(batch, {t: len(nodes) for t, nodes in hop.nodes.items()}, self, pieces)
         except EndOfStage:
             return
         self._expect(self._next == self._ends, "no further layer")
         for node_type, rows in by_type(out, self._graph.hetero).items():
             self._rows.write(self.plan.results[node_type], hop.seeds[node_type], rows)
 
-    def called(self, layer: StagedLayer, given: dict[str, Any]) -> Tensor:
+    def called(self, layer: Layer, given: dict[str, Any]) -> Any:
         """See :class:`Caller`: stored rows, or what stands in for them, for calls of lower levels; the computed rows
         for those of this stage; for those of the next, keeps what they get."""
         known = self._next < len(self.plan.calls)
         self._expect(known and self.plan.calls[self._next].title == layer.title, layer.title)
         call = self.plan.calls[self._next]
         self._next += 1
-        seeds = self._hop.seeds[None]
         if call.level == self.number:
-            if self._pieces is not None and (found := refusal(layer.layer)) is not None:
-                node = int(self._graph.user_ids(seeds, None))
-                raise ValueError(
-                    f"{layer.title}: expected a layer that takes the sum, mean, max or min of messages, found {found}; "
-                    f"node {node} has more neighbors than memory= holds, which must be larger for this layer"
-                )
-            out = layer.compute(given, self._inputs(call))
-            if call.kept is not None:
-                self._write(call.kept, seeds, out)
-        elif call.level < self.number and call.kept is not None and self.number <= call.kept.last:
-            out = self._rows.read(call.kept, seeds)
+            if self._pieces is not None:
+                self._check_pieces(layer)
+            outputs = layer.compute(given, self._inputs(call))
+            for node_type, table in call.kept.items():
+                self._write(table, outputs[node_type])
         else:
-            out = call.output.rows(len(seeds))
+            outputs = {node_type: self._known(call, node_type) for node_type in call.outputs}
         if call.level == self.number + 1:
-            for name, table in call.inputs.items():
+            for key, table in call.inputs.items():
                 if table.written == self.number:
-                    self._write(table, seeds, layer.degrees(given) if name == DEGREE else given[name])
+                    self._write(table, layer.degrees(given) if key == DEGREE else row_of(given, key))
         if self._next == self._ends and not self._last:
             raise EndOfStage
-        return out
+        return layer.returned(outputs)
 
-    def _inputs(self, call: LayerCall) -> dict[str, Tensor]:
-        """By argument, the rows of all nodes of the batch; each table is read once."""
-        for table in call.inputs.values():
+    def _known(self, call: LayerCall, node_type: Any) -> Tensor | None:
+        """The output of a call of another level, or what stands in for it."""
+        table, stand_in = call.kept.get(node_type), call.outputs[node_type]
+        if table is not None and call.level < self.number <= table.last:
+            return self._rows.read(table, self._hop.seeds[node_type])
+        return None if stand_in is None else stand_in.rows(len(self._hop.seeds[node_type]))
+
+    def _check_pieces(self, layer: Layer) -> None:
+        if (found := refusal(layer.layer)) is not None:
+            node_type, seed = next((t, seeds) for t, seeds in self._hop.seeds.items() if len(seeds))
+            node = f"node {int(self._graph.user_ids(seed, node_type))}{of_type(node_type)}"
+            raise ValueError(
+                f"{layer.title}: expected a layer that takes the sum, mean, max or min of messages, found {found}; "
+                f"{node} has more neighbors than memory= holds, which must be larger for this layer"
+            )
+
+    def _inputs(self, call: LayerCall) -> dict[Input, Tensor]:
+        """The rows of all nodes of the batch, each table read once; of destinations in a pair, perhaps the seeds'."""
+        found = {}
+        for key, table in call.inputs.items():
+            if table not in self._read and key.place == 1:
+                found[key] = self._rows_of(table, self._hop.seeds[table.node_type])
+                continue
             if table not in self._read:
-                nodes = self._hop.nodes[table.node_type]
-                if table.attribute is not None:
-                    self._read[table] = self._graph.rows({table.node_type: nodes}, table.attribute)
-                else:
-                    self._read[table] = self._rows.read(table, nodes)
-        return {name: self._read[table] for name, table in call.inputs.items()}
+                self._read[table] = self._rows_of(table, self._hop.nodes[table.node_type])
+            found[key] = self._read[table]
+        return found
 
-    def _write(self, table: Table, seeds: Tensor, rows: Tensor) -> None:
+    def _rows_of(self, table: Table, nodes: Tensor) -> Tensor:
+        if table.attribute is None:
+            return self._rows.read(table, nodes)
+        return self._graph.rows({table.node_type: nodes}, table.attribute)
+
+    def _write(self, table: Table, rows: Tensor | None) -> None:
         if table not in self._written:
-            self._rows.write(table, seeds, rows)
+            assert rows is not None
+            self._rows.write(table, self._hop.seeds[table.node_type], rows)
             self._written.add(table)
 
     def _expect(self, right: bool, found: str) -> None:
@@ -125,14 +143,12 @@ class Stage(Caller):
 
 
 def by_type(out: Any, hetero: bool) -> dict[Any, Tensor]:
-    """A model's output by node type; ValueError for what is none."""
+    """A model's output by node type, without types whose output is None; ValueError for what is none."""
     rows = out if hetero else {None: out}
-    if (
-        isinstance(rows, dict)
-        and rows
-        and all(isinstance(value, Tensor) and value.dim() > 0 for value in rows.values())
-    ):
-        return rows
+    if isinstance(rows, Mapping):
+        rows = {node_type: of_type for node_type, of_type in rows.items() if of_type is not None}
+        if rows and all(isinstance(of_type, Tensor) and of_type.dim() > 0 for of_type in rows.values()):
+            return rows
     expected = "rows by node type" if hetero else "rows of the nodes"
-    found = f"a {type(out).__name__}" if not isinstance(out, (dict, Tensor)) else repr(out)[:60]
+    found = f"a {type(out).__name__}" if hetero or not isinstance(out, Tensor) else repr(out)[:60]
     raise ValueError(f"call: expected {expected}, found {found}")

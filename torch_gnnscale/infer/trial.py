@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch_geometric.data import HeteroData
 
 from ..loader.storages import storage_of
 from ..nn.compare import agree, first_difference, outputs
 from .graph import Key, WholeGraph
-from .layer import Caller, StagedLayer, StagedModel
-from .plan import DEGREE, Plan, SeenCall, identity, make_plan
+from .layer import Caller, Layer, row_of
+from .model import StagedModel
+from .plan import DEGREE, Input, OutputMark, Plan, SeenCall, SeenInput, identity, make_plan
 from .reads import Reads
 from .rows import Rows
 from .stage import Stage, by_type
@@ -27,7 +30,7 @@ def look(model: StagedModel, graph: WholeGraph) -> Plan:
     batch = small.clone()  # tensors have memory of their own, so that marks tell them apart
     seen = _Seen(batch)
     with outputs(model.module) as whole, seen.reads:
-        out = model.run(batch, batch.num_nodes, seen)
+        out = model.run(batch, _sizes(batch), seen)
     results = by_type(out, graph.hetero)
     if not seen.calls:
         raise ValueError("model: expected it to call its MessagePassing layers, found that it calls none")
@@ -67,15 +70,27 @@ def _difference(
     for seeds in halves:
         with outputs(model.module) as replayed:
             _Replay(calls, graph, seeds).run(model)
-        of_seeds = {name: _rows_of(out, graph, seeds) for name, out in whole.items()}
+        of_seeds = {name: rows for name, out in whole.items() if (rows := _rows_of(out, graph, seeds)) is not None}
         if not name or name.startswith("the model"):
             name = first_difference(model.module, of_seeds, replayed)
     return name
 
 
-def _rows_of(out: Tensor, graph: WholeGraph, seeds: dict[Any, Tensor]) -> Tensor:
-    """The rows of some nodes, if a module's output has a row for each node."""
-    return out[seeds[None]] if len(out) == graph.sizes[None] else out
+def _rows_of(out: Any, graph: WholeGraph, seeds: dict[Any, Tensor]) -> Any:
+    """The rows of some nodes, of a module's output that has a row for each node; of a dictionary, by type. None if the
+    number of its rows does not tell the type."""
+    if isinstance(out, Mapping):
+        return {t: rows[seeds[t]] for t, rows in out.items() if t in seeds and _has(rows, graph.sizes[t])}
+    types = [node_type for node_type, size in graph.sizes.items() if size == len(out)]
+    if not types:
+        return out
+    return out[seeds[types[0]]] if len(types) == 1 else None
+
+
+def _sizes(batch: Any) -> dict[Any, int]:
+    if isinstance(batch, HeteroData):
+        return {node_type: store.num_nodes for node_type, store in batch.node_items()}
+    return {None: batch.num_nodes}
 
 
 class _Seen(Caller):
@@ -83,37 +98,71 @@ class _Seen(Caller):
 
     def __init__(self, batch: Any) -> None:
         self.calls: list[SeenCall] = []
-        self.attributes: dict[Key, tuple[Tensor, bool]] = {}
-        self._num_nodes = batch.num_nodes
         self.reads = Reads()
+        self.attributes = {
+            key: (value, of_edges)
+            for key, value, of_edges in _attributes(batch)
+            if isinstance(value, Tensor) and value.dim() > 0
+        }
+        for key, (value, _) in self.attributes.items():
+            self.reads.mark(value, [key])
         self._alive: list[Any] = []  # so that identities stay those of one tensor
         self._degrees: dict[Any, Tensor] = {}
-        of_edges = set(batch.edge_attrs())
-        for name, value in batch.to_dict().items():
-            if isinstance(value, Tensor) and value.dim() > 0 and name != "edge_index":
-                of_nodes = batch.is_node_attr(name)
-                if of_nodes or name in of_edges:
-                    self.attributes[None, name] = value, not of_nodes
-                    self.reads.mark(value, [(None, name)])
 
-    def called(self, layer: StagedLayer, given: dict[str, Any]) -> Tensor:
+    def called(self, layer: Layer, given: dict[str, Any]) -> Any:
         """See :class:`Caller`."""
-        rows = {name: given[name] for name in layer.row_arguments(given, self._num_nodes)}
-        marks = {name: self.reads.marks(value) for name, value in rows.items()}
-        others = self.reads.marks([value for name, value in given.items() if name not in rows])
-        if (normalization := layer.normalization) is not None:
-            weight = given.get("edge_weight")
-            key = None if weight is None else identity(weight), normalization
+        keys = layer.row_inputs(given)
+        rows = {key: row_of(given, key) for key in keys}
+        inputs = {
+            key: SeenInput(value.clone(), keys[key], identity(value), self.reads.marks(value))
+            for key, value in rows.items()
+        }
+        others = self.reads.marks(_others(given, keys))
+        if (normalization := layer.normalization()) is not None:
+            weight, (node_type,) = given.get("edge_weight"), set(keys.values())
+            key = id(given["edge_index"]), None if weight is None else identity(weight), normalization
             if key not in self._degrees:
                 self._degrees[key] = layer.degrees(given)
-            rows[DEGREE], marks[DEGREE] = self._degrees[key], self.reads.marks(weight)
-        out = layer.rows(layer.forward(**given)).clone()
-        self.reads.mark(out, [len(self.calls)])
-        kept = {name: value.clone() for name, value in rows.items()}
-        of = {name: identity(value) for name, value in rows.items()}
-        self._alive.append((rows, out))
-        self.calls.append(SeenCall(layer.title, None, kept, of, marks, others, out.clone(), identity(out)))
-        return out
+            degree = self._degrees[key]
+            inputs[DEGREE] = SeenInput(degree, node_type, identity(degree), self.reads.marks(weight))
+        outputs = {t: None if out is None else out.clone() for t, out in layer.whole(given).items()}
+        for node_type, out in outputs.items():
+            if out is not None:
+                self.reads.mark(out, [OutputMark(len(self.calls), node_type)])
+        self._alive.append((rows, dict(given), outputs))
+        kept = {t: None if out is None else out.clone() for t, out in outputs.items()}
+        identities = {t: identity(out) for t, out in outputs.items() if out is not None}
+        self.calls.append(SeenCall(layer.title, inputs, others, kept, identities))
+        return layer.returned(outputs)
+
+
+def _attributes(batch: Any) -> Iterator[tuple[Key, Any, bool]]:
+    """(key, value, whether it is of edges) of the attributes of a batch that have rows."""
+    if not isinstance(batch, HeteroData):
+        for name, value in batch.to_dict().items():
+            if name != "edge_index" and (batch.is_node_attr(name) or batch.is_edge_attr(name)):
+                yield (None, name), value, not batch.is_node_attr(name)
+        return
+    for node_type, store in batch.node_items():
+        yield from (((node_type, n), v, False) for n, v in store.items() if _has(v, store.num_nodes))
+    for edge_type, store in batch.edge_items():
+        count = store.edge_index.size(1)
+        yield from (((edge_type, n), v, True) for n, v in store.items() if n != "edge_index" and _has(v, count))
+
+
+def _has(value: Any, count: int) -> bool:
+    return isinstance(value, Tensor) and value.shape[:1] == (count,)
+
+
+def _others(given: dict[str, Any], keys: Mapping[Input, Any]) -> list[Any]:
+    """A layer's arguments without the rows of nodes."""
+    found = []
+    for name, value in given.items():
+        if isinstance(value, Mapping):
+            found += [entry for place, entry in value.items() if Input(name, place) not in keys]
+        elif not isinstance(value, tuple) and Input(name) not in keys:
+            found.append(value)
+    return found
 
 
 class _Replay(Caller):
@@ -130,18 +179,18 @@ class _Replay(Caller):
 
     def run(self, model: StagedModel) -> None:
         """Runs the model."""
-        model.run(self._batch, len(self._hop.nodes[None]), self)
+        model.run(self._batch, {t: len(nodes) for t, nodes in self._hop.nodes.items()}, self)
 
-    def called(self, layer: StagedLayer, given: dict[str, Any]) -> Tensor:
+    def called(self, layer: Layer, given: dict[str, Any]) -> Any:
         """See :class:`Caller`."""
-        call = self._calls[self._next]
+        call, hop = self._calls[self._next], self._hop
         self._next += 1
-        nodes, seeds = self._hop.nodes[None], self._hop.seeds[None]
-        out = layer.compute(given, {name: rows[nodes] for name, rows in call.given.items()})
-        if not agree(call.output[seeds], out):
+        found = layer.compute(given, {key: of.rows[hop.nodes[of.node_type]] for key, of in call.inputs.items()})
+        expected = {t: None if rows is None else rows[hop.seeds[t]] for t, rows in call.outputs.items()}
+        if not agree(expected, found):
             raise ValueError(
                 f"{layer.title}: expected rows that follow from a node's own and its neighbors', found others; it "
                 f"reads more (the degrees of sources, several hops, statistics of all rows), so the model cannot be "
                 f"run layer by layer"
             )
-        return call.output[seeds]
+        return layer.returned(expected)
