@@ -1,6 +1,7 @@
 """Training steps of ordinary PyG models on two cores: plain, with trim_to_layer, and narrowed.
 
     python benchmarks/bench_train.py
+    python benchmarks/bench_train.py --bfloat16    # under autocast, beside float32 narrowed
 
 A batch of 1024 x (15, 10, 5), 128 features per node, three layers of 256 hidden channels; forward, loss, backward. The
 limit is the dense products of the narrowed model alone, forward and backward; a second one also has its biases and
@@ -10,13 +11,14 @@ the memory allocator in another state than the one before it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
 
 import torch
 import torch_geometric.nn as pyg_nn
-from common import arguments, compare, data_of, report, save
+from common import compare, data_of, parser, report, save
 from torch import nn
 from torch_geometric.data import Data
 
@@ -76,6 +78,27 @@ def all_but_aggregation(batch: Data) -> Callable[[], None]:
     return run
 
 
+def measure_bfloat16(name: str, batches: list[Data], rounds: int) -> dict:
+    """Times of one step of a model in float32, narrowed, and under autocast. CPU time, on one thread."""
+    torch.manual_seed(0)
+    model = MODELS[name]()
+    narrowed = narrow(model)
+    ways = {"PyG": partial(whole, model), "PyG, trim_to_layer": partial(trimmed, model), "narrowed": narrowed}
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = ways["PyG"](batches[0])[:BATCH]
+        torch.testing.assert_close(narrowed(batches[0]), expected, rtol=0.1, atol=0.1)
+
+    def run(way: str, number: int) -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            step(model, ways[way], batches[number])
+
+    runs: dict[str, Callable[[int], None]] = {way: partial(run, way) for way in ways}
+    runs["float32, narrowed"] = lambda number: step(model, narrowed, batches[number])
+    results = compare(runs, rounds, again=True, clock=time.thread_time)
+    report(name, results, "float32, narrowed")
+    return results
+
+
 def measure_steps(name: str, batches: list[Data], rounds: int) -> dict:
     """Times of one step of a model."""
     torch.manual_seed(0)
@@ -101,8 +124,11 @@ def measure_steps(name: str, batches: list[Data], rounds: int) -> dict:
 
 
 def main() -> None:
-    args = arguments(__doc__.splitlines()[0])
-    torch.set_num_threads(2)
+    options = parser(__doc__.splitlines()[0])
+    options.add_argument("--bfloat16", action="store_true", help="steps under autocast, beside float32 narrowed")
+    args = options.parse_args()
+    torch.set_num_threads(1 if args.bfloat16 else 2)
+    measure = measure_bfloat16 if args.bfloat16 else measure_steps
     results = {}
     for name in args.graphs:
         data = data_of(name, FEATURES, CLASSES)
@@ -110,9 +136,9 @@ def main() -> None:
         loader = NeighborLoader(data, FANOUTS, seeds, batch_size=BATCH, seed=0)
         batches = [batch for batch, _ in zip(loader, range(args.rounds), strict=False)]
         print(f"\nR-MAT {name}: {batches[0].num_nodes:,} nodes and {batches[0].num_edges:,} edges per batch")
-        results[name] = {model: measure_steps(model, batches, args.rounds) for model in MODELS}
+        results[name] = {model: measure(model, batches, args.rounds) for model in MODELS}
     if not args.no_save:
-        save("train", results)
+        save("train_bfloat16" if args.bfloat16 else "train", results)
 
 
 if __name__ == "__main__":

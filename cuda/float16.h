@@ -9,12 +9,6 @@
 
 namespace gnnscale {
 
-GNNSCALE_HD uint32_t bits_of_float(float value) {
-  uint32_t bits;
-  memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-
 GNNSCALE_HD void narrow(float value, BFloat16& out) {
   const uint32_t bits = bits_of_float(value);
   const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;

@@ -53,10 +53,25 @@ Rows<T> rows_of(const Tensor& x, const std::optional<Tensor>& more = std::nullop
 // Calls f with a null pointer of the type of x.
 template <typename F>
 Tensor dispatch_rows(const Tensor& x, F&& f) {
-  STD_TORCH_CHECK(x.scalar_type() == ScalarType::Float || x.scalar_type() == ScalarType::Double,
-                  "expected float32 or float64 rows");
-  if (x.scalar_type() == ScalarType::Float) return f(static_cast<float*>(nullptr));
-  return f(static_cast<double*>(nullptr));
+  const ScalarType type = x.scalar_type();
+  if (type == ScalarType::Float) return f(static_cast<float*>(nullptr));
+  if (type == ScalarType::Double) return f(static_cast<double*>(nullptr));
+  if (type == ScalarType::BFloat16) return f(static_cast<BFloat16*>(nullptr));
+  STD_TORCH_CHECK(type == ScalarType::Half, "expected rows of float32, float64, float16 or bfloat16");
+  return f(static_cast<Half*>(nullptr));
+}
+
+// Calls f with null pointers of the type of x and of the type of what its rows are multiplied by, which is that of the
+// result: `other` has the type of x, or the one in which its rows are summed.
+template <typename F>
+Tensor dispatch_rows(const char* name, const Tensor& x, const std::optional<Tensor>& other, F&& f) {
+  return dispatch_rows(x, [&](auto* row) {
+    using Sum = Wide<std::remove_pointer_t<decltype(row)>>;
+    if (!other.has_value() || other->scalar_type() == x.scalar_type()) return f(row, row);
+    const bool is_sum = std::is_same_v<Sum, float> && other->scalar_type() == ScalarType::Float;
+    STD_TORCH_CHECK(is_sum, name, ": expected the dtype of x, or float32 beside rows of 16 bits");
+    return f(row, static_cast<Sum*>(nullptr));
+  });
 }
 
 }  // namespace gnnscale

@@ -4,10 +4,12 @@
 // on the number of threads.
 #include <atomic>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "../prefetch.h"
 #include "aggregate_arguments.h"
+#include "row_loops_cpu.h"
 
 namespace gnnscale {
 namespace {
@@ -16,10 +18,10 @@ constexpr int64_t kEntriesAhead = 4;      // rows to read are prefetched this ma
 constexpr int64_t kColumnsAhead = 2;      // rows to write, this many columns ahead
 constexpr int64_t kGrainItems = 1 << 15;  // a task adds at least this many numbers
 
-// Calls f(column, first entry, end) for every column, in parallel; tasks have about equally many entries. Throws if ptr
-// is malformed, or a node or edge is out of range.
+// Each task makes an f and calls f(column, first entry, end) for its columns; tasks have about equally many entries.
+// Throws if ptr is malformed, or a node or edge is out of range.
 template <typename Ids, typename F>
-void for_each_column(const Entries<Ids>& entries, int64_t items_per_entry, int64_t threads, F&& f) {
+void for_each_column(const Entries<Ids>& entries, int64_t items_per_entry, int64_t threads, F&& make) {
   const int64_t* ptr = entries.ptr;
   STD_TORCH_CHECK(entries.columns == 0 || (ptr[0] >= 0 && ptr[entries.columns] <= entries.count),
                   "ptr: expected entries in [0, ", entries.count, "], found ", ptr[0], " to ", ptr[entries.columns]);
@@ -45,6 +47,7 @@ void for_each_column(const Entries<Ids>& entries, int64_t items_per_entry, int64
   };
   std::atomic<int64_t> corrupt{-1};
   run_tasks(tasks, [&](int64_t task) {
+    auto f = make();
     const int64_t to = task + 1 == tasks ? entries.columns : boundary(task + 1);
     for (int64_t i = boundary(task); i < to; ++i) {
       int64_t end = ptr[i];
@@ -63,20 +66,33 @@ void for_each_column(const Entries<Ids>& entries, int64_t items_per_entry, int64
   }
 }
 
-template <typename T>
-void add(T* __restrict out, const T* __restrict x, int64_t width) {
-  for (int64_t c = 0; c < width; ++c) out[c] += x[c];
-}
+// The columns of a result of type `Out`, summed one after the other in the type of `Row` widened: in place, if that is
+// the type of the result.
+template <typename Row, typename Out>
+class Summed {
+ public:
+  static constexpr bool kInPlace = std::is_same_v<Wide<Row>, Out>;
 
-template <typename T>
-void add_scaled(T* __restrict out, const T* __restrict x, T scale, int64_t width) {
-  for (int64_t c = 0; c < width; ++c) out[c] += product(scale, x[c]);
-}
+  Summed(Out* out, int64_t width) : out_(out), width_(width), sum_(static_cast<size_t>(kInPlace ? 0 : width)) {}
 
-template <bool kMax, typename T>
-void keep_extreme(T* __restrict out, const T* __restrict x, int64_t width) {
-  for (int64_t c = 0; c < width; ++c) out[c] = extreme_of<kMax>(out[c], x[c]);
-}
+  // f(row) writes the row of a column, [width].
+  template <typename F>
+  void write(int64_t column, F&& f) {
+    Out* const to = out_ + column * width_;
+    prefetch_lines_to_write(to + kColumnsAhead * width_, width_ * static_cast<int64_t>(sizeof(Out)));
+    if constexpr (kInPlace) {
+      f(to);
+    } else {
+      f(sum_.data());
+      vectorized<NarrowRow>(to, static_cast<const Wide<Row>*>(sum_.data()), width_);
+    }
+  }
+
+ private:
+  Out* out_;
+  int64_t width_;
+  std::vector<Wide<Row>> sum_;
+};
 
 // Writes a column's sum to `out`; f(begin, end, sum) writes that of a piece of its entries.
 template <typename T, typename F>
@@ -86,7 +102,7 @@ void sum_pieces(int64_t first, int64_t last, T* out, int64_t width, F&& f) {
   std::vector<T> sum(static_cast<size_t>(width));
   for (int64_t begin = first + kPiece; begin < last; begin += kPiece) {
     f(begin, std::min(begin + kPiece, last), sum.data());
-    add(out, sum.data(), width);
+    vectorized<AddRow>(out, static_cast<const T*>(sum.data()), width);
   }
 }
 
@@ -95,24 +111,27 @@ const Id* as_ids(const void* address) {
   return static_cast<const Id*>(address);
 }
 
-// Calls f with null pointers of the types of node ids and of x.
+// Calls f with null pointers of the types of node ids, of x and of the result; see dispatch_rows.
 template <typename F>
-Tensor dispatch(const Tensor& node, const Tensor& x, F&& f) {
-  return dispatch_index(node.scalar_type(),
-                        [&](auto* id) { return dispatch_rows(x, [&](auto* item) { return f(id, item); }); });
+Tensor dispatch(const Tensor& node, const Tensor& x, const char* name, const std::optional<Tensor>& other, F&& f) {
+  return dispatch_index(node.scalar_type(), [&](auto* id) {
+    return dispatch_rows(name, x, other, [&](auto* row, auto* out) { return f(id, row, out); });
+  });
 }
 
 // See torch_gnnscale.ops.aggregate, which checks the arguments.
 Tensor aggregate(const Tensor& ptr, const Tensor& node, const std::optional<Tensor>& edge, int64_t num_edges,
                  const Tensor& x, const std::optional<Tensor>& more, const std::optional<Tensor>& weight,
                  const std::string& reduce, int64_t threads) {
-  return dispatch(node, x, [&](auto* id_tag, auto* item_tag) {
+  return dispatch(node, x, "weight", weight, [&](auto* id_tag, auto* row_tag, auto* out_tag) {
     using Id = std::remove_pointer_t<decltype(id_tag)>;
-    using T = std::remove_pointer_t<decltype(item_tag)>;
+    using Row = std::remove_pointer_t<decltype(row_tag)>;
+    using Out = std::remove_pointer_t<decltype(out_tag)>;
+    using T = Wide<Row>;
     check_matrix("x", x, x.scalar_type());
     if (more.has_value()) check_matrix("more", *more, x.scalar_type(), -1, x.size(1));
     if (weight.has_value()) {
-      check_matrix("weight", *weight, x.scalar_type());
+      check_matrix("weight", *weight, weight->scalar_type());
       STD_TORCH_CHECK(weight->size(0) >= std::min(num_edges, node.numel()) && weight->size(1) > 0 &&
                           x.size(1) % weight->size(1) == 0,
                       "weight: expected one for each edge, and heads that divide the width of x");
@@ -120,11 +139,11 @@ Tensor aggregate(const Tensor& ptr, const Tensor& node, const std::optional<Tens
     const int64_t num_rows = x.size(0) + (more.has_value() ? more->size(0) : 0);
     const Entries<const Id*> entries = entries_of(ptr, node, edge, num_rows, num_edges, as_ids<Id>);
     const int64_t width = x.size(1), heads = weight.has_value() ? weight->size(1) : 1, head = width / heads;
-    const Rows<T> from = rows_of<T>(x, more);
-    const T* const weights = data_of<T>(weight);
+    const Rows<Row> from = rows_of<Row>(x, more);
+    const Out* const weights = data_of<Out>(weight);
     const bool is_max = reduce == "max", is_min = reduce == "min", is_mean = reduce == "mean";
-    const int64_t row_bytes = width * static_cast<int64_t>(sizeof(T));
-    PooledArray<T> out(entries.columns * width);
+    const int64_t row_bytes = width * static_cast<int64_t>(sizeof(Row));
+    PooledArray<Out> out(entries.columns * width);
     const auto combine = [&](int64_t begin, int64_t end, T* to) {
       if (begin == end || weights != nullptr) std::fill(to, to + width, begin == end ? T{0} : kNothing<T>);
       for (int64_t k = begin; k < end; ++k) {
@@ -134,87 +153,102 @@ Tensor aggregate(const Tensor& ptr, const Tensor& node, const std::optional<Tens
             prefetch_lines(from(ahead), row_bytes);
           }
         }
-        const T* row = from(entries.node_of(k));
+        const Row* row = from(entries.node_of(k));
         if (weights != nullptr) {
-          const T* scale = weights + entries.edge_of(k) * heads;
-          for (int64_t h = 0; h < heads; ++h) add_scaled(to + h * head, row + h * head, scale[h], head);
+          const Out* scale = weights + entries.edge_of(k) * heads;
+          for (int64_t h = 0; h < heads; ++h) {
+            vectorized<AddScaledRow>(to + h * head, row + h * head, widen(scale[h]), head);
+          }
         } else if (k == begin) {
-          std::copy(row, row + width, to);
+          vectorized<CopyRow>(to, row, width);
         } else if (is_max) {
-          keep_extreme<true>(to, row, width);
+          vectorized<KeepExtreme<true>>(to, row, width);
         } else if (is_min) {
-          keep_extreme<false>(to, row, width);
+          vectorized<KeepExtreme<false>>(to, row, width);
         } else {
-          add(to, row, width);
+          vectorized<AddRow>(to, row, width);
         }
       }
     };
-    for_each_column(entries, width, threads, [&](int64_t column, int64_t first, int64_t last) {
-      T* const to = out.data() + column * width;
-      prefetch_lines_to_write(to + kColumnsAhead * width, row_bytes);
-      if (is_max || is_min) {
-        combine(first, last, to);
-      } else {
-        sum_pieces(first, last, to, width, combine);
-      }
-      if (is_mean && last - first > 1) {
-        for (int64_t c = 0; c < width; ++c) to[c] /= static_cast<T>(last - first);
-      }
+    for_each_column(entries, width, threads, [&] {
+      return [&, summed = Summed<Row, Out>(out.data(), width)](int64_t column, int64_t first, int64_t last) mutable {
+        summed.write(column, [&](T* to) {
+          if (is_max || is_min) {
+            combine(first, last, to);
+          } else {
+            sum_pieces(first, last, to, width, combine);
+          }
+          if (is_mean && last - first > 1) {
+            for (int64_t c = 0; c < width; ++c) to[c] /= static_cast<T>(last - first);
+          }
+        });
+      };
     });
-    return to_tensor(std::move(out), {entries.columns, width}, x.scalar_type());
+    return to_tensor(std::move(out), {entries.columns, width},
+                     weight.has_value() ? weight->scalar_type() : x.scalar_type());
   });
 }
 
 // See torch_gnnscale.ops.edge_dot, which checks the arguments.
 Tensor edge_dot(const Tensor& ptr, const Tensor& node, const std::optional<Tensor>& edge, const Tensor& x,
                 const Tensor& y, int64_t heads, int64_t threads) {
-  return dispatch(node, x, [&](auto* id_tag, auto* item_tag) {
+  return dispatch(node, x, "y", y, [&](auto* id_tag, auto* row_tag, auto* out_tag) {
     using Id = std::remove_pointer_t<decltype(id_tag)>;
-    using T = std::remove_pointer_t<decltype(item_tag)>;
+    using Row = std::remove_pointer_t<decltype(row_tag)>;
+    using Out = std::remove_pointer_t<decltype(out_tag)>;
     check_matrix("x", x, x.scalar_type());
     const Entries<const Id*> entries = entries_of(ptr, node, edge, x.size(0), kAllEdges, as_ids<Id>);
-    check_matrix("y", y, x.scalar_type(), entries.columns, x.size(1));
+    check_matrix("y", y, y.scalar_type(), entries.columns, x.size(1));
     STD_TORCH_CHECK(heads > 0 && x.size(1) % heads == 0, "heads: expected a divisor of ", x.size(1), ", found ", heads);
     STD_TORCH_CHECK(entries.ptr[0] == 0 && entries.ptr[entries.columns] == entries.count, "ptr: expected 0 to ",
                     entries.count, ", found ", entries.ptr[0], " to ", entries.ptr[entries.columns]);
     const int64_t width = x.size(1), head = width / heads;
-    const T *from = data_of<T>(x), *other = data_of<T>(y);
-    PooledArray<T> out(entries.count * heads);
-    for_each_column(entries, width, threads, [&](int64_t column, int64_t first, int64_t last) {
-      for (int64_t k = first; k < last; ++k) {
-        const T* row = from + entries.node_of(k) * width;
-        T* to = out.data() + entries.edge_of(k) * heads;
-        for (int64_t h = 0; h < heads; ++h) to[h] = dot<1>(row + h * head, other + column * width + h * head, head);
-      }
+    const Row* from = data_of<Row>(x);
+    const Out* other = data_of<Out>(y);
+    PooledArray<Out> out(entries.count * heads);
+    for_each_column(entries, width, threads, [&] {
+      return [&](int64_t column, int64_t first, int64_t last) {
+        for (int64_t k = first; k < last; ++k) {
+          const Row* row = from + entries.node_of(k) * width;
+          Out* to = out.data() + entries.edge_of(k) * heads;
+          for (int64_t h = 0; h < heads; ++h) {
+            narrow(vectorized<Dot>(row + h * head, other + column * width + h * head, head), to[h]);
+          }
+        }
+      };
     });
-    return to_tensor(std::move(out), {entries.count, heads}, x.scalar_type());
+    return to_tensor(std::move(out), {entries.count, heads}, y.scalar_type());
   });
 }
 
 // See torch_gnnscale.ops.share_of_extremes, which checks the arguments.
 Tensor share_of_extremes(const Tensor& ptr, const Tensor& node, const Tensor& x, const Tensor& extreme,
                          const Tensor& grad, int64_t threads) {
-  return dispatch(node, x, [&](auto* id_tag, auto* item_tag) {
+  return dispatch(node, x, "x", std::nullopt, [&](auto* id_tag, auto* row_tag, auto*) {
     using Id = std::remove_pointer_t<decltype(id_tag)>;
-    using T = std::remove_pointer_t<decltype(item_tag)>;
+    using Row = std::remove_pointer_t<decltype(row_tag)>;
+    using T = Wide<Row>;
     check_matrix("x", x, x.scalar_type());
     const Entries<const Id*> entries = entries_of(ptr, node, std::nullopt, x.size(0), kAllEdges, as_ids<Id>);
     check_matrix("extreme", extreme, x.scalar_type(), entries.columns, x.size(1));
     check_matrix("grad", grad, x.scalar_type(), entries.columns, x.size(1));
     const int64_t width = x.size(1);
-    const T *from = data_of<T>(x), *best = data_of<T>(extreme), *gradient = data_of<T>(grad);
-    PooledArray<T> out(entries.columns * width);
-    for_each_column(entries, width, threads, [&](int64_t column, int64_t first, int64_t last) {
-      T* to = out.data() + column * width;
-      const T* bound = best + column * width;
-      sum_pieces(first, last, to, width, [&](int64_t begin, int64_t end, T* ties) {
-        std::fill(ties, ties + width, T{0});
-        for (int64_t k = begin; k < end; ++k) {
-          const T* row = from + entries.node_of(k) * width;
-          for (int64_t c = 0; c < width; ++c) ties[c] += tie(row[c], bound[c]);
-        }
-      });
-      for (int64_t c = 0; c < width; ++c) to[c] = share_of(gradient[column * width + c], to[c]);
+    const Row *from = data_of<Row>(x), *best = data_of<Row>(extreme), *gradient = data_of<Row>(grad);
+    PooledArray<Row> out(entries.columns * width);
+    for_each_column(entries, width, threads, [&] {
+      return [&, summed = Summed<Row, Row>(out.data(), width)](int64_t column, int64_t first, int64_t last) mutable {
+        const Row* bound = best + column * width;
+        summed.write(column, [&](T* to) {
+          sum_pieces(first, last, to, width, [&](int64_t begin, int64_t end, T* ties) {
+            std::fill(ties, ties + width, T{0});
+            for (int64_t k = begin; k < end; ++k) {
+              const Row* row = from + entries.node_of(k) * width;
+              vectorized<CountTies>(ties, row, bound, width);
+            }
+          });
+          for (int64_t c = 0; c < width; ++c) to[c] = share_of(widen(gradient[column * width + c]), to[c]);
+        });
+      };
     });
     return to_tensor(std::move(out), {entries.columns, width}, x.scalar_type());
   });
@@ -223,25 +257,30 @@ Tensor share_of_extremes(const Tensor& ptr, const Tensor& node, const Tensor& x,
 // See torch_gnnscale.ops.extreme_backward, which checks the arguments.
 Tensor extreme_backward(const Tensor& ptr, const Tensor& node, const std::optional<Tensor>& edge, int64_t num_edges,
                         const Tensor& x, const Tensor& extreme, const Tensor& share, int64_t threads) {
-  return dispatch(node, x, [&](auto* id_tag, auto* item_tag) {
+  return dispatch(node, x, "x", std::nullopt, [&](auto* id_tag, auto* row_tag, auto*) {
     using Id = std::remove_pointer_t<decltype(id_tag)>;
-    using T = std::remove_pointer_t<decltype(item_tag)>;
+    using Row = std::remove_pointer_t<decltype(row_tag)>;
+    using T = Wide<Row>;
     check_matrix("extreme", extreme, x.scalar_type());
     const Entries<const Id*> entries = entries_of(ptr, node, edge, extreme.size(0), num_edges, as_ids<Id>);
     check_matrix("x", x, x.scalar_type(), entries.columns, extreme.size(1));
     check_matrix("share", share, x.scalar_type(), extreme.size(0), x.size(1));
     const int64_t width = x.size(1);
-    const T *from = data_of<T>(x), *best = data_of<T>(extreme), *shares = data_of<T>(share);
-    PooledArray<T> out(entries.columns * width);
-    for_each_column(entries, width, threads, [&](int64_t column, int64_t first, int64_t last) {
-      const T* const row = from + column * width;
-      sum_pieces(first, last, out.data() + column * width, width, [&](int64_t begin, int64_t end, T* sum) {
-        std::fill(sum, sum + width, T{0});
-        for (int64_t k = begin; k < end; ++k) {
-          const int64_t i = entries.node_of(k) * width;
-          for (int64_t c = 0; c < width; ++c) sum[c] += given_back(row[c], best[i + c], shares[i + c]);
-        }
-      });
+    const Row *from = data_of<Row>(x), *best = data_of<Row>(extreme), *shares = data_of<Row>(share);
+    PooledArray<Row> out(entries.columns * width);
+    for_each_column(entries, width, threads, [&] {
+      return [&, summed = Summed<Row, Row>(out.data(), width)](int64_t column, int64_t first, int64_t last) mutable {
+        const Row* const row = from + column * width;
+        summed.write(column, [&](T* to) {
+          sum_pieces(first, last, to, width, [&](int64_t begin, int64_t end, T* sum) {
+            std::fill(sum, sum + width, T{0});
+            for (int64_t k = begin; k < end; ++k) {
+              const int64_t i = entries.node_of(k) * width;
+              vectorized<AddGivenBack>(sum, row, best + i, shares + i, width);
+            }
+          });
+        });
+      };
     });
     return to_tensor(std::move(out), {entries.columns, width}, x.scalar_type());
   });

@@ -50,31 +50,31 @@ void for_items(const char* name, const Tensor& x, int64_t items, const F& f) {
   check(name, cudaGetLastError());
 }
 
-// What a reduction of the columns of `entries` writes, for rows like those of x.
+// What a reduction of the columns of `entries` writes, for rows like those of x; the result is of `dtype`.
 template <typename Reduction>
-Tensor reduced(const char* name, const Tensor& x, const Entries<EitherIds>& entries, Reduction of) {
+Tensor reduced(const char* name, const Tensor& x, const Entries<EitherIds>& entries, Reduction of, ScalarType dtype) {
   const int64_t width = x.size(1), windows = entries.count > kPiece ? entries.windows() : 0;
-  Tensor out = torch::stable::new_empty(x, {entries.columns, width});
+  Tensor out = torch::stable::new_empty(x, {entries.columns, width}, dtype);
   if (out.numel() == 0) return out;
-  Tensor partial = torch::stable::new_empty(x, {windows, width});
+  const ScalarType of_sums = std::is_same_v<typename Reduction::T, double> ? ScalarType::Double : ScalarType::Float;
+  Tensor partial = torch::stable::new_empty(x, {2 * windows, width}, of_sums);
   of.entries = entries;
   of.windows = windows;
   of.width = width;
-  of.out = static_cast<typename Reduction::T*>(out.mutable_data_ptr());
+  of.out = static_cast<typename Reduction::Out*>(out.mutable_data_ptr());
   of.partial = static_cast<typename Reduction::T*>(partial.mutable_data_ptr());
   for_items(name, x, (windows + entries.columns) * of.slices(), SumPieces<Reduction>{of});
   for_items(name, x, windows * of.slices(), JoinPieces<Reduction>{of});
   return out;
 }
 
-// Returns f(N as a type), the items of a slice: 16 bytes if parts of rows, `width` items that follow each other from
-// these addresses on, are aligned to them, else one item.
-template <typename T, typename F>
-Tensor with_slice(int64_t width, std::initializer_list<const void*> rows, F&& f) {
-  uint64_t bits = static_cast<uint64_t>(width) * sizeof(T);
-  for (const void* address : rows) bits |= reinterpret_cast<uint64_t>(address);
-  constexpr int kMost = static_cast<int>(16 / sizeof(T));
-  return bits % 16 == 0 ? f(std::integral_constant<int, kMost>{}) : f(std::integral_constant<int, 1>{});
+// Returns f(N as a type), the items of a slice: 16 bytes of a row if parts of rows, `width` items that follow each
+// other from these addresses on, are aligned to so many items, else one item.
+template <typename Row, typename F, typename... Items>
+Tensor with_slice(int64_t width, F&& f, const Items*... rows) {
+  constexpr int kMost = static_cast<int>(16 / sizeof(Row));
+  const bool aligned = ((reinterpret_cast<uint64_t>(rows) % (kMost * sizeof(Items)) == 0) && ...);
+  return aligned && width % kMost == 0 ? f(std::integral_constant<int, kMost>{}) : f(std::integral_constant<int, 1>{});
 }
 
 // See torch_gnnscale.ops.aggregate, which checks the arguments; `threads` is the CPU's.
@@ -86,30 +86,34 @@ Tensor aggregate(const Tensor& ptr, const Tensor& node, const std::optional<Tens
   const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
   const int64_t num_rows = x.size(0) + (more.has_value() ? more->size(0) : 0);
   const Entries<EitherIds> entries = entries_of(ptr, node, edge, num_rows, num_edges, ids_like(node));
-  return dispatch_rows(x, [&](auto* tag) {
-    using T = std::remove_pointer_t<decltype(tag)>;
-    const Rows<T> from = rows_of<T>(x, more);
+  return dispatch_rows("weight", x, weight, [&](auto* row_tag, auto* out_tag) {
+    using Row = std::remove_pointer_t<decltype(row_tag)>;
+    using Out = std::remove_pointer_t<decltype(out_tag)>;
+    const Rows<Row> from = rows_of<Row>(x, more);
     const int64_t heads = weight.has_value() ? weight->size(1) : 1, head = from.width / heads;
-    return with_slice<T>(head, {from.first, from.rest}, [&](auto n) {
+    const auto with = [&](auto n) {
       constexpr int N = decltype(n)::value;
-      if (reduce == "max" || reduce == "min") {
-        ExtremeOfRows<T, N> of{};
-        of.from = from;
-        of.is_max = reduce == "max";
-        return reduced(kName, x, entries, of);
-      }
       const auto sum = [&](auto of) {
         of.from = from;
         of.is_mean = reduce == "mean";
         return of;
       };
-      if (!weight.has_value()) return reduced(kName, x, entries, sum(SumOfRows<T, N>{}));
-      SumOfWeighted<T, N> of = sum(SumOfWeighted<T, N>{});
-      of.weight = data_of<T>(weight);
-      of.heads = heads;
-      of.head = head;
-      return reduced(kName, x, entries, of);
-    });
+      if (weight.has_value()) {
+        SumOfWeighted<Row, Out, N> of = sum(SumOfWeighted<Row, Out, N>{});
+        of.weight = data_of<Out>(weight);
+        of.heads = heads;
+        of.head = head;
+        return reduced(kName, x, entries, of, weight->scalar_type());
+      }
+      if (reduce == "max" || reduce == "min") {
+        ExtremeOfRows<Row, N> of{};
+        of.from = from;
+        of.is_max = reduce == "max";
+        return reduced(kName, x, entries, of, x.scalar_type());
+      }
+      return reduced(kName, x, entries, sum(SumOfRows<Row, Row, N>{}), x.scalar_type());
+    };
+    return with_slice<Row>(head, with, from.first, from.rest);
   });
 }
 
@@ -120,17 +124,20 @@ Tensor edge_dot(const Tensor& ptr, const Tensor& node, const std::optional<Tenso
   check_place(kName, x, {&ptr, &node, or_null(edge), &y});
   const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
   const Entries<EitherIds> entries = entries_of(ptr, node, edge, x.size(0), kAllEdges, ids_like(node));
-  return dispatch_rows(x, [&](auto* tag) {
-    using T = std::remove_pointer_t<decltype(tag)>;
+  return dispatch_rows("y", x, y, [&](auto* row_tag, auto* out_tag) {
+    using Row = std::remove_pointer_t<decltype(row_tag)>;
+    using Out = std::remove_pointer_t<decltype(out_tag)>;
     const int64_t width = x.size(1);
-    const T *from = data_of<T>(x), *other = data_of<T>(y);
-    Tensor out = torch::stable::new_empty(x, {entries.count, heads});
-    return with_slice<T>(width / heads, {from, other}, [&](auto n) {
-      T* const to = static_cast<T*>(out.mutable_data_ptr());
-      const DotOfHeads<T, decltype(n)::value> of{entries, from, other, width, heads, to};
+    const Row* from = data_of<Row>(x);
+    const Out* other = data_of<Out>(y);
+    Tensor out = torch::stable::new_empty(y, {entries.count, heads});
+    const auto with = [&](auto n) {
+      Out* const to = static_cast<Out*>(out.mutable_data_ptr());
+      const DotOfHeads<Row, Out, decltype(n)::value> of{entries, from, other, width, heads, to};
       for_items(kName, x, entries.count * heads, of);
       return out;
-    });
+    };
+    return with_slice<Row>(width / heads, with, from, other);
   });
 }
 
@@ -142,15 +149,16 @@ Tensor share_of_extremes(const Tensor& ptr, const Tensor& node, const Tensor& x,
   const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
   const Entries<EitherIds> entries = entries_of(ptr, node, std::nullopt, x.size(0), kAllEdges, ids_like(node));
   return dispatch_rows(x, [&](auto* tag) {
-    using T = std::remove_pointer_t<decltype(tag)>;
-    const T *from = data_of<T>(x), *best = data_of<T>(extreme), *gradient = data_of<T>(grad);
-    return with_slice<T>(x.size(1), {from, best, gradient}, [&](auto n) {
-      ShareOfExtremes<T, decltype(n)::value> of{};
+    using Row = std::remove_pointer_t<decltype(tag)>;
+    const Row *from = data_of<Row>(x), *best = data_of<Row>(extreme), *gradient = data_of<Row>(grad);
+    const auto with = [&](auto n) {
+      ShareOfExtremes<Row, decltype(n)::value> of{};
       of.x = from;
       of.extreme = best;
       of.grad = gradient;
-      return reduced(kName, x, entries, of);
-    });
+      return reduced(kName, x, entries, of, x.scalar_type());
+    };
+    return with_slice<Row>(x.size(1), with, from, best, gradient);
   });
 }
 
@@ -162,15 +170,16 @@ Tensor extreme_backward(const Tensor& ptr, const Tensor& node, const std::option
   const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
   const Entries<EitherIds> entries = entries_of(ptr, node, edge, extreme.size(0), num_edges, ids_like(node));
   return dispatch_rows(x, [&](auto* tag) {
-    using T = std::remove_pointer_t<decltype(tag)>;
-    const T *from = data_of<T>(x), *best = data_of<T>(extreme), *shares = data_of<T>(share);
-    return with_slice<T>(x.size(1), {from, best, shares}, [&](auto n) {
-      ExtremeBackward<T, decltype(n)::value> of{};
+    using Row = std::remove_pointer_t<decltype(tag)>;
+    const Row *from = data_of<Row>(x), *best = data_of<Row>(extreme), *shares = data_of<Row>(share);
+    const auto with = [&](auto n) {
+      ExtremeBackward<Row, decltype(n)::value> of{};
       of.x = from;
       of.extreme = best;
       of.share = shares;
-      return reduced(kName, x, entries, of);
-    });
+      return reduced(kName, x, entries, of, x.scalar_type());
+    };
+    return with_slice<Row>(x.size(1), with, from, best, shares);
   });
 }
 

@@ -4,7 +4,8 @@
 // entries are the transposed graph: the gradient of a sum is the same sum over it.
 //
 // A sum takes a column's entries in stored order, kPiece at a time: each piece is summed by itself, and the sums of
-// pieces are added in their order. So a hub is shared out, and no result depends on who computes what.
+// pieces are added in their order. So a hub is shared out, and no result depends on who computes what. Rows of 16 bits
+// are summed as floats, and a result of 16 bits is rounded once.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +13,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "../float16.h"
 #include "../macros.h"
 #include "../tier.h"
 
@@ -99,6 +101,10 @@ struct Entries {
   }
 };
 
+// The type in which rows of `Row` are summed.
+template <typename Row>
+using Wide = decltype(widen(Row{}));
+
 // The rows of one table, and after them those of another one.
 template <typename T>
 struct Rows {
@@ -161,23 +167,24 @@ GNNSCALE_HD Words<T, N> words_at(const T* from) {
 }
 
 // The dot product, by eight sums; N items, to which both rows are aligned, are read at a time.
-template <int N, typename T>
-GNNSCALE_HD T dot(const T* a, const T* b, int64_t width) {
+template <int N, typename A, typename B>
+GNNSCALE_HD Wide<A> dot(const A* a, const B* b, int64_t width) {
+  static_assert(std::is_same_v<Wide<A>, Wide<B>>);
   constexpr int kSums = 8;
-  T sums[kSums] = {};
-  int64_t c = 0;
-  for (; c + kSums <= width; c += kSums) {
+  Wide<A> sums[kSums] = {};
+  for (; width >= kSums; width -= kSums, a += kSums, b += kSums) {
     if constexpr (N == 1) {  // a loop that GCC turns into vectors
-      for (int s = 0; s < kSums; ++s) sums[s] += product(a[c + s], b[c + s]);
+      for (int s = 0; s < kSums; ++s) sums[s] += product(widen(a[s]), widen(b[s]));
     } else {
       for (int s = 0; s < kSums; s += N) {
-        const Words<T, N> u = words_at<N>(a + c + s), v = words_at<N>(b + c + s);
-        for (int n = 0; n < N; ++n) sums[s + n] += product(u.item[n], v.item[n]);
+        const Words<A, N> u = words_at<N>(a + s);
+        const Words<B, N> v = words_at<N>(b + s);
+        for (int n = 0; n < N; ++n) sums[s + n] += product(widen(u.item[n]), widen(v.item[n]));
       }
     }
   }
-  T sum = ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
-  for (; c < width; ++c) sum += product(a[c], b[c]);
+  Wide<A> sum = ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
+  for (int64_t c = 0; c < width; ++c) sum += product(widen(a[c]), widen(b[c]));
   return sum;
 }
 

@@ -1,16 +1,17 @@
 // What a thread of a GPU does for the operators on columns. It computes a slice of a row, N items side by side, so a
 // row is read by as many threads together as it has slices.
 //
-// The pieces of columns (see columns.h) are summed at once, by SumPieces: first pieces and those of short columns into
-// the output, others into rows of their own, one for each window. JoinPieces then adds these to the first ones.
+// The pieces of columns (see columns.h) are summed at once, by SumPieces: those of short columns into the output,
+// others into rows of their own: a later piece into that of its window, a first one into that of the window of the
+// second. JoinPieces then adds them up.
 //
 // A reduction says what is summed. It is an object with
 //
 //   State begin(int64_t column, int64_t c)                    what the sum begins with, in .sum
 //   Term read(int64_t node, int64_t edge, int64_t c)          what is read for an entry
 //   void add(State&, const Term&)                             adds that
-//   void join(State&, const Words<T, N>& sum)                 adds the sum of a later piece
-//   Words<T, N> end(State, int64_t column, int64_t c, int64_t entries)   the items of the output
+//   void join(State&, const Slice& sum)                       adds the sum of a later piece
+//   Slice end(State, int64_t column, int64_t c, int64_t entries)   the items of the output, before they are rounded
 #pragma once
 
 #undef NDEBUG  // the asserts below check what users pass
@@ -22,18 +23,20 @@ namespace gnnscale {
 
 constexpr int kEntriesAtOnce = 4;  // whose ids, and then rows, a thread asks for together
 
-// Where all reductions read and write.
-template <typename Item, int N>
+// Where all reductions read and write: rows of `RowItem`, a result of `OutItem`.
+template <typename RowItem, typename OutItem, int N>
 struct Columns {
-  using T = Item;
+  using Row = RowItem;
+  using Out = OutItem;
+  using T = Wide<Row>;
   using Slice = Words<T, N>;
   static constexpr int kItems = N;
 
   Entries<EitherIds> entries;
   int64_t windows;  // 0 if no column is so long that it has later pieces
   int64_t width;
-  T* out;      // [columns, width]
-  T* partial;  // [windows, width]
+  Out* out;    // [columns, width]
+  T* partial;  // [2, windows, width]: of later pieces, and of first ones that have a second one
 
   GNNSCALE_HD int64_t slices() const { return width / N; }
   GNNSCALE_HD static Slice all(T value) {
@@ -47,6 +50,24 @@ template <int N, typename T>
 GNNSCALE_HD void store(T* to, const Words<T, N>& words) {
   *reinterpret_cast<Words<T, N>*>(to) = words;
 }
+
+template <int N, typename T, typename Out>
+GNNSCALE_HD void store_narrowed(Out* to, const Words<T, N>& words) {
+  Words<Out, N> narrowed;
+  for (int n = 0; n < N; ++n) narrow(words.item[n], narrowed.item[n]);
+  store(to, narrowed);
+}
+
+template <int N, typename Row>
+GNNSCALE_HD Words<Wide<Row>, N> wide_at(const Row* from) {
+  const Words<Row, N> row = words_at<N>(from);
+  Words<Wide<Row>, N> wide;
+  for (int n = 0; n < N; ++n) wide.item[n] = widen(row.item[n]);
+  return wide;
+}
+
+// The window in which the second piece of a column begins whose entries begin at `first`.
+GNNSCALE_HD int64_t window_of_second(int64_t first) { return first / kPiece + 1; }
 
 // Adds up the entries [begin, end) but for those of edges >= num_edges, which are the last ones; returns how many it
 // added, or -1 if an id is out of range.
@@ -97,18 +118,20 @@ struct SumPieces {
     const bool is_first = column >= 0;
     const Piece piece = is_first ? of.entries.first_piece(column) : of.entries.later_piece(window);
     if (piece.column < 0) return;
-    const int64_t first = of.entries.ptr[piece.column], last = of.entries.ptr[piece.column + 1];
-    assert(first >= 0 && first <= last && last <= of.entries.count && "ptr is malformed");
+    const int64_t last = of.entries.ptr[piece.column + 1];
+    assert(of.entries.ptr[piece.column] >= 0 && of.entries.ptr[piece.column] <= last && last <= of.entries.count &&
+           "ptr is malformed");
+    // The row of `partial`; -1: the column is whole.
+    const int64_t row = !is_first ? window : piece.end == last ? -1 : of.windows + window_of_second(piece.begin);
     auto state = of.begin(piece.column, c);
     const int64_t added = add_entries(of, piece.begin, piece.end, c, state);
     // A device-side assertion, as in torch's own kernels for an index out of range: the host waits for nothing, and
     // every later use of the GPU by this process fails.
     assert(added >= 0 && "an entry has a node or an edge that is out of range");
-    if (!is_first) {
-      store(of.partial + window * of.width + c, state.sum);
+    if (row < 0) {
+      store_narrowed(of.out + column * of.width + c, of.end(state, column, c, added));
     } else {
-      const bool is_whole = piece.end == last;
-      store(of.out + column * of.width + c, is_whole ? of.end(state, column, c, added) : state.sum);
+      store(of.partial + row * of.width + c, state.sum);
     }
   }
 };
@@ -119,25 +142,25 @@ struct JoinPieces {
   Reduction of;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const int64_t slices = of.slices(), c = i % slices * Reduction::kItems;
-    const Piece second = of.entries.later_piece(i / slices);
+    const int64_t slices = of.slices(), c = i % slices * Reduction::kItems, window = i / slices;
+    const Piece second = of.entries.later_piece(window);
     if (second.column < 0 || second.begin != of.entries.ptr[second.column] + kPiece) return;
     const int64_t end = of.entries.end_of(second.column);
-    typename Reduction::T* const out = of.out + second.column * of.width + c;
     auto state = of.begin(second.column, c);
-    state.sum = words_at<Reduction::kItems>(out);
+    state.sum = words_at<Reduction::kItems>(of.partial + (of.windows + window) * of.width + c);
     for (int64_t begin = second.begin; begin < end; begin += kPiece) {
       of.join(state, words_at<Reduction::kItems>(of.partial + begin / kPiece * of.width + c));
     }
-    store(out, of.end(state, second.column, c, end - of.entries.ptr[second.column]));
+    store_narrowed(of.out + second.column * of.width + c,
+                   of.end(state, second.column, c, end - of.entries.ptr[second.column]));
   }
 };
 
 // What the reductions that add items have in common.
-template <typename Item, int N>
-struct Sums : Columns<Item, N> {
+template <typename Row, typename Out, int N>
+struct Sums : Columns<Row, Out, N> {
   template <typename State>
-  GNNSCALE_HD void join(State& state, const Words<Item, N>& sum) const {
+  GNNSCALE_HD void join(State& state, const Words<Wide<Row>, N>& sum) const {
     for (int n = 0; n < N; ++n) state.sum.item[n] += sum.item[n];
   }
 };
@@ -152,18 +175,18 @@ struct OfRows : Base {
   };
   using Term = Slice;
 
-  Rows<typename Base::T> from;
+  Rows<typename Base::Row> from;
 
-  GNNSCALE_HD Term read(int64_t node, int64_t, int64_t c) const { return words_at<Base::kItems>(from(node) + c); }
+  GNNSCALE_HD Term read(int64_t node, int64_t, int64_t c) const { return wide_at<Base::kItems>(from(node) + c); }
 };
 
 // Sums and means of rows.
-template <typename Item, int N>
-struct SumOfRows : OfRows<Sums<Item, N>> {
-  using typename OfRows<Sums<Item, N>>::Slice;
-  using typename OfRows<Sums<Item, N>>::State;
-  using typename OfRows<Sums<Item, N>>::Term;
-  using T = Item;
+template <typename Row, typename Out, int N>
+struct SumOfRows : OfRows<Sums<Row, Out, N>> {
+  using typename OfRows<Sums<Row, Out, N>>::Slice;
+  using typename OfRows<Sums<Row, Out, N>>::State;
+  using typename OfRows<Sums<Row, Out, N>>::Term;
+  using T = Wide<Row>;
 
   bool is_mean;
 
@@ -179,22 +202,22 @@ struct SumOfRows : OfRows<Sums<Item, N>> {
 };
 
 // Sums and means of rows, each times the weight of its edge. A slice is of one head.
-template <typename Item, int N>
-struct SumOfWeighted : SumOfRows<Item, N> {
-  using typename Columns<Item, N>::Slice;
-  using typename SumOfRows<Item, N>::State;
-  using T = Item;
+template <typename Row, typename Out, int N>
+struct SumOfWeighted : SumOfRows<Row, Out, N> {
+  using typename Columns<Row, Out, N>::Slice;
+  using typename SumOfRows<Row, Out, N>::State;
+  using T = Wide<Row>;
   static constexpr bool kReadsEdges = true;
   struct Term {
     Slice row;
     T weight;
   };
 
-  const T* weight;  // [edges, heads]
+  const Out* weight;  // [edges, heads]
   int64_t heads, head;
 
   GNNSCALE_HD Term read(int64_t node, int64_t edge, int64_t c) const {
-    return {words_at<N>(this->from(node) + c), weight[edge * heads + c / head]};
+    return {wide_at<N>(this->from(node) + c), widen(weight[edge * heads + c / head])};
   }
   GNNSCALE_HD void add(State& state, const Term& term) const {
     for (int n = 0; n < N; ++n) state.sum.item[n] += product(term.weight, term.row.item[n]);
@@ -202,12 +225,12 @@ struct SumOfWeighted : SumOfRows<Item, N> {
 };
 
 // Maxima or minima of rows.
-template <typename Item, int N>
-struct ExtremeOfRows : OfRows<Columns<Item, N>> {
-  using typename OfRows<Columns<Item, N>>::Slice;
-  using typename OfRows<Columns<Item, N>>::State;
-  using typename OfRows<Columns<Item, N>>::Term;
-  using T = Item;
+template <typename Row, int N>
+struct ExtremeOfRows : OfRows<Columns<Row, Row, N>> {
+  using typename OfRows<Columns<Row, Row, N>>::Slice;
+  using typename OfRows<Columns<Row, Row, N>>::State;
+  using typename OfRows<Columns<Row, Row, N>>::Term;
+  using T = Wide<Row>;
 
   bool is_max;
 
@@ -227,37 +250,37 @@ struct ExtremeOfRows : OfRows<Columns<Item, N>> {
 };
 
 // The gradient of a column's extreme, divided by how many of its entries reach it.
-template <typename Item, int N>
-struct ShareOfExtremes : Sums<Item, N> {
-  using typename Columns<Item, N>::Slice;
-  using T = Item;
+template <typename Row, int N>
+struct ShareOfExtremes : Sums<Row, Row, N> {
+  using typename Columns<Row, Row, N>::Slice;
+  using T = Wide<Row>;
   static constexpr bool kReadsEdges = false;
   struct State {
     Slice sum, extreme;
   };
   using Term = Slice;
 
-  const T *x, *extreme, *grad;
+  const Row *x, *extreme, *grad;
 
   GNNSCALE_HD State begin(int64_t column, int64_t c) const {
-    return {this->all(T{0}), words_at<N>(extreme + column * this->width + c)};
+    return {this->all(T{0}), wide_at<N>(extreme + column * this->width + c)};
   }
-  GNNSCALE_HD Term read(int64_t node, int64_t, int64_t c) const { return words_at<N>(x + node * this->width + c); }
+  GNNSCALE_HD Term read(int64_t node, int64_t, int64_t c) const { return wide_at<N>(x + node * this->width + c); }
   GNNSCALE_HD void add(State& state, const Term& term) const {
     for (int n = 0; n < N; ++n) state.sum.item[n] += tie(term.item[n], state.extreme.item[n]);
   }
   GNNSCALE_HD Slice end(const State& state, int64_t column, int64_t c, int64_t) const {
-    Slice out = words_at<N>(grad + column * this->width + c);
+    Slice out = wide_at<N>(grad + column * this->width + c);
     for (int n = 0; n < N; ++n) out.item[n] = share_of(out.item[n], state.sum.item[n]);
     return out;
   }
 };
 
 // The gradient of rows under a maximum or minimum: columns are sources, and nodes the destinations of their edges.
-template <typename Item, int N>
-struct ExtremeBackward : Sums<Item, N> {
-  using typename Columns<Item, N>::Slice;
-  using T = Item;
+template <typename Row, int N>
+struct ExtremeBackward : Sums<Row, Row, N> {
+  using typename Columns<Row, Row, N>::Slice;
+  using T = Wide<Row>;
   static constexpr bool kReadsEdges = false;
   struct State {
     Slice sum, row;
@@ -266,13 +289,13 @@ struct ExtremeBackward : Sums<Item, N> {
     Slice extreme, share;
   };
 
-  const T *x, *extreme, *share;
+  const Row *x, *extreme, *share;
 
   GNNSCALE_HD State begin(int64_t column, int64_t c) const {
-    return {this->all(T{0}), words_at<N>(x + column * this->width + c)};
+    return {this->all(T{0}), wide_at<N>(x + column * this->width + c)};
   }
   GNNSCALE_HD Term read(int64_t node, int64_t, int64_t c) const {
-    return {words_at<N>(extreme + node * this->width + c), words_at<N>(share + node * this->width + c)};
+    return {wide_at<N>(extreme + node * this->width + c), wide_at<N>(share + node * this->width + c)};
   }
   GNNSCALE_HD void add(State& state, const Term& term) const {
     for (int n = 0; n < N; ++n) {
@@ -283,12 +306,13 @@ struct ExtremeBackward : Sums<Item, N> {
 };
 
 // Items are the heads of entries. N items are read at a time.
-template <typename T, int N>
+template <typename Row, typename Out, int N>
 struct DotOfHeads {
   Entries<EitherIds> entries;
-  const T *x, *y;
+  const Row* x;
+  const Out* y;
   int64_t width, heads;
-  T* out;  // [edges, heads]
+  Out* out;  // [edges, heads]
 
   GNNSCALE_HD void operator()(int64_t i) const {
     const int64_t* const ptr = entries.ptr;
@@ -299,7 +323,7 @@ struct DotOfHeads {
     const int64_t entry = i / heads, h = i % heads, head = width / heads;
     const int64_t column = entries.column_of(entry), node = entries.node_of(entry), edge = entries.edge_of(entry);
     assert(entries.in_range(node, edge) && "an entry has a node or an edge that is out of range");
-    out[edge * heads + h] = dot<N>(x + node * width + h * head, y + column * width + h * head, head);
+    narrow(dot<N>(x + node * width + h * head, y + column * width + h * head, head), out[edge * heads + h]);
   }
 };
 

@@ -23,10 +23,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <string_view>
 
 #include "../pick.h"
+#include "../simd_cpu.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -95,9 +94,6 @@ inline void draw_many_scalar(uint64_t key, const Counter& counter, int64_t count
 }
 
 #if defined(__x86_64__)
-#define GNNSCALE_AVX2 __attribute__((target("avx2")))
-#define GNNSCALE_AVX512 __attribute__((target("avx512f")))
-
 // The keys of all rounds.
 struct RoundKeys {
   int64_t word[kPhiloxRounds][2];
@@ -358,23 +354,5 @@ GNNSCALE_AVX2 inline void draw_many_avx2(const RoundKeys& keys, const Counter& c
   }
 }
 #endif
-
-enum class Simd { kNone, kAvx2, kAvx512 };
-
-// The widest vectors that the processor has; GNNSCALE_SIMD=0 in the environment forbids them all, GNNSCALE_SIMD=avx2
-// those of AVX-512.
-inline Simd simd() {
-#if defined(__x86_64__)
-  static const Simd found = [] {
-    const char* const value = std::getenv("GNNSCALE_SIMD");
-    const std::string_view asked = value == nullptr ? "" : value;
-    if (asked == "0" || !__builtin_cpu_supports("avx2")) return Simd::kNone;
-    return asked != "avx2" && __builtin_cpu_supports("avx512f") ? Simd::kAvx512 : Simd::kAvx2;
-  }();
-  return found;
-#else
-  return Simd::kNone;
-#endif
-}
 
 }  // namespace gnnscale

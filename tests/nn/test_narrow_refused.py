@@ -1,5 +1,7 @@
 """Models and batches that cannot be narrowed are refused by their exact error."""
 
+import re
+
 import pytest
 import torch
 import torch_geometric.nn as pyg_nn
@@ -151,3 +153,32 @@ def test_rows_that_no_number_of_hops_has():
     assert [hops.groups(rows) for rows in hops.rows] == list(range(1, len(hops.rows) + 1))
     assert {hops.groups(rows) for rows in range(hops.rows[-1] + 2)} == set(range(len(hops.rows) + 1))
     assert hops.groups(0) == hops.groups(hops.rows[-1] + 1) == 0
+
+
+COMPILED = {
+    "around": lambda model: torch.compile(narrow(model), backend="eager"),
+    "model": lambda model: narrow(torch.compile(model, backend="eager")),
+    "its layer": lambda model: (model.convs[1].compile(backend="eager"), narrow(model))[1],
+}
+NOT_COMPILED = {"around": "narrow", "model": "_orig_mod.convs.0 (SAGEConv)", "its layer": "convs.1 (SAGEConv)"}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+@pytest.mark.parametrize("what", COMPILED)
+def test_compiled_models(what):
+    text = f"{NOT_COMPILED[what]}: expected a model that is not compiled, found it within torch.compile"
+    batch = next(iter(batches()))
+    with pytest.raises(NotImplementedError, match=f"^{re.escape(text)}$"):
+        COMPILED[what](pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double())(batch)
+
+
+@pytest.mark.slow
+def test_modules_between_layers_may_be_compiled():
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES, norm=torch.nn.LayerNorm(HIDDEN)).double()
+    narrowed = narrow(model)
+    for batch in batches():
+        expected = narrowed(batch)
+        for norm in model.norms:
+            norm.compile(backend="eager")
+        torch.testing.assert_close(narrowed(batch), expected, rtol=0, atol=1e-12)

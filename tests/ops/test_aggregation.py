@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from torch_gnnscale import ops, reference
 from torch_gnnscale.nn.aggregate import Adjacency, Apart, aggregate, aggregate_and_root, by_destination
+from torch_gnnscale.ops.aggregation import DTYPES
 
-FLOATS = [torch.float32, torch.float64]
+FLOATS = list(DTYPES)
+SHORT = [torch.float16, torch.bfloat16]
 
 
 def entries(num_src: int, num_dst: int, count: int, seed: int = 0):
@@ -68,6 +70,46 @@ def test_weights(dtype, heads):
     for given_edge in (None, edge):
         expected = reference.edge_dot(ptr, node, x, y, heads, edge=given_edge)
         assert torch.equal(ops.edge_dot(ptr, node, x, y, heads, edge=given_edge), expected)
+
+
+@pytest.mark.parametrize("dtype", SHORT)
+@pytest.mark.parametrize("heads", [1, 3])
+def test_float32_weights_of_rows_of_16_bits(dtype, heads):
+    _, ptr, node, edge = entries(40, 30, 200)
+    x, weight, y = rows(40, 24, dtype), rows(200, heads, torch.float32, seed=1) / 3, rows(30, 24, torch.float32, 2) / 7
+    for reduce in ("sum", "mean"):
+        found = ops.aggregate(ptr, node, x, reduce, weight=weight, edge=edge)
+        assert found.dtype == torch.float32
+        assert torch.equal(found, reference.aggregate(ptr, node, x, reduce, weight=weight, edge=edge))
+    found = ops.edge_dot(ptr, node, x, y, heads, edge=edge)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, reference.edge_dot(ptr, node, x, y, heads, edge=edge))
+
+
+@pytest.mark.parametrize("dtype", SHORT)
+def test_sums_of_16_bits_are_rounded_once(dtype):
+    """A sum of 300 ones, each too small beside the sum so far if that were rounded to 16 bits."""
+    x = torch.ones(300, 9, dtype=dtype)
+    x[0] = 2048 if dtype == torch.float16 else 256
+    ptr = torch.tensor([0, 300])
+    expected = x.float().sum(0, keepdim=True)
+    assert torch.equal(ops.aggregate(ptr, torch.arange(300), x), expected.to(dtype))
+    extreme, many = torch.ones(1, 9, dtype=dtype), torch.ones(300, 9, dtype=dtype)
+    share = ops.share_of_extremes(ptr, torch.arange(300), many, extreme, extreme)
+    assert torch.equal(share, (1 / torch.full((1, 9), 300.0)).to(dtype))
+    back = ops.extreme_backward(ptr, torch.arange(300), extreme, many, x)
+    assert torch.equal(back, expected.to(dtype))
+
+
+def test_every_number_of_16_bits_is_read():
+    numbers = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16)
+    for dtype in SHORT:
+        x = numbers.view(dtype).view(-1, 64)
+        ptr = torch.arange(len(x) + 1)
+        found = ops.aggregate(ptr, ptr[:-1], x, weight=torch.ones(len(x), 1))
+        torch.testing.assert_close(found, x.float(), rtol=0, atol=0, equal_nan=True)
+        same = ops.aggregate(ptr, ptr[:-1], x)
+        torch.testing.assert_close(same, x, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -262,7 +304,7 @@ PTR, NODE, X = torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1]), torch.ones(2, 4
         (lambda: ops.aggregate(PTR.int(), NODE, X), TypeError, "ptr: expected a contiguous int64 vector, found torch"),
         (lambda: ops.aggregate([0, 1], NODE, X), TypeError, "ptr: expected a tensor, found list"),
         (lambda: ops.aggregate(PTR, NODE.float(), X), TypeError, "node: expected int32 or int64 ids, found torch.flo"),
-        (lambda: ops.aggregate(PTR, NODE, X.half()), TypeError, "x: expected float32 or float64, found torch.float16"),
+        (lambda: ops.aggregate(PTR, NODE, X.int()), TypeError, "x: expected float32, float64, .* found torch.int32"),
         (lambda: ops.aggregate(PTR, NODE, X[0]), ValueError, r"x: expected a matrix, found shape \(4,\)"),
         (lambda: ops.aggregate(PTR, NODE, X, more=X[:, :1]), ValueError, "more: expected torch.float32 of width 4"),
         (lambda: ops.aggregate(PTR, NODE + 3, X, more=X), RuntimeError, "entry 1: expected a node below 4 .* found 4"),
@@ -273,6 +315,8 @@ PTR, NODE, X = torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1]), torch.ones(2, 4
         (lambda: ops.aggregate(PTR, NODE, X, edge=NODE.int()), ValueError, r"edge: expected torch.int64 \[3\] like"),
         (lambda: ops.aggregate(PTR, NODE, X, num_edges=4), ValueError, "num_edges: expected 0 <= num_edges <= 3"),
         (lambda: ops.aggregate(PTR, NODE, X, "max", weight=X), ValueError, "weight: expected none with reduce='max'"),
+        (lambda: ops.aggregate(PTR, NODE, X, weight=X.half()), ValueError, "weight: expected torch.float32"),
+        (lambda: ops.edge_dot(PTR, NODE, X, X.half()), ValueError, "y: expected torch.float32 of width 4, found torch"),
         (lambda: ops.aggregate(PTR, NODE, X, weight=torch.ones(2, 1)), ValueError, r"weight: .*\[at least 3, heads\]"),
         (lambda: ops.aggregate(PTR, NODE, X, weight=torch.ones(3, 3)), ValueError, "weight: expected heads that divid"),
         (lambda: ops.aggregate(PTR, NODE + 1, X), RuntimeError, "entry 1: expected a node below 2 .* found 2"),

@@ -238,13 +238,13 @@ def aggregate(x: Tensor, edges: Adjacency, reduce: str = "sum", weight: Tensor |
     """Row i is the ``reduce`` of ``weight[e] * x[source of e]`` over the edges e into i; differentiable once.
 
     Args:
-        x: float32 or float64 on the CPU or a GPU, shape [num_src, ...].
+        x: float32, float64, float16 or bfloat16 on the CPU or a GPU, shape [num_src, ...].
         edges: with ``num_src`` sources.
         reduce: "sum", "mean", "max" or "min"; with weights "sum" or "mean".
         weight: one number per edge, shape [e], or one per edge and head, shape [e, heads] with x of shape
-            [num_src, heads, ...].
+            [num_src, heads, ...]; in the dtype of x, or in float32 beside 16 bits.
 
     Returns:
-        Shape [num_dst, ...].
+        Shape [num_dst, ...], in the dtype of ``weight``, if there are weights, else that of x.
     """
     return aggregate_and_root(x, edges, reduce, weight)[0]

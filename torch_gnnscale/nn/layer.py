@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch.nn import functional
 
 from .. import ops
@@ -112,6 +113,7 @@ class NarrowedLayer:
 
     def computed(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's ``forward``: the rows of its destinations."""
+        refuse_compiled(self.title)
         names, common_rows = self._names, self.forward_pass.common_rows
         with common_rows.paused():
             given = dict(zip(names, args, strict=False))
@@ -298,6 +300,8 @@ class NarrowedLayer:
             and "x" in self._takes_pair
             and (weight is None or isinstance(weight, Tensor))
             and not any(given is not None and given.requires_grad for given in (weight, of_batch))
+            and isinstance(x, Tensor)
+            and x.dtype in _WIDE  # else the halo's gradients would be rounded one by one
             and self._can_aggregate(x, weight)
         )
 
@@ -313,7 +317,9 @@ class NarrowedLayer:
         return (
             isinstance(x, Tensor)
             and ops.can_aggregate(x)
-            and (weight is None or (self.reduce in ("sum", "mean") and weight.dtype == x.dtype))
+            and (
+                weight is None or (self.reduce in ("sum", "mean") and weight.dtype in (x.dtype, ops.sum_dtype(x.dtype)))
+            )
         )
 
     def _project_once(self, x: Tensor, root: Tensor) -> None:
@@ -347,6 +353,12 @@ class NarrowedLayer:
             return self.propagate(edge_index, size=size, **kwargs)
         with weigh_messages(self.layer, self._of_edges):
             return self.propagate(edge_index, size=size, **kwargs)
+
+
+def refuse_compiled(title: str) -> None:
+    """Raises NotImplementedError within ``torch.compile``: the sizes of layers change with each batch."""
+    if get_eval_frame_callback() not in (None, False):  # also where a function was left to Python
+        raise NotImplementedError(f"{title}: expected a model that is not compiled, found it within torch.compile")
 
 
 def _has_plain_products(layer: pyg_nn.MessagePassing, root: Tensor | None) -> bool:

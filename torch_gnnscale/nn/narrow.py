@@ -20,6 +20,7 @@ from .compare import agree, first_difference, outputs
 from .dictionary_layer import DictionaryLayer, takes_dictionaries
 from .forward_pass import ForwardPass, LayerOfPass
 from .hops import Hops, NodeType, num_seeds, relations_of, seed_rows
+from .layer import refuse_compiled
 from .layered import Layered
 from .trial_batch import has_nodes_as_edges, with_nodes_in_every_group
 from .weigh import default_call
@@ -62,7 +63,9 @@ class Narrowed(Layered):
 
         Raises:
             ValueError: the batch has no hops, or the model cannot be narrowed; the message says why.
+            NotImplementedError: within ``torch.compile``.
         """
+        refuse_compiled("narrow")
         hops, training = None, self._model.training
         if training in self._to_check:
             hops = Hops(batch, verify=True)
@@ -233,7 +236,8 @@ def narrow(model: nn.Module, call: Callable[[Any, Any], Any] = default_call, che
 
     Where narrowing would save less than it costs (:mod:`torch_gnnscale.nn.saving`), the whole batch is computed.
 
-    Gradients can be taken once, not gradients of gradients.
+    Gradients can be taken once, not gradients of gradients. Modules between the layers may be compiled; the model, a
+    layer and what calls the narrowed model may not.
 
     BatchNorm in training normalizes over the rows that are computed: after the first of L layers, those of all nodes
     but the last hop's. So a model in training with BatchNorm, InstanceNorm or HeteroBatchNorm is narrowed in every

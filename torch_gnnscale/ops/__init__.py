@@ -6,7 +6,15 @@ process's share of the machine's cores (:func:`torch_gnnscale.machine.cores`).
 """
 
 from . import registrations as _registrations  # noqa: F401 (what torch.compile needs to know)
-from .aggregation import REDUCTIONS, aggregate, can_aggregate, edge_dot, extreme_backward, share_of_extremes
+from .aggregation import (
+    REDUCTIONS,
+    aggregate,
+    can_aggregate,
+    edge_dot,
+    extreme_backward,
+    share_of_extremes,
+    sum_dtype,
+)
 from .arguments import ID_DTYPES, MAX_COUNT, first_outside, limit_threads
 from .board import BOARD_NUMBERS, board_leave, board_size, board_take
 from .bulk import MAX_BATCHES, beyond_bulks, sample_bulk
@@ -50,6 +58,6 @@ __all__ = [
     "map_file", "map_shared", "node_scores", "pack_rows", "permutation", "pick_neighbors", "place_dtype", "pool_limit",
     "pool_stats", "pool_trim", "propagate_labels", "random_bits", "relabel", "relations", "release_pages", "renumber",
     "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_layers", "sample_layers_bulk", "sample_negatives",
-    "sample_neighbors", "score_unit", "share_of_extremes", "shuffle_rows", "torch_selects_sooner", "transpose",
-    "weigh_edges", "weight_sums",
+    "sample_neighbors", "score_unit", "share_of_extremes", "shuffle_rows", "sum_dtype", "torch_selects_sooner",
+    "transpose", "weigh_edges", "weight_sums",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ edges keep their numbers.
 
 A sum takes a column's entries in stored order, 128 at a time: each such piece is summed by itself, and then the sums of
 pieces are added. So results do not depend on threads. On x86-64 they do not depend on the device either: those of a GPU
-are the CPU's, bit for bit.
+are the CPU's, bit for bit. Rows of 16 bits are summed in float32; a result of 16 bits is rounded once.
 
 All tensors of a call are in host memory or on one GPU. On a GPU the host waits for nothing, so it cannot report ids out
 of range and a malformed ``ptr``: they are a device-side assertion, which ends the process's work on that GPU, as in
@@ -24,7 +24,8 @@ from .arguments import OPS, check_ids, check_int, check_same, check_tensor, reso
 REDUCTIONS = ("sum", "mean", "max", "min")
 """How :func:`aggregate` combines the rows of a column."""
 
-_DTYPES = (torch.float32, torch.float64)
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+"""Of rows."""
 _ALL_EDGES = (1 << 63) - 1
 
 
@@ -32,7 +33,12 @@ def can_aggregate(x: Tensor) -> bool:
     """Whether there is an operator for rows of this dtype on this device."""
     device = x.device.type
     loaded = device == "cpu" or (device == "cuda" and _library.status.get("_CUDA") == "loaded")
-    return loaded and x.dtype in _DTYPES
+    return loaded and x.dtype in DTYPES
+
+
+def sum_dtype(of: torch.dtype) -> torch.dtype:
+    """The dtype in which rows of a dtype are summed; what they are multiplied by has it, too, or their own."""
+    return torch.float32 if of.itemsize == 2 else of
 
 
 def _check_entries(ptr: Tensor, node: Tensor, edge: Tensor | None) -> None:
@@ -46,13 +52,19 @@ def _check_entries(ptr: Tensor, node: Tensor, edge: Tensor | None) -> None:
             raise ValueError(f"edge: expected {node.dtype} [{len(node)}] like node, found {edge.dtype} [{len(edge)}]")
 
 
-def _check_rows(name: str, rows: Tensor, like: Tensor | None = None, count: int | None = None) -> Tensor:
+def _check_rows(
+    name: str,
+    rows: Tensor,
+    like: Tensor | None = None,
+    count: int | None = None,
+    factor: torch.dtype | None = None,
+) -> Tensor:
     check_tensor(name, rows)
-    if rows.dtype not in _DTYPES:
-        raise TypeError(f"{name}: expected float32 or float64, found {rows.dtype}")
+    if rows.dtype not in DTYPES:
+        raise TypeError(f"{name}: expected float32, float64, float16 or bfloat16, found {rows.dtype}")
     if rows.dim() != 2:
         raise ValueError(f"{name}: expected a matrix, found shape {tuple(rows.shape)}")
-    if like is not None and (rows.dtype != like.dtype or rows.size(1) != like.size(1)):
+    if like is not None and (rows.dtype not in (like.dtype, factor) or rows.size(1) != like.size(1)):
         raise ValueError(
             f"{name}: expected {like.dtype} of width {like.size(1)}, found {rows.dtype} of width {rows.size(1)}"
         )
@@ -78,16 +90,17 @@ def aggregate(
     Args:
         ptr: int64, shape [n + 1].
         node: int32 or int64, shape [K], any stride.
-        x: float32 or float64, shape [N, F].
+        x: float32, float64, float16 or bfloat16, shape [N, F].
         reduce: "sum", "mean", "max" or "min"; with weights "sum" or "mean". A column without entries gives zeros.
-        weight: the dtype of x, shape [E, H]: head h applies to columns h * F / H .. (h + 1) * F / H of x.
+        weight: the dtype of x, or float32 beside rows of 16 bits, shape [E, H]: head h applies to columns h * F / H ..
+            (h + 1) * F / H of x.
         edge: the edge of each entry, the dtype of ``node``, shape [K]; rising within a column for ``num_edges``.
         num_edges: entries with ``edge[k] >= num_edges`` are left out.
         more: further rows, of the dtype of x, shape [M, F]: node N + i is ``more[i]``.
         threads: 0 for torch's number of threads; of no account on a GPU.
 
     Returns:
-        The dtype of x, shape [n, F].
+        The dtype of ``weight``, if there are weights, else that of x, shape [n, F].
 
     Raises:
         TypeError, ValueError: wrong dtypes, shapes or devices.
@@ -104,7 +117,7 @@ def aggregate(
         if reduce in ("max", "min"):
             raise ValueError(f"weight: expected none with reduce={reduce!r}")
         check_tensor("weight", weight)
-        if weight.dim() != 2 or weight.dtype != x.dtype or weight.size(0) < least:
+        if weight.dim() != 2 or weight.dtype not in (x.dtype, sum_dtype(x.dtype)) or weight.size(0) < least:
             raise ValueError(
                 f"weight: expected {x.dtype} [at least {least}, heads], found {weight.dtype} {tuple(weight.shape)}"
             )
@@ -123,14 +136,14 @@ def edge_dot(
     Args:
         ptr: int64, shape [n + 1], with ``ptr[0] == 0`` and ``ptr[n] == K``.
         node: int32 or int64, shape [K], any stride.
-        x: float32 or float64, shape [N, F].
-        y: the dtype of x, shape [n, F].
+        x: float32, float64, float16 or bfloat16, shape [N, F].
+        y: the dtype of x, or float32 beside rows of 16 bits, shape [n, F].
         heads: how many parts of a row have a product of their own; divides F.
         edge: the edge of each entry, the dtype of ``node``, shape [K]: a permutation of [0, K).
         threads: 0 for torch's number of threads; of no account on a GPU.
 
     Returns:
-        The dtype of x, shape [K, heads], in the order of the edges.
+        The dtype of y, shape [K, heads], in the order of the edges.
 
     Raises:
         TypeError, ValueError: wrong dtypes, shapes or devices.
@@ -138,7 +151,7 @@ def edge_dot(
     """
     _check_entries(ptr, node, edge)
     x = _check_rows("x", x)
-    y = _check_rows("y", y, x, ptr.numel() - 1)
+    y = _check_rows("y", y, x, ptr.numel() - 1, sum_dtype(x.dtype))
     if x.size(1) % check_int("heads", heads, 1):
         raise ValueError(f"heads: expected a divisor of x's width {x.size(1)}, found {heads}")
     check_same({"ptr": ptr, "node": node, "edge": edge, "y": y}, x.device, "x is")
@@ -153,7 +166,7 @@ def share_of_extremes(
     Args:
         ptr: int64, shape [n + 1].
         node: int32 or int64, shape [K], any stride.
-        x: float32 or float64, shape [N, F].
+        x: float32, float64, float16 or bfloat16, shape [N, F].
         extreme: what :func:`aggregate` gave for "max" or "min", shape [n, F].
         grad: the gradient of ``extreme``, shape [n, F].
         threads: 0 for torch's number of threads; of no account on a GPU.
@@ -189,7 +202,7 @@ def extreme_backward(
     Args:
         ptr: of the transposed graph, int64, shape [N + 1].
         node: destination of each of its entries, int32 or int64, shape [K], any stride.
-        x: float32 or float64, shape [N, F].
+        x: float32, float64, float16 or bfloat16, shape [N, F].
         extreme: what :func:`aggregate` gave, shape [n, F].
         share: from :func:`share_of_extremes`, shape [n, F].
         edge: the edge of each entry, the dtype of ``node``, shape [K]; rising within a column.

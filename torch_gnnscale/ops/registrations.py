@@ -287,12 +287,12 @@ torch.library.register_autograd("gnnscale::dropout_rows", _drop_again, setup_con
 
 @torch.library.register_fake("gnnscale::aggregate")
 def _(ptr, node, edge, num_edges, x, more, weight, reduce, threads):
-    return x.new_empty((ptr.numel() - 1, x.size(1)))
+    return (x if weight is None else weight).new_empty((ptr.numel() - 1, x.size(1)))
 
 
 @torch.library.register_fake("gnnscale::edge_dot")
 def _(ptr, node, edge, x, y, heads, threads):
-    return x.new_empty((node.numel(), heads))
+    return y.new_empty((node.numel(), heads))
 
 
 @torch.library.register_fake("gnnscale::share_of_extremes")

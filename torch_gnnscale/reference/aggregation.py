@@ -9,6 +9,11 @@ PIECE = 128
 """So many entries of a column are summed by themselves; then these sums are added."""
 
 
+def _wide(x: Tensor) -> Tensor:
+    """The rows in the dtype in which they are summed."""
+    return x.float() if x.dtype.itemsize == 2 else x
+
+
 def _sum(rows: list[Tensor]) -> Tensor | int:
     """The sum of a column's rows, in their order; 0 without rows."""
     return sum(sum(rows[first : first + PIECE]) for first in range(0, len(rows), PIECE))
@@ -26,7 +31,8 @@ def aggregate(
 ) -> Tensor:
     """The sum (in stored order, piece by piece), mean, maximum or minimum of each column's weighted rows; NaN where one
     of them is."""
-    out = x.new_zeros(len(ptr) - 1, x.size(1))
+    out = (x if weight is None else weight).new_zeros(len(ptr) - 1, x.size(1))
+    x = _wide(x)
     for column in range(len(ptr) - 1):
         rows = []
         for entry in range(int(ptr[column]), int(ptr[column + 1])):
@@ -35,7 +41,7 @@ def aggregate(
                 continue
             row = x[node[entry]]
             if weight is not None:
-                row = (row.view(weight.size(1), -1) * weight[number].unsqueeze(1)).view(-1)
+                row = (row.view(weight.size(1), -1) * _wide(weight[number]).unsqueeze(1)).view(-1)
             rows.append(row)
         if rows and reduce in ("max", "min"):
             out[column] = torch.stack(rows).amax(0) if reduce == "max" else torch.stack(rows).amin(0)
@@ -46,7 +52,8 @@ def aggregate(
 
 def edge_dot(ptr: Tensor, node: Tensor, x: Tensor, y: Tensor, heads: int = 1, *, edge: Tensor | None = None) -> Tensor:
     """The dot product, in each head, of each entry's row of ``x`` and its column's row of ``y``."""
-    out = x.new_zeros(len(node), heads)
+    out = y.new_zeros(len(node), heads)
+    x, y = _wide(x), _wide(y)
     for column in range(len(ptr) - 1):
         for entry in range(int(ptr[column]), int(ptr[column + 1])):
             product = (x[node[entry]] * y[column]).view(heads, -1).sum(1)
@@ -59,7 +66,7 @@ def share_of_extremes(ptr: Tensor, node: Tensor, x: Tensor, extreme: Tensor, gra
     out = torch.zeros_like(extreme)
     for column in range(len(ptr) - 1):
         ties = (x[node[ptr[column] : ptr[column + 1]]] == extreme[column]).sum(0)
-        out[column] = torch.where(ties > 0, grad[column] / ties, 0)
+        out[column] = torch.where(ties > 0, _wide(grad[column]) / ties, 0)
     return out
 
 
@@ -82,6 +89,6 @@ def extreme_backward(
             number = entry if edge is None else int(edge[entry])
             if num_edges is None or number < num_edges:
                 column = node[entry]
-                given.append(torch.where(x[source] == extreme[column], share[column], 0))
+                given.append(torch.where(x[source] == extreme[column], _wide(share[column]), 0))
         out[source] = _sum(given)
     return out

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch_geometric.utils import add_remaining_self_loops, scatter
 
 from .. import ops
@@ -241,10 +240,7 @@ class SplitLayer(NarrowedLayer):
 
 
 def refuse_recomputing(title: str) -> None:
-    """Raises NotImplementedError within ``torch.utils.checkpoint``, which runs the layer again in the backward pass,
-    and within ``torch.compile``."""
-    if get_eval_frame_callback() not in (None, False):  # also where a function was left to Python
-        raise NotImplementedError(f"{title}: expected a model that is not compiled, found it within torch.compile")
+    """Raises NotImplementedError within ``torch.utils.checkpoint``, which runs the layer again in the backward pass."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename.replace("\\", "/").endswith(_CHECKPOINT):

@@ -20,6 +20,7 @@ from ..distributed.grid import Grid
 from ..distributed.meeting import rank_and_world
 from ..nn.calls import Call
 from ..nn.compare import agree, first_difference, outputs
+from ..nn.layer import refuse_compiled
 from ..nn.layered import Layered
 from ..nn.weigh import default_call
 from ..nn.wrapper import modules_of
@@ -171,6 +172,7 @@ class Parallelized(Layered):
                 tensor.copy_(there)
 
     def _check_batch(self, batch: Any) -> None:
+        refuse_compiled("split")
         refuse_recomputing("split")
         _refuse_compiled(self.module)
         if self._connection.ended:

@@ -1,0 +1,70 @@
+// What is done with the items of a row, for `vectorized`. Results are summed in the type that rows are widened to.
+#pragma once
+
+#include <cstdint>
+
+#include "../simd_cpu.h"
+#include "columns.h"
+
+namespace gnnscale {
+
+struct CopyRow {
+  template <typename Row>
+  GNNSCALE_INLINE static void run(Wide<Row>* __restrict out, const Row* __restrict x, int64_t width) {
+    for (int64_t c = 0; c < width; ++c) out[c] = widen(x[c]);
+  }
+};
+
+struct NarrowRow {
+  template <typename Row>
+  GNNSCALE_INLINE static void run(Row* __restrict out, const Wide<Row>* __restrict x, int64_t width) {
+    for (int64_t c = 0; c < width; ++c) narrow(x[c], out[c]);
+  }
+};
+
+struct AddRow {
+  template <typename Row>
+  GNNSCALE_INLINE static void run(Wide<Row>* __restrict out, const Row* __restrict x, int64_t width) {
+    for (int64_t c = 0; c < width; ++c) out[c] += widen(x[c]);
+  }
+};
+
+struct AddScaledRow {
+  template <typename Row>
+  GNNSCALE_INLINE static void run(Wide<Row>* __restrict out, const Row* __restrict x, Wide<Row> scale, int64_t width) {
+    for (int64_t c = 0; c < width; ++c) out[c] += product(scale, widen(x[c]));
+  }
+};
+
+template <bool kMax>
+struct KeepExtreme {
+  template <typename Row>
+  GNNSCALE_INLINE static void run(Wide<Row>* __restrict out, const Row* __restrict x, int64_t width) {
+    for (int64_t c = 0; c < width; ++c) out[c] = extreme_of<kMax>(out[c], widen(x[c]));
+  }
+};
+
+struct CountTies {
+  template <typename Row>
+  GNNSCALE_INLINE static void run(Wide<Row>* __restrict ties, const Row* __restrict x, const Row* __restrict extreme,
+                                  int64_t width) {
+    for (int64_t c = 0; c < width; ++c) ties[c] += tie(widen(x[c]), widen(extreme[c]));
+  }
+};
+
+struct AddGivenBack {
+  template <typename Row>
+  GNNSCALE_INLINE static void run(Wide<Row>* __restrict sum, const Row* __restrict x, const Row* __restrict extreme,
+                                  const Row* __restrict share, int64_t width) {
+    for (int64_t c = 0; c < width; ++c) sum[c] += given_back(widen(x[c]), widen(extreme[c]), widen(share[c]));
+  }
+};
+
+struct Dot {
+  template <typename A, typename B>
+  GNNSCALE_INLINE static Wide<A> run(const A* a, const B* b, int64_t width) {
+    return dot<1>(a, b, width);
+  }
+};
+
+}  // namespace gnnscale
