@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.boundary import boundary_graph, owners_of
 from helpers.cluster import cluster
 from helpers.data import DTYPES
 from helpers.hetero import PAPER, make_hetero
@@ -32,9 +33,9 @@ def parts(tmp_path_factory):
 
     @functools.cache
     def of(count, topology="replicated"):
-        data, path = homogeneous(), tmp_path_factory.mktemp("parts") / "parts"
+        data, path = boundary_graph(), tmp_path_factory.mktemp("parts") / "parts"
         links = {"train": data.edge_index[:, ::7]} if topology == "replicated" else {}
-        partition.write(data, path, parts=count, method="random", links=links, topology=topology)
+        partition.write(data, path, parts=count, owners=owners_of(count), links=links, topology=topology)
         return data, str(path)
 
     return of

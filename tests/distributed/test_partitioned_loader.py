@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+from helpers.boundary import boundary_graph, owners_of
 from helpers.cluster import cluster
 from helpers.data import loader_threads
 from helpers.hetero import CITES, HELD, LIKES, PAPER, REV_WRITES, WRITES, make_hetero, with_times, with_weights
@@ -20,9 +21,9 @@ def parts(tmp_path_factory):
 
     @functools.cache
     def of(count):
-        data, path = homogeneous(), tmp_path_factory.mktemp("parts") / "parts"
+        data, path = boundary_graph(), tmp_path_factory.mktemp("parts") / "parts"
         links = {"train": data.edge_index[:, ::7]}
-        partition.write(data, path, parts=count, method="random", links=links, graph_attrs=["time"])
+        partition.write(data, path, parts=count, owners=owners_of(count), links=links, graph_attrs=["time"])
         return data, str(path)
 
     return of

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from helpers.parts import homogeneous, loader_over, stores_of
+from helpers.boundary import ENDS, boundary_graph
+from helpers.parts import loader_over, stores_of
 from helpers.split import GivenPlan, comparable, cut_over_ranks, owned_orders
 from torch import Tensor
 from torch_geometric.data import Data
@@ -18,12 +19,12 @@ from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.grid import Grid
 from torch_gnnscale.ranks import Consecutive
 
-SEEDS = torch.arange(0, 200, 3)
+SEEDS = torch.cat([torch.arange(0, 200, 3), ENDS]).unique()
 
 
 def with_weights() -> Data:
-    """A graph of 200 nodes, some of whose edges weigh nothing. Attributes of edges can be told by their names."""
-    data = homogeneous()
+    """The boundary graph; some of its edges weigh nothing. Attributes of edges can be told by their names."""
+    data = boundary_graph()
     generator = torch.Generator().manual_seed(8)
     data.edge_kind = data.kind
     del data.kind

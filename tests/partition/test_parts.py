@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import boundary
 from helpers.data import ForeignFeatureStore, ForeignGraphStore, edges_of, make_data, our_stores
 from helpers.hetero import AUTHOR, CITES, PAPER, REV_WRITES, foreign_stores, make_hetero
 from helpers.slow import SLOW
@@ -79,16 +80,21 @@ def assert_rows(parts, features: FeatureStore) -> None:
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("memory", [None, SLOW(1000)])
 def test_a_homogeneous_graph(tmp_path, topology, memory):
-    data = make_data()
-    owner = owners_of(data.num_nodes, 4)
+    data, owner = boundary.boundary_graph(), boundary.owners_of(4)
     assert write(data, tmp_path / "parts", 4, owners=owner, topology=topology, memory=memory) == []
     with open_parts(tmp_path / "parts") as parts:
         assert not parts.hetero
         assert parts.book.num_parts == 4
         assert parts.book.num_nodes() == 200
-        assert parts.book.num_edges() == 1500
+        assert parts.book.num_edges() == data.num_edges
         assert_relations(parts, {None: CSC.from_data(data)}, {None: owner})
         assert_rows(parts, FeatureStore.from_data(data))
+        stored = parts.stored_ids()
+        src, part_of_dst = stored[data.edge_index[0]], owner[data.edge_index[1]]
+        for number in range(4):
+            expected = src[(part_of_dst == number) & (owner[data.edge_index[0]] != number)].unique()
+            assert torch.equal(parts.part(number).halo[None].ids, expected)
+            assert torch.equal(parts.part(number).halo[None].degree, torch.bincount(src)[expected])
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import time
 import pytest
 import torch
 from helpers import split_training
+from helpers.boundary import owners_of
 from helpers.cluster import answers_without_one, cluster
 from helpers.data import make_data
 from helpers.parts import REPLICATED, check_batches, stores_of
@@ -57,7 +58,7 @@ def check(parts, owners, count, world, topology, options, epochs=2, consecutive=
 @pytest.mark.parametrize("topology", quick(TOPOLOGIES, "replicated"))
 @pytest.mark.parametrize(("count", "world"), [(2, 2), SLOW(3, 3), SLOW(4, 4), SLOW(2, 4)])
 def test_batches_are_cuts_of_one_process_s(parts, topology, count, world, options):
-    check(parts, random_owners(200, count), count, world, topology, options)
+    check(parts, owners_of(count), count, world, topology, options)
 
 
 @pytest.mark.slow
