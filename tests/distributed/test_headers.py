@@ -63,7 +63,9 @@ def changed_on_all(path, change):
 
 
 @pytest.mark.parametrize("kept", KEPT)
-@pytest.mark.parametrize("change", quick({change.__name__: change for change in ALONE}, "within_the_epoch"))
+@pytest.mark.parametrize(
+    "change", quick({change.__name__: change for change in ALONE}, "within_the_epoch", "with_replacement")
+)
 def test_a_loader_that_was_changed_on_one_rank_is_found_in_the_next_step(parts, change, kept):
     found = cluster(2).run(changed_on_one_rank, parts, change, kept)
     assert found == [(ALONE[change], batches) for batches in cluster(2).run(changed_on_all, parts, change)]

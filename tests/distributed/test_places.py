@@ -1,5 +1,6 @@
 """What ranks of one machine do once for all of them: comparing checksums, and copying parts to a disk."""
 
+import os
 import shutil
 import warnings
 from pathlib import Path
@@ -81,6 +82,12 @@ def test_a_machine_copies_the_parts_of_its_ranks(parts, tmp_path, rank):
     )
     copy = places.staged(Path(parts), tmp_path, meeting, True, "copies")
     assert [folder.name for folder in copy.glob("part-*")] == [f"part-0000{rank}"]
+    with (copy / f"part-0000{rank}" / "rows_0.npy").open("r+b") as stream:
+        stream.seek(-1, os.SEEK_END)
+        stream.write(b"\x07")
+    assert places.staged(Path(parts), tmp_path, meeting, False, "copies") == copy
+    with pytest.raises(ValueError, match=r"rows_0.npy: checksum of block 0 \(64 MiB each\) differs"):
+        places.staged(Path(parts), tmp_path, meeting, True, "copies")
 
 
 def test_ranks_of_which_some_have_no_stage(parts, tmp_path):

@@ -126,6 +126,15 @@ def test_lookahead_goes_on_elsewhere(capacity, batches, others, stop, window):
         assert set(ids[~policy.step(ids).hit].tolist()) == twin.step(batch)
 
 
+def test_uses_that_were_withdrawn_keep_no_row():
+    policy = Lookahead(1, window=2)
+    for ids in ({1}, {2}, {1}):
+        policy.announce(ids_of(ids))
+    assert policy.step(ids_of({1})).enter.tolist() == [1]
+    policy.withdraw()
+    assert policy.step(ids_of({5})).enter.tolist() == [5]
+
+
 @pytest.mark.slow
 @given(st.integers(0, 3), st.lists(st.sets(st.integers(0, 5), max_size=4), max_size=7))
 def test_knowing_the_epoch_is_optimal(capacity, batches):

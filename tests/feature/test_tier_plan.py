@@ -58,6 +58,7 @@ def test_narrow_attributes_are_kept_whole():
 
 
 def test_one_tier_needs_no_map():
+    assert plan_tiers(SCORE, {"x": 10}, host=16, disk=True).map_bytes == 0  # which would leave no room for a row
     for budgets in ({}, {"host": "100%"}, {"gpu": "100%"}, {"host": 1 << 40}):
         plan = plan_tiers(SCORE, {"x": 100}, **budgets)
         assert plan.map_bytes == 0

@@ -9,13 +9,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from helpers.data import edges_of, make_data
-from helpers.tiers import NODES, node_data
+from helpers.tiers import NODES, node_data, score_of
 from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, files
 from torch_gnnscale import TieredFeatureStore as Tiered
 from torch_gnnscale.memory import host as host_memory
 from torch_gnnscale.topology import reorder
+from torch_gnnscale.topology.reorder import by_score
 
 
 def test_a_gpu_that_is_not_there_is_announced(tmp_path):
@@ -50,14 +51,15 @@ def test_a_cpu_has_no_room_for_a_gpus_rows(budgets):
 @pytest.mark.parametrize(("storage", "largest"), [(torch.float16, 7e4), (torch.bfloat16, 1e39)])
 def test_numbers_that_16_bits_cannot_hold(storage, largest, budgets, tmp_path):
     data = node_data()
-    data.x[7, 3], data.x[8, 3] = -largest, torch.inf
+    coldest, hottest = by_score(score_of(data)).old[[-1, 0]].tolist()
+    data.x[coldest, 3], data.x[hottest, 3] = -largest, torch.inf
     message = rf"^storage: expected numbers of at most [\d.e+]+ for {storage}, found {largest:g}$".replace("e+", r"e\+")
     with pytest.raises(ValueError, match=message):
         Tiered.from_data(data, storage=storage, names=["x"], disk=tmp_path if budgets else None, **budgets)
     assert os.listdir(tmp_path) == []
-    data.x[7, 3] = -torch.inf
+    data.x[coldest, 3] = -torch.inf
     with Tiered.from_data(data, storage=storage, names=["x"]) as store:
-        assert store[None, "x", 7][3] == -torch.inf
+        assert store[None, "x", coldest][3] == -torch.inf
 
 
 def test_memory_that_is_not_there_is_missed_before_anything_is_written(monkeypatch, tmp_path):

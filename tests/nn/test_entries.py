@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers.edges import random_edges
 
-from torch_gnnscale.nn.aggregate import by_destination
+from torch_gnnscale.nn.aggregate import by_destination, sort_edges
 from torch_gnnscale.nn.weigh import _is_prefix
 
 
@@ -27,6 +27,15 @@ def test_columns_on_a_gpu(num_dst, monkeypatch):
     for ours, theirs in zip(found, expected, strict=True):
         assert torch.equal(ours.as_subclass(torch.Tensor).long(), theirs.long())
     assert sorted_as == [(torch.int32 if num_dst < 1 << 31 else torch.int64, num_dst)]
+
+
+def test_a_prefix_that_is_larger_than_one_before_is_transposed_anew():
+    whole, _ = sort_edges(random_edges(20, 20, 100), 20, 20)
+    for num_dst in (5, 12, 20):
+        edges = whole.prefix(20, num_dst, int(whole.forward.ptr[num_dst]))
+        edges.want_transposed()
+        expected = by_destination(edges.index[1], edges.index[0], num_dst, 20)
+        assert all(map(torch.equal, edges.transposed(), expected))
 
 
 def test_what_is_a_prefix_of_edges():

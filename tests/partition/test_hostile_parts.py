@@ -105,8 +105,12 @@ def test_a_graph_of_another_book(whole, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "how", [lambda ids: ids.flip(0), partial(set_to, -1, 60), partial(set_to, 0, -1), lambda ids: ids.fill_(0)]
-)
+    "how",
+    [
+        lambda ids: ids.flip(0), partial(set_to, -1, 60), partial(set_to, 0, -1), lambda ids: ids.fill_(0),
+        partial(set_to, 0, 0), lambda ids: torch.cat([ids[:1], ids[:-1]]),
+    ],
+)  # fmt: skip
 def test_a_halo_that_is_none(whole, tmp_path, how):
     path = shutil.copytree(whole / "partitioned", tmp_path / "parts")
     change(path, "part-00000/halo_0", how)

@@ -133,15 +133,19 @@ class PlacedSampler(LayerSampler):
         self.executor = GPULayers(self.graph, csc, given)
 
 
-@pytest.mark.parametrize("layers", [False, True])
-@pytest.mark.parametrize("method", METHODS)
-def test_the_same_batches_by_the_steps_of_a_gpu(data, method, layers):
-    sampler = PlacedSampler(data, HOPS, method, layers=layers)
-    loader = loader_of(data, "neighbor", neighbor_sampler=sampler, layers=layers)
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [*((method, {"layers": layers}) for method in METHODS for layers in (False, True)),
+     ("ladies", {"layers": True, "include_dst": False})],
+)  # fmt: skip
+def test_the_same_batches_by_the_steps_of_a_gpu(data, method, options):
+    placed = PlacedSampler(data, HOPS, method, **options)
+    loader = loader_of(data, "neighbor", neighbor_sampler=placed, layers=options["layers"])
     assert loader.bulk == 4
-    assert batches(loader) == batches(loader_of(data, method, layers=layers))
+    of_host = {"neighbor_sampler": LayerSampler(data, HOPS, method, **options), "layers": options["layers"]}
+    assert batches(loader) == batches(loader_of(data, "neighbor", **of_host))
     index = torch.tensor([4, 7, 4])
-    assert plain(loader(index)) == plain(loader_of(data, method, layers=layers)(index))
+    assert plain(loader(index)) == plain(loader_of(data, "neighbor", **of_host)(index))
 
 
 @pytest.mark.cuda

@@ -234,11 +234,14 @@ def test_keys_of_each_batch_are_compared(keys, ranks):
         compare_headers(heard.said[0], None, INDEX, heard)
 
 
-def test_an_index_that_was_moved_knows_no_halo():
+def test_an_index_knows_the_halo_of_rows_that_were_neither_moved_nor_changed():
     x = torch.ones(3, 2)
     index = INDEX.with_halo_of(x)
     assert index.knows_halo_of(x)
+    assert not index.knows_halo_of(x.clone())
     assert index.to("cpu") is index
     assert not index.to("meta").knows_halo_of(x)
     there = torch.ones(3, 2, device="meta")
     assert INDEX.with_halo_of(there).to("meta").knows_halo_of(there)
+    x += 1
+    assert not index.knows_halo_of(x)

@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -228,6 +229,9 @@ def test_a_saved_plan_comes_back(tmp_path, weights):
     assert np.load(tmp_path / "plan" / "owners.npy").tolist() == plan.owners.tolist()
     with pytest.raises(FileExistsError, match=r"expected a new or an empty directory, found edge_load.npy in it"):
         plan.save(tmp_path / "plan")
+    replace(plan, parts=int(plan.owners.max())).save(tmp_path / "fewer")
+    with pytest.raises(ValueError, match=r"owners.npy: expected parts in \[0, 2\), found 2$"):
+        split.Plan.open(tmp_path / "fewer")
     with (tmp_path / "plan" / "owners.npy").open("r+b") as stream:
         stream.seek(-1, os.SEEK_END)
         stream.write(b"\x07")

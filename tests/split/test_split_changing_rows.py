@@ -1,5 +1,7 @@
 """Rows that change while split batches are made ahead are those of their delivery, those of other ranks included."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch_geometric.nn as pyg_nn
@@ -7,11 +9,13 @@ from helpers.cluster import cluster
 from helpers.data import make_data
 from helpers.split import GivenPlan, random_owners
 from torch import nn
+from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader
 from torch_gnnscale.distributed.meeting import rank_and_world
 from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.split import parallelize
+from torch_gnnscale.split.halo_rows import SplitRows
 
 OWNERS = random_owners(200, 2, 1)
 
@@ -68,6 +72,15 @@ def check(learns, stores, prefetch):
 @pytest.mark.parametrize("learns", [False, True])
 def test_rows_of_split_batches_that_change(learns, stores, prefetch):
     cluster(2).run(check, learns, stores, prefetch)
+
+
+def test_a_halo_goes_with_the_rows_that_it_belongs_to():
+    source = SplitRows(SimpleNamespace(renew=lambda *_: None))
+    batch = Data(x=torch.ones(3, 2), x_halo=torch.ones(1, 2), y=torch.ones(3))
+    source.renew(batch, None, None, [(None, "y")])
+    assert "x_halo" in batch
+    source.renew(batch, None, None, [(None, "y"), (None, "x")])
+    assert "x_halo" not in batch
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
