@@ -187,11 +187,11 @@ def test_batches_of_two_ranks_are_those_of_one_process(parts):
     check(*parts(2), 2, FEW, GIVEN["bulk"])
 
 
-@pytest.mark.slow
-def test_one_part_on_one_rank(parts):
+@pytest.mark.parametrize("name", quick(list(FEW), "fastgcn's own"))
+def test_one_part_on_one_rank(parts, name):
     data, path = parts(1)
-    expected = by_one_process(data, path, list(FEW.values()), 1, GIVEN["bulk"])
-    found, _ = epoch_of_rank(path, list(FEW.values()), GIVEN["bulk"])
+    expected = by_one_process(data, path, [FEW[name]], 1, GIVEN["bulk"])
+    found, _ = epoch_of_rank(path, [FEW[name]], GIVEN["bulk"])
     assert [found] == expected
 
 

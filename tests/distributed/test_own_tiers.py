@@ -60,9 +60,9 @@ CASES = {
 @pytest.mark.parametrize(("kind", "options", "kept"), quick(CASES, "with a buffer"))
 @pytest.mark.parametrize("tiers", quick(TIERS, "memory"))
 def test_batches_are_those_of_one_process(parts, tiers, kind, options, kept):
-    data, path = parts(2)
-    found = cluster(2).run(batches_of_rank, path, kind, 1, options, {"tiers": tiers, **kept})
-    check_batches(found, expected_batches(data, path, kind, 1, options, 2))
+    data, path = parts(3)
+    found = cluster(3).run(batches_of_rank, path, kind, 1, options, {"tiers": tiers, **kept})
+    check_batches(found, expected_batches(data, path, kind, 1, options, 3))
 
 
 @pytest.mark.slow

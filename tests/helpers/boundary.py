@@ -3,8 +3,9 @@
 Faults at exact boundaries (``<`` for ``<=``, the first id of the next part, a last row that is left out) survive tests
 on random graphs, where the one node that would show them is drawn by no batch. Here, for every number of parts up to
 :data:`MOST_PARTS`, the first and the last node of each part are sources, destinations, seeds and labelled, with edges
-between all of them in both directions, loops and multi-edges included; part 1 has a single node; so ranks have steps
-without seeds of their own. The rows of ``x`` are columns of a wider table, which has other strides than its copies.
+between all of them in both directions, loops and multi-edges included. From three parts on, part 1 has a single node,
+so that ranks have steps without seeds of their own. The rows of ``x`` are columns of a wider table, which has other
+strides than its copies.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ MOST_PARTS = 4
 def owners_of(parts: int) -> Tensor:
     """The part of each node, for 1 to :data:`MOST_PARTS` parts: int64, shape [NODES]. Nodes of a part have user's ids
     that are not consecutive."""
-    sizes = torch.full((parts,), (NODES - 1) // max(parts - 1, 1))
-    if parts > 1:
+    sizes = torch.full((parts,), NODES // parts if parts < 3 else (NODES - 1) // (parts - 1))
+    if parts >= 3:
         sizes[1] = 1
     sizes[0] += NODES - int(sizes.sum())
     owners = torch.empty(NODES, dtype=torch.int64)

@@ -130,11 +130,7 @@ MODELS = {
     "jumping, max": basic(pyg_nn.GraphSAGE, jk="max"),
     "jumping, lstm": basic(pyg_nn.GraphSAGE, jk="lstm"),
     "gcn": basic(pyg_nn.GCN),
-    "gcn improved": sequence(
-        lambda: pyg_nn.GCNConv(FEATURES, HIDDEN, improved=True),
-        lambda: pyg_nn.GCNConv(HIDDEN, HIDDEN),
-        lambda: pyg_nn.GCNConv(HIDDEN, CLASSES, improved=True),
-    ),
+    "gcn improved": basic(pyg_nn.GCN, improved=True),
     "gcn bare": basic(pyg_nn.GCN, add_self_loops=False),
     "gcn as given": basic(pyg_nn.GCN, normalize=False),
     "gin": basic(pyg_nn.GIN),
