@@ -23,7 +23,7 @@ SANITIZED := LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help train quick test lint sanitize races emulate dist matrix aarch64 docs notebooks fuzz soak test-cuda gpu clean
+.PHONY: help train quick test lint sanitize races emulate dist matrix corners aarch64 docs notebooks fuzz soak test-cuda gpu clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -35,8 +35,9 @@ train: $(VENV)/installed ## install, build and train GraphSAGE on a generated gr
 quick: lint ## what a change needs: lint and the fast tests, without those for a GPU
 	$(PYTEST) $(TWO) -m "not slow and not cuda"
 
-test: $(VENV)/test ## all tests
-	$(PYTEST) $(FOUR)
+test: $(VENV)/test ## all tests, and what the fast ones cover
+	@mkdir -p build
+	$(PYTEST) $(FOUR) --cov --cov-report=term
 
 $(VENV)/torch:
 	@echo "== an environment for Python in $(VENV)/"
@@ -135,6 +136,9 @@ dist: $(VENV)/wheel $(VENV)/test build/wheel/made ## the source distribution and
 # CELLS="3.10/2.11/2.6 3.13/2.13/2.8" names some of them.
 matrix: build/wheel/made ## the fast tests with torch 2.11 to 2.13, PyG 2.6 to 2.8, Python 3.10 to 3.13
 	$(BIN)/python .ci/matrix.py build/wheel/*.whl $(CELLS)
+
+corners: build/wheel/made ## a few tests with the oldest and the newest Python, torch and PyG, where they install
+	$(BIN)/python .ci/matrix.py build/wheel/*.whl --corners
 
 aarch64: $(VENV)/installed ## the library cross-compiled for aarch64, and some of its tests emulated
 	.ci/aarch64 $(BIN)/python

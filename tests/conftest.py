@@ -40,10 +40,11 @@ def pytest_collection_modifyitems(items) -> None:
 
     # First the files of this folder, whose tests take longest: at the end, one process would wait for another.
     items.sort(key=lambda item: item.path.parent != FOLDER)
-    if not torch.cuda.is_available():
-        for item in items:
-            if item.get_closest_marker("cuda"):
-                item.add_marker(pytest.mark.skip(reason="torch sees no CUDA device"))
+    for item in items:
+        if item.get_closest_marker("cuda") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="torch sees no CUDA device"))
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.no_cover)  # tracing would take more than half as long again
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,6 +1,7 @@
 """Threads by which ranks answer each other, at the end of a program."""
 
 import threading
+from types import SimpleNamespace
 
 from helpers.cluster import cluster
 from torch import distributed as dist
@@ -24,6 +25,12 @@ def answers_after_the_end():
 def test_no_thread_answers_when_the_interpreter_ends():
     """One that came back from a call of the store then would abort the process."""
     assert cluster(2).run(answers_after_the_end) == [(True, False)] * 2
+
+
+def test_an_answer_to_the_question_before_is_none():
+    store = SimpleNamespace(add=lambda *_: 2, check=lambda _: False, multi_get=lambda _: [b"2", b"1", b"3"])
+    asking = SimpleNamespace(_store=store, _within=0.0, _every=0.0, _answers=[], _answer=SimpleNamespace(give=int))
+    assert presence.Presence._ask(asking) == [1]
 
 
 class Frozen:
