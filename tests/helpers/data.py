@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import GraphStore as PyGGraphStore
@@ -171,9 +172,11 @@ def stop_workers(iterator: Any) -> None:
     If a loader or an error still refers to it, only the garbage collector would end it, and DataLoader would then wait
     5 s for each process.
     """
-    workers = getattr(iterator, "iterator", iterator)
-    if hasattr(workers, "_shutdown_workers"):
-        workers._shutdown_workers()
+    inside = ("_iterator", "_batches", "iterator")  # of our iterators and PyG's
+    while iterator is not None and not isinstance(iterator, _MultiProcessingDataLoaderIter):
+        iterator = next((vars(iterator)[name] for name in inside if name in vars(iterator)), None)
+    if iterator is not None:
+        iterator._shutdown_workers()
 
 
 def environment() -> dict[str, str]:
