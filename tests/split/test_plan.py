@@ -303,8 +303,13 @@ def test_refusals(change, error, message):
         planned(data, **{"parts": 3, **change})
 
 
-@pytest.mark.parametrize("weights", ["presampled", "node", "edge"])
-@pytest.mark.parametrize("fanouts", [[3, 2], []])
+@pytest.mark.parametrize(
+    ("weights", "fanouts"),
+    [
+        ("presampled", [3, 2]), SLOW("node", [3, 2]), SLOW("edge", [3, 2]),
+        SLOW("presampled", []), SLOW("node", []), ("edge", []),
+    ],
+)  # fmt: skip
 def test_a_graph_without_edges_is_planned_by_its_nodes(weights, fanouts):
     data = Data(x=torch.ones(40, 1), edge_index=torch.empty(2, 0, dtype=torch.int64))
     found = split.plan(data, torch.arange(40), fanouts, 2, batch_size=8, epochs=2, weights=weights)
