@@ -51,6 +51,13 @@ def other_attributes(source, batch):
         source.h = node_rows(torch.arange(200)) + len(batch.n_id)
 
 
+def renamed(source, batch):
+    """The very same tensor, unchanged."""
+    old, new = ("y", "h") if "y" in source else ("h", "y")
+    source[new] = source[old]
+    del source[old]
+
+
 def of_the_graph(source, batch):
     source.threshold = getattr(source, "threshold", 0) + 1
 
@@ -72,7 +79,7 @@ def test_an_attribute_that_comes_and_goes_while_rows_are_read(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [NeighborLoader, LinkNeighborLoader])
-@pytest.mark.parametrize("change", [in_place, replaced, other_attributes, of_the_graph])
+@pytest.mark.parametrize("change", [in_place, replaced, other_attributes, renamed, of_the_graph])
 def test_changes_of_a_data_between_batches(kind, change):
     def run(options):
         data = make_data()
@@ -157,6 +164,19 @@ def test_changes_of_types_between_batches():
         for options in MODES[1:]:
             found = run(options, stores)
             assert [sorted(map(str, batch)) for batch in found] == [sorted(map(str, batch)) for batch in expected]
+
+
+@pytest.mark.parametrize("options", MODES[1:], ids=str)
+def test_an_attribute_that_moves_to_another_type(options):
+    data = make_hetero()
+    types = [PAPER, "author"]
+    data[types[0]].h = torch.arange(float(data[types[0]].num_nodes))
+    for batch in loader_of(data, input_nodes=PAPER, **options):
+        assert "h" in batch[types[0]]
+        assert "h" not in batch[types[1]]
+        data[types[1]].h = data[types[0]].h
+        del data[types[0]].h
+        types.reverse()
 
 
 @pytest.mark.parametrize("options", MODES[1:], ids=str)

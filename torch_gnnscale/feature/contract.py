@@ -46,6 +46,11 @@ def changed(then: Mapping[Any, Version], now: Mapping[Any, Version]) -> list[Any
     return found
 
 
+def without_number(versions: Mapping[Any, Version]) -> list[Any]:
+    """The keys of attributes whose versions have no number."""
+    return [key for key, (_, number) in versions.items() if number is None]
+
+
 class RowStore(PyGFeatureStore):
     """Base class of feature stores that tell loaders how their rows may be read.
 

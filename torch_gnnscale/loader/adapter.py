@@ -16,8 +16,7 @@
 - ``_iterator``: with ``persistent_workers`` DataLoader keeps its iterator there. Its processes make keys from the seed
   that the loader had when they started, so ``resumable.py`` sets it to None when the seed changes; the next ``iter()``
   starts others.
-- ``_cached_attr``: PyG's storages keep the kinds of their attributes there. ``fetch.py`` puts an empty table into a
-  batch's storages before it puts the fields, which is faster, and ``collate.py`` removes it.
+- ``_mapping``: PyG's storages keep their fields there. ``storages.py`` reads and sets the fields of batches in it.
 - ``enable_cpu_affinity``, ``enable_multithreading``, ``enable_memory_log``: PyG sets these for worker processes, by
   ``worker_init_fn``, and raises without any. Here ``num_workers`` are threads, so programs of PyG's go on, with a
   warning.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from ..feature.contract import Version
 from ..random import NoDraws, seeded_draws
 from ..sampler.keyed import OWN_FIELDS, KeyedSampler, Output
 from ..topology.numbering import Numbering
@@ -17,7 +16,7 @@ from .layers import put_layers
 from .layout import EdgeLayouts
 from .row_source import Bounds, RowSource
 from .sampled import SampledGraphPart, by_type, drawn_by_type, sampled_part
-from .storages import storage_of
+from .storages import fields_of, put
 
 
 class Fetched(NamedTuple):
@@ -26,17 +25,17 @@ class Fetched(NamedTuple):
     sampled: SampledGraphPart
     rows: Any
     """None if attributes were changed so that they could not be read."""
-    versions: Mapping[Any, Version]
+    versions: Any
     """See :meth:`RowSource.versions`: before the rows were read."""
 
 
 class Collated(NamedTuple):
     """A batch, what it was made of, and the versions of its rows."""
 
-    batch: Data | HeteroData | None
-    """None if its rows were not read."""
+    batch: Any
+    """A Data or HeteroData; None if its rows were not read."""
     sampled: SampledGraphPart
-    versions: Mapping[Any, Version]
+    versions: Any
 
 
 class Noted(NamedTuple):
@@ -102,6 +101,12 @@ class Collator:
                 raise
             return Fetched(sampled, None, versions)  # an attribute was removed at the same time, say
 
+    def at_once(self, out: Output) -> Collated:
+        """What :meth:`fetch`, :meth:`collate` and :meth:`delivered` make of an output, all in the thread that iterates,
+        so that no row can change meanwhile."""
+        sampled = self.sampled(out)
+        return Collated(self._batch(sampled, self.source.fetch(sampled, self.bounds(sampled))), sampled, None)
+
     def bounds(self, sampled: SampledGraphPart) -> Bounds:
         """The bounds of an output's ids; none if the user's transform may have changed them."""
         return Bounds() if sampled.transformed else self._bounds
@@ -138,15 +143,15 @@ class Collator:
         else:
             self._put_weights(batch, sampled)
         _put_ids(batch, sampled, self.numbering)
-        fields = getattr(sampled.out, "fields", {})
-        of_graph = batch._store if isinstance(batch, Data) else batch._global_store
-        _check_names(name for name in fields if name in of_graph)
-        for name, value in fields.items():
-            batch[name] = value
-        self.label(batch, sampled.out)
-        _check_names(name for name, value in fields.items() if of_graph[name] is not value)
-        for store in batch.stores:  # else deep copies of the batch would share this cache
-            store.__dict__.pop("_cached_attr", None)
+        if fields := getattr(sampled.out, "fields", None):
+            of_graph = batch._store if isinstance(batch, Data) else batch._global_store
+            _check_names(name for name in fields if name in of_graph)
+            for name, value in fields.items():
+                batch[name] = value
+            self.label(batch, sampled.out)
+            _check_names(name for name, value in fields.items() if of_graph[name] is not value)
+        else:
+            self.label(batch, sampled.out)
         return self._on_device(batch)
 
     def _on_device(self, batch: Data | HeteroData) -> Data | HeteroData:
@@ -160,7 +165,7 @@ class Collator:
         self.label(batch, out)
         self._on_device(batch)
 
-    def delivered(self, made: Collated, since: Mapping[Any, Version] | None = None) -> Data | HeteroData:
+    def delivered(self, made: Collated, since: Any = None) -> Data | HeteroData:
         """The batch with rows as they are now. Called in the thread that iterates.
 
         Args:
@@ -176,7 +181,7 @@ class Collator:
         bounds = self.bounds(sampled)
         # The loader's own fields may have taken the place of rows that have their names.
         if batch is None or any(name in OWN_FIELDS for _, name in keys):
-            return self._batch(sampled, self.source.fetch(sampled, bounds, {}))
+            return self._batch(sampled, self.source.fetch(sampled, bounds))
         self.source.renew(batch, sampled, bounds, keys)
         return batch if self.device is None else batch.to(self.device, *(name for _, name in keys), non_blocking=True)
 
@@ -184,14 +189,14 @@ class Collator:
         """Puts the weights of sampled edges under their name; in an ``adj_t`` they are its values already."""
         for edge_type, edges in sampled.edges.items():
             if edges.weight is not None:
-                store, name = storage_of(batch, edge_type), self.weight_name
-                if name in store:
+                fields, name = fields_of(batch, edge_type), self.weight_name
+                if name in fields:
                     raise ValueError(
                         f"{name}: expected data without this attribute, because the sampler's weights get this name; "
                         f"pass another weight_name= to the sampler"
                     )
                 if self.layouts.with_edge_index(edge_type):
-                    store[name] = edges.weight.to(store["edge_index"].device)
+                    fields[name] = edges.weight.to(fields["edge_index"].device)
 
 
 def _check_names(taken: Iterable[str]) -> None:
@@ -207,21 +212,21 @@ def _put_ids(batch: Data | HeteroData, sampled: SampledGraphPart, numbering: Num
     """Puts ``n_id``, ``e_id`` (unless the data have fields of these names), trees and sizes of hops, in PyG's order."""
     out = sampled.out
     for node_type, node in sampled.nodes.items():
-        store = storage_of(batch, node_type)
-        if "n_id" not in store:
-            store["n_id"] = node if numbering is None else numbering.to_user(node, node_type)
+        fields = fields_of(batch, node_type)
+        if "n_id" not in fields:
+            fields["n_id"] = node if numbering is None else numbering.to_user(node, node_type)
     for edge_type, found in sampled.edges.items():
-        store = storage_of(batch, edge_type)
-        if found.edge_id is not None and "e_id" not in store:
-            store["e_id"] = found.edge_id.to(torch.int64)
+        fields = fields_of(batch, edge_type)
+        if found.edge_id is not None and "e_id" not in fields:
+            fields["e_id"] = found.edge_id.to(torch.int64)
     for name, value in (
         ("batch", out.batch),
         ("num_sampled_nodes", out.num_sampled_nodes),
         ("num_sampled_edges", out.num_sampled_edges),
     ):
         for type_name, entry in by_type(out, value).items():
-            storage_of(batch, type_name)[name] = entry
+            put(fields_of(batch, type_name), name, entry)
     if out.orig_row is not None and out.orig_col is not None:
         cols = by_type(out, out.orig_col)
         for edge_type, row in by_type(out, out.orig_row).items():
-            storage_of(batch, edge_type)["_orig_edge_index"] = torch.stack([row, cols[edge_type]])
+            fields_of(batch, edge_type)["_orig_edge_index"] = torch.stack([row, cols[edge_type]])

@@ -125,15 +125,14 @@ def laid_out(
     )  # fmt: skip
 
 
-def set_edges(store: Any, edges: Any, layout: EdgeLayout, edge_index: Tensor | None = None) -> None:
-    """Puts what :func:`laid_out` returned into a Data or the storage of an edge type; ``edge_index``: beside an
-    ``adj_t``."""
+def set_edges(fields: dict[str, Any], edges: Any, layout: EdgeLayout, edge_index: Tensor | None = None) -> None:
+    """Puts what :func:`laid_out` returned into the fields of an edge type; ``edge_index``: beside an ``adj_t``."""
     name, other = ("edge_index", "adj_t") if layout in ("coo", "EdgeIndex") else ("adj_t", "edge_index")
     if edge_index is not None:
-        store[other] = edge_index
-    elif other in store:
-        del store[other]
-    store[name] = edges
+        fields[other] = edge_index
+    else:
+        fields.pop(other, None)
+    fields[name] = edges
 
 
 def sort_by_destination(col: Tensor, num_dst: int) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import islice
@@ -124,7 +124,7 @@ class Line:
 
     def _key(self, index: NumberedBatch) -> int:
         assert isinstance(self.sampler, KeyedSampler)
-        return self.order.key(index._replace(number=index.number // self.sampler.batches_per_key))
+        return batch_key(self.order.seed, index.epoch, index.number // self.sampler.batches_per_key)
 
     def fetch(self, out: Output) -> Fetched:
         """Reads the rows of a sample, after the user's ``transform_sampler_output``."""
@@ -140,15 +140,16 @@ class Line:
         self.seconds["gather"] += time.perf_counter() - begin
         return batch
 
-    def deliver(self, made: Collated, since: Mapping[Any, Version] | None = None) -> Data | HeteroData:
+    def deliver(self, made: Collated, since: Any = None) -> Data | HeteroData:
         """The batch with rows as they are now; ``since`` as of :meth:`Collator.delivered`."""
         batch = self.collator.delivered(made, since)
-        if (now := self.labels()) is not None:
-            self._relabel(batch, made.sampled.out, now)
+        self._relabel(batch, made.sampled.out)
         return batch
 
-    def _relabel(self, batch: Data | HeteroData, out: Output, now: Version) -> None:
+    def _relabel(self, batch: Data | HeteroData, out: Output) -> None:
         """Puts labels of links into a batch again if they were changed since it was sampled."""
+        if (now := self.labels()) is None:
+            return
         noted, (label, number) = Noted.of(out), now
         if noted is None or (noted.labels == number and number is not None):
             return
@@ -159,8 +160,12 @@ class Line:
         self.collator.relabel(batch, out)
 
     def batch(self, out: Output) -> Data | HeteroData:
-        """The batch of a sample, made in this thread."""
-        return self.deliver(self.collate(self.fetch(out)))
+        """The batch of a sample, made in the thread that it is delivered to: rows cannot change meanwhile."""
+        begin = time.perf_counter()
+        made = self.collator.at_once(out)
+        self._relabel(made.batch, made.sampled.out)
+        self.seconds["gather"] += time.perf_counter() - begin
+        return made.batch
 
     # Where they run ##################################################################################################
 
@@ -195,7 +200,8 @@ class Line:
     def pipeline(self, numbered: Iterator[NumberedBatch], finish: Callable[[Any], T], prefetch: int) -> Pipeline:
         """Iterates over the batches, each made alone."""
         ahead, here = _divided(self.steps())
-        return Pipeline(numbered, _stages(ahead), in_turn([*here, finish]), prefetch)
+        alone = in_turn([self.sample, self.batch, finish])
+        return Pipeline(numbered, _stages(ahead), in_turn([*here, finish]), prefetch, alone=alone)
 
     def samples(self, numbered: Iterator[NumberedBatch], prefetch: int) -> Pipeline:
         """Iterates over the samples; no rows are read."""

@@ -33,6 +33,7 @@ from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
 from .refusal import told_to_all
 from .share import Shard, SharedOrder, Uneven
+from .storages import fields_of, put
 from .unused import warn_of_negatives, warn_of_options_beside_sampler
 
 
@@ -257,16 +258,17 @@ def label_links(loader: Any, batch: Data | HeteroData, out: Output) -> None:
     """Puts the fields of the links into a batch. ``loader``: of ours, or PyG's LinkLoader."""
     edge_type = loader.input_data.input_type
     types = (None,) * 3 if edge_type is None else (edge_type, *end_types(edge_type))
-    store, src, dst = (batch if name is None else batch[name] for name in types)
-    store["input_id"] = out.metadata[0]
+    links, src, dst = (fields_of(batch, name) for name in types)
+    put(links, "input_id", out.metadata[0])
     if loader.neg_sampling is None or loader.neg_sampling.is_binary():
-        store["edge_label_index"], store["edge_label"], store["edge_label_time"] = out.metadata[1:]
+        for name, value in zip(("edge_label_index", "edge_label", "edge_label_time"), out.metadata[1:], strict=True):
+            put(links, name, value)
         return
     src["src_index"], dst["dst_pos_index"], dst["dst_neg_index"] = out.metadata[1:4]
-    src["seed_time"] = dst["seed_time"] = out.metadata[4]
+    for end in (src, dst):
+        put(end, "seed_time", out.metadata[4])
     for name in ("edge_label_index", "edge_label_time"):  # attributes of the input
-        if name in store:
-            del store[name]
+        links.pop(name, None)
 
 
 def _warn_of_labels(edge_label: Tensor | None, neg_sampling: Any) -> None:

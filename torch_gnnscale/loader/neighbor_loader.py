@@ -31,6 +31,7 @@ from .layout import EdgeLayout
 from .refusal import told_to_all
 from .share import Shard, SharedOrder, Uneven
 from .split import Split, check_modes
+from .storages import fields_of, put
 from .unused import warn_of_options_beside_sampler, warn_of_options_of_links
 
 
@@ -257,9 +258,10 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
 def label_seeds(loader: Any, batch: Data | HeteroData, out: Output) -> None:
     """Puts the fields of the seeds into a batch. ``loader``: of ours, or PyG's NodeLoader."""
     node_type = loader.input_data.input_type
-    store = batch._store if node_type is None else batch[node_type]
-    store["input_id"], store["seed_time"] = out.metadata
-    store["batch_size"] = out.metadata[0].size(0)
+    fields, (input_id, time) = fields_of(batch, node_type), out.metadata
+    put(fields, "input_id", input_id)
+    put(fields, "seed_time", time)
+    fields["batch_size"] = input_id.size(0)
 
 
 def _all_nodes(data: Any, input_nodes: Any, bounds: Mapping[Any, int] | None) -> Any:

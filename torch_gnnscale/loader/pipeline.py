@@ -30,7 +30,7 @@ class Pipeline:
 
     Parallel stages run in a pool of min(prefetch, cores) threads, each limited to its share of the cores; stages in
     order run in one thread more. ``finish`` runs in the thread that iterates. With ``prefetch=0`` there are no threads:
-    everything runs in the thread that iterates.
+    everything runs in the thread that iterates, which calls ``alone(item)`` instead if it is given.
 
     The threads stop when the iterator ends, is interrupted, closed or dropped, and when the program ends. An error of a
     stage or of ``finish`` is raised in place of the item, with its traceback, and the next items follow, as in torch's
@@ -40,11 +40,12 @@ class Pipeline:
     Args:
         ordered: the one thread that runs the stages in order, also with ``prefetch=0``; it outlives the iterator. By
             default one that the iterator starts.
+        alone: what stages and ``finish`` do, for an item that no thread prepares.
     """
 
     def __init__(
         self, items: Iterator[Any], stages: Sequence[Stage], finish: Callable[[Any], Any], prefetch: int,
-        ordered: Executor | None = None,
+        ordered: Executor | None = None, alone: Callable[[Any], Any] | None = None,
     ) -> None:  # fmt: skip
         self._pending: deque[Future] = deque()
         self._threads: ThreadPoolExecutor | None = None
@@ -54,7 +55,7 @@ class Pipeline:
         self._process = os.getpid()
         self._items = items
         self._stages = [Stage(in_turn([s.run for s in some]), in_order) for in_order, some in groupby(stages, _kind)]
-        self._finish = finish
+        self._finish, self._alone = finish, alone
         self._prefetch = 0
         self.set_prefetch(prefetch)
 
@@ -127,6 +128,8 @@ class Pipeline:
                 # The future is dropped here, so that the batch is freed as soon as the user drops it.
                 return self._finish(self._pending.popleft().result())
             item = self._next_item()
+            if self._alone is not None:
+                return self._alone(item)
             for run, in_order in self._stages:
                 item = self._given.submit(run, item).result() if in_order and self._given is not None else run(item)
             return self._finish(item)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from ..feature.contract import Version, changed
 from ..ranks import Steps
 from ..sampler.keyed import KeyedSampler
 from .layout import EdgeLayout, EdgeLayouts
@@ -35,11 +34,16 @@ NO_ROWS = torch.empty(0)
 """Takes the place of rows that are read when their batch is delivered."""
 
 
+def unless_late(rows: Any) -> Any:
+    """The rows; None if they are read when their batch is delivered."""
+    return None if rows is NO_ROWS else rows
+
+
 class RowSource(ABC):
     """Reads the rows of samples (``fetch``) and makes batches of them without reading (``batch``). A loader has one.
 
-    Rows are read ahead. When a batch is delivered, the rows of attributes that have changed since are read again
-    (``versions``, ``renew``)."""
+    Where rows are read ahead, the rows of attributes that have changed since are read again when their batch is
+    delivered (``versions``, ``changed``, ``renew``)."""
 
     threads: bool
     """Whether several threads may fetch at once."""
@@ -47,19 +51,24 @@ class RowSource(ABC):
     """Whether all ranks of a process group must fetch together."""
 
     @abstractmethod
-    def versions(self) -> Mapping[Any, Version]:
-        """The versions of all attributes whose rows may change while they are read ahead, by (type, name)."""
-
-    def changed(self, versions: Mapping[Any, Version]) -> list[Any]:
-        """The keys of attributes that have other versions now, or versions without a number."""
-        return changed(versions, self.versions())
+    def versions(self) -> Any:
+        """The versions of all attributes whose rows may change while they are read ahead, for :meth:`changed` and
+        :meth:`fetch`."""
 
     @abstractmethod
-    def fetch(self, sampled: SampledGraphPart, bounds: Bounds, versions: Mapping[Any, Version]) -> Any:
+    def changed(self, versions: Any) -> list[Any]:
+        """The keys (type, name) of attributes that have other versions now, or versions without a number."""
+
+    @abstractmethod
+    def learned(self) -> list[Any]:
+        """The keys of attributes whose versions have no number."""
+
+    @abstractmethod
+    def fetch(self, sampled: SampledGraphPart, bounds: Bounds, versions: Any = None) -> Any:
         """All rows of a sample. Ids are checked unless ``bounds`` show that they are in range.
 
         ``versions``: as :meth:`versions` returned them just before. Rows of a version without a number are left out;
-        :data:`NO_ROWS` takes their place."""
+        :data:`NO_ROWS` takes their place. None: rows are read when their batch is delivered, all of them."""
 
     @abstractmethod
     def renew(self, batch: Data | HeteroData, sampled: SampledGraphPart, bounds: Bounds, keys: Collection[Any]) -> None:
@@ -96,7 +105,7 @@ class CollectiveSource(RowSource):
         order of inputs is global."""
 
     @abstractmethod
-    def needs(self, sampled: SampledGraphPart, bounds: Bounds, versions: Mapping[Any, Version]) -> Any:
+    def needs(self, sampled: SampledGraphPart, bounds: Bounds, versions: Any) -> Any:
         """What :meth:`counts` and :meth:`read` need for a sample; several threads may call it at once. Arguments as of
         :meth:`fetch`."""
 

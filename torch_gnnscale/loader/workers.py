@@ -96,8 +96,8 @@ class RowsOfWorkers:
         self._source, self._labels = source, labels
         self._number = self._number_of_labels()
         with torch.enable_grad():
-            self._copied = source.versions()
-        if learned := [key for key, (_, number) in self._copied.items() if number is None]:
+            self._copied, learned = source.versions(), source.learned()
+        if learned:
             raise ValueError(
                 f"filter_per_worker=True: expected rows that do not require grad, found {names_of(learned)}; worker "
                 f"processes gather from a copy, which does not learn: pass filter_per_worker=False"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -15,7 +15,6 @@ from ..distributed.exchange import Exchange
 from ..distributed.own_rows import MappedRows
 from ..distributed.row_exchange import RowKind, exchange_known_rows
 from ..distributed.steps import RankSteps
-from ..feature.contract import Version
 from ..feature.tiered_rows import sent
 from ..loader.layout import EdgeLayout, EdgeLayouts
 from ..loader.row_source import Bounds, CollectiveSource, RowSource
@@ -65,13 +64,17 @@ class SplitRows(CollectiveSource):
         self.inner = rows
         self._peers: dict[Exchange, Peers | str] = {}  # or why not, for each exchange over which rows were swapped
 
-    def versions(self) -> Mapping[Any, Version]:
+    def versions(self) -> Any:
         """See :meth:`RowSource.versions`."""
         return self.inner.versions()
 
-    def changed(self, versions: Mapping[Any, Version]) -> list[Any]:
+    def changed(self, versions: Any) -> list[Any]:
         """See :meth:`RowSource.changed`."""
         return self.inner.changed(versions)
+
+    def learned(self) -> list[Any]:
+        """See :meth:`RowSource.learned`."""
+        return self.inner.learned()
 
     def renew(self, batch: Data | HeteroData, sampled: SampledGraphPart, bounds: Bounds, keys: Collection[Any]) -> None:
         """See :meth:`RowSource.renew`. If the features have changed, those of the halo are removed: layers exchange
@@ -80,7 +83,7 @@ class SplitRows(CollectiveSource):
         if HALO in batch and any(name == X for _, name in keys):
             del batch[HALO]
 
-    def fetch(self, sampled: SampledGraphPart, bounds: Bounds, versions: Mapping[Any, Version]) -> FetchedRows:
+    def fetch(self, sampled: SampledGraphPart, bounds: Bounds, versions: Any = None) -> FetchedRows:
         """See :meth:`RowSource.fetch`. Raises RuntimeError if the batch is cut over several ranks, whose rows come in a
         step."""
         needs = self.needs(sampled, bounds, versions)
@@ -93,7 +96,7 @@ class SplitRows(CollectiveSource):
         if isinstance(sampled.out, SplitOutput):  # else :meth:`needs` refuses it
             sampled.out.fields["global_batch_size"] = inputs
 
-    def needs(self, sampled: SampledGraphPart, bounds: Bounds, versions: Mapping[Any, Version]) -> HaloNeeds:
+    def needs(self, sampled: SampledGraphPart, bounds: Bounds, versions: Any) -> HaloNeeds:
         """See :meth:`CollectiveSource.needs`: reads the rows of own nodes and edges."""
         out = sampled.out
         if not isinstance(out, SplitOutput):

@@ -1,0 +1,232 @@
+"""Reads the rows of a sample's nodes and edges from a Data or HeteroData."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from .._warn import warn
+from ..feature.attributes import EDGES, TypedStorage, typed_storages
+from ..feature.contract import Version, changed, version_of, without_number
+from .classes import as_batch
+from .layout import EdgeLayout, EdgeLayouts, adj_t_of, edge_device, has_own_values, laid_out, set_edges, stored_values
+from .row_source import NO_ROWS, Bounds, RowSource, unless_late
+from .sampled import NO_IDS, SampledEdges, SampledGraphPart
+from .storages import Ids, fields_of, put, rows_at
+
+OF_GRAPH = object()
+"""Stands for a type in the keys of attributes of a whole HeteroData."""
+
+
+_NO_ATTRIBUTE_OF_ROWS = object()
+
+
+class _Reader:
+    """Reads the rows of one storage of a Data or HeteroData for one sample."""
+
+    def __init__(self, data: Data | HeteroData, storage: TypedStorage, sampled: SampledGraphPart) -> None:
+        self.data, self.storage = data, storage
+        self.nodes = Ids(sampled.nodes.get(storage.type_name, NO_IDS))
+        edges = sampled.edges.get(storage.type_name)
+        self.edges = None if edges is None or edges.edge_id is None else Ids(edges.edge_id)
+
+    def rows(self, name: str, value: Any, bounds: Bounds) -> Any:
+        """The rows of an attribute: None for those of edges whose ids are not known, and
+        ``_NO_ATTRIBUTE_OF_ROWS`` for another attribute."""
+        if name == "num_nodes":
+            return self.nodes.count
+        storage = self.storage
+        if (of := storage.rows_of(name)) is None:
+            return _NO_ATTRIBUTE_OF_ROWS
+        if (ids := self.nodes if of == "nodes" else self.edges) is None:
+            return None
+        of_type = storage.type_name
+        below = bounds.of_nodes.get(of_type) if of == "nodes" else bounds.of_edges(of_type)
+        return rows_at(value, ids, self.data.__cat_dim__(name, value, storage.store), below)
+
+
+class DataVersions(NamedTuple):
+    """The attributes of a Data or HeteroData at one moment, and their versions."""
+
+    fields: dict[Any, dict[str, Any]]
+    """By type."""
+    numbers: list[int | None]
+    """Of changes of each attribute, in the same order; None for what requires grad."""
+
+    def equal(self, other: DataVersions) -> bool:
+        """Whether both are the same values in the same versions, all of which have a number. In few steps of Python's:
+        each batch is compared."""
+        fields, others = self.fields.values(), other.fields.values()
+        return (
+            self.numbers == other.numbers
+            and None not in self.numbers
+            and list(self.fields) == list(other.fields)
+            and list(map(tuple, fields)) == list(map(tuple, others))  # names
+            and all(map(operator.is_, _values(fields), _values(others)))
+        )
+
+    def by_key(self) -> dict[Any, Version]:
+        """The versions of all attributes of which batches have rows or copies, by (type, name)."""
+        keys = ((of, name) for of, fields in self.fields.items() for name in fields)
+        versions = zip(keys, _values(self.fields.values()), self.numbers, strict=True)
+        return {key: (value, number) for key, value, number in versions if key[1] != "edge_index"}
+
+    def learned(self) -> list[Any]:
+        """The keys of attributes whose versions have no number."""
+        return without_number(self.by_key()) if None in self.numbers else []
+
+
+def _values(fields: Iterable[dict[str, Any]]) -> Iterator[Any]:
+    return chain.from_iterable(map(dict.values, fields))
+
+
+class DataRows(RowSource):
+    """Reads the attributes of a Data or HeteroData, in its order.
+
+    Args:
+        data: read anew for each batch, so that changes show in later batches.
+        device: the device of a batch's edges; by default that of the edges of ``data``.
+    """
+
+    threads = True
+    collective = False
+
+    def __init__(self, data: Data | HeteroData, device: torch.device | None = None) -> None:
+        self.data = data
+        self.device = device
+        self._weighted: dict[Any, object] = {}  # edge types for which the sampler has given weights
+
+    def versions(self) -> DataVersions:
+        """See :meth:`RowSource.versions`; of the attributes of the graph as well, whose type is :data:`OF_GRAPH` in a
+        HeteroData, and of the values of ``adj_t``."""
+        fields = self._fields()
+        numbers = [
+            value._version
+            if type(value) is Tensor and not value.requires_grad and name not in EDGES and not value.is_inference()
+            else self._number(of, name, value)
+            for of, attributes in fields.items()
+            for name, value in attributes.items()
+        ]
+        return DataVersions(fields, numbers)
+
+    def _fields(self) -> dict[Any, dict[str, Any]]:
+        """The attributes by type: copies, because the loop may set attributes while a thread is here."""
+        data = self.data
+        if isinstance(data, Data):
+            return {None: data._store._mapping.copy()}
+        stores = {**data._node_store_dict, **data._edge_store_dict, OF_GRAPH: data._global_store}
+        return {of: store._mapping.copy() for of, store in stores.items()}
+
+    def _number(self, of: Any, name: str, value: Any) -> int | None:
+        if name == "edge_index":
+            return 0
+        return version_of(stored_values(self._storage(of)) if name == "adj_t" else value)[1]
+
+    def changed(self, versions: DataVersions) -> list[Any]:
+        """See :meth:`RowSource.changed`."""
+        now = self.versions()
+        return [] if now.equal(versions) else changed(versions.by_key(), now.by_key())
+
+    def learned(self) -> list[Any]:
+        """See :meth:`RowSource.learned`."""
+        return self.versions().learned()
+
+    def fetch(
+        self, sampled: SampledGraphPart, bounds: Bounds, versions: DataVersions | None = None
+    ) -> dict[Any, dict[str, Any]]:
+        """found[type][attribute]: its rows."""
+        # Of the values of these very versions: the loop may add others meanwhile, and remove them before delivery.
+        fields, late = (self._fields(), []) if versions is None else (versions.fields, versions.learned())
+        found: dict[Any, dict[str, Any]] = {}
+        for storage in typed_storages(self.data):
+            type_name, _, has_nodes, has_edges = storage
+            if has_nodes:
+                sampled.nodes.setdefault(type_name, NO_IDS)
+            if has_edges and type_name not in sampled.edges:
+                sampled.edges[type_name] = SampledEdges.none()
+            reader = _Reader(self.data, storage, sampled)
+            rows = found[type_name] = {}
+            for name, value in fields.get(type_name, {}).items():
+                if name in EDGES:
+                    continue
+                if late and (type_name, name) in late:
+                    found_rows = NO_ROWS if storage.has_rows(name) else _NO_ATTRIBUTE_OF_ROWS
+                else:
+                    found_rows = reader.rows(name, value, bounds)
+                if found_rows is not _NO_ATTRIBUTE_OF_ROWS:
+                    rows[name] = found_rows
+        return found
+
+    def renew(self, batch: Data | HeteroData, sampled: SampledGraphPart, bounds: Bounds, keys: Collection[Any]) -> None:
+        """See :meth:`RowSource.renew`."""
+        for storage in typed_storages(self.data):
+            type_name, store, _, _ = storage
+            if names := [name for of, name in keys if of == type_name]:
+                reader, fields = _Reader(self.data, storage, sampled), fields_of(batch, type_name)
+                for name in names:
+                    rows = value = store.get(name)
+                    if value is not None and (rows := reader.rows(name, value, bounds)) is _NO_ATTRIBUTE_OF_ROWS:
+                        rows = value
+                    put(fields, name, rows)
+        for of, name in keys:
+            if of is OF_GRAPH:
+                batch._global_store[name] = self.data._global_store.get(name)
+
+    def batch(
+        self, sampled: SampledGraphPart, rows: dict[Any, dict[str, Any]], layouts: EdgeLayouts | None
+    ) -> Data | HeteroData:
+        """See :meth:`RowSource.batch`; types that were not sampled have no rows."""
+        batch = as_batch(self.data)
+        for type_name, store, _, has_edges in typed_storages(self.data):
+            fields = fields_of(batch, type_name)
+            for name, value in rows[type_name].items():
+                put(fields, name, value)
+            if layouts is not None and has_edges and (type_name is None or "edge_index" in store or "adj_t" in store):
+                layout = layouts[type_name]
+                edges, value = self.edges(type_name, sampled.edges[type_name], layout)
+                laid = laid_out(edges.edge_index, edges.colptr, sampled.size(type_name), layout, value)
+                set_edges(fields, laid, layout, edges.edge_index if type_name in layouts.both else None)
+                if "num_edges" in fields:  # set by the user; it would be that of the whole graph
+                    fields["num_edges"] = edges.edge_index.size(1)
+        return batch
+
+    def node_rows(self, rows: dict[Any, dict[str, Any]], name: str) -> Any:
+        """See :meth:`RowSource.node_rows`."""
+        return unless_late(rows[None].get(name))
+
+    def edges(self, edge_type: Any, edges: SampledEdges, layout: EdgeLayout) -> tuple[SampledEdges, Tensor | None]:
+        """See :meth:`RowSource.edges`."""
+        device = edge_device(self._storage(edge_type)) if self.device is None else self.device
+        if edges.edge_index.device != device:  # `to` takes longer, also where there is nothing to do
+            edges = edges._replace(
+                edge_index=edges.edge_index.to(device),
+                colptr=edges.colptr if edges.colptr is None else edges.colptr.to(device),
+                weight=edges.weight if edges.weight is None else edges.weight.to(device),
+            )
+        return edges, self._values(edge_type, edges, layout)
+
+    def _values(self, edge_type: Any, edges: SampledEdges, layout: EdgeLayout) -> Tensor | None:
+        """The values of a batch's ``adj_t``: the sampler's edge weights, else the values of the input's ``adj_t``.
+
+        Where there are both, a warning says so once per edge type.
+        """
+        if layout not in ("sparse_csr", "SparseTensor"):
+            return edges.weight
+        if edges.weight is not None:
+            first = object()  # several threads may be here at once, and one of them finds its own object
+            if self._weighted.setdefault(edge_type, first) is first and has_own_values(self._storage(edge_type)):
+                warn(f"{adj_t_of(edge_type)}: batches have the sampler's edge weights in place of the input's values")
+            return edges.weight
+        value = stored_values(self._storage(edge_type))
+        if value is None or edges.edge_id is None:
+            return None
+        return rows_at(value, Ids(edges.edge_id), 0).to(edges.edge_index.device)
+
+    def _storage(self, edge_type: Any) -> Any:
+        return self.data._store if edge_type is None else self.data[edge_type]
