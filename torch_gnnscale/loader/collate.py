@@ -95,7 +95,8 @@ class Collator:
         """Reads the rows of an output, after the user's transform."""
         sampled, versions = self.sampled(out), self.source.versions()
         try:
-            return Fetched(sampled, self.source.fetch(sampled, self.bounds(sampled), versions), versions)
+            with torch.no_grad():  # what requires grad is left out, also if it did not when its version was noted
+                return Fetched(sampled, self.source.fetch(sampled, self.bounds(sampled), versions), versions)
         except Exception:
             if not self.source.changed(versions):
                 raise

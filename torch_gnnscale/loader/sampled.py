@@ -109,6 +109,10 @@ def sampled_part(out: Output, drawn: dict | None, permutation: Any, layouts: Edg
         TypeError: not a sampler's output.
         ValueError: the transform replaced edges and left their weights.
     """
+    if type(out) is NeighborOutput and drawn is None and permutation is None:
+        if out.colptr is not None and out.edge_index is not None:  # of our samplers: as below, in fewer steps
+            edges = SampledEdges(out.edge_index, out.colptr, out.edge, out.edge_weight)
+            return SampledGraphPart(out, {None: out.node}, {None: edges}, False)
     if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
         raise TypeError(f"sampler output: expected PyG's SamplerOutput, found {type(out).__name__}")
     weights = _weights_by_type(out)
@@ -118,14 +122,14 @@ def sampled_part(out: Output, drawn: dict | None, permutation: Any, layouts: Edg
         _check_weights(drawn, now)
     made = _as_drawn(out, drawn, now)
     ends: dict = now if now is not None else {} if made else _ends_by_type(out)
-    edges = {}
+    edges_by_type = {}
     for edge_type in ends or made:
         edge_id, order = ids.get(edge_type), permutations.get(edge_type)
         if edge_id is not None and order is not None:
             edge_id = order[edge_id.to(torch.int64)]
         weight = weights.get(edge_type)
         if edge_type in made:
-            edges[edge_type] = SampledEdges(*made[edge_type], edge_id, weight)
+            edges_by_type[edge_type] = SampledEdges(*made[edge_type], edge_id, weight)
             continue
         row, col, *_ = ends[edge_type]
         found = SampledEdges(torch.stack([row, col]), None, edge_id, weight)
@@ -137,8 +141,8 @@ def sampled_part(out: Output, drawn: dict | None, permutation: Any, layouts: Edg
                 None if edge_id is None else edge_id[order],
                 None if weight is None else weight[order],
             )
-        edges[edge_type] = found
-    return SampledGraphPart(out, nodes, edges, drawn is not None)
+        edges_by_type[edge_type] = found
+    return SampledGraphPart(out, nodes, edges_by_type, drawn is not None)
 
 
 def _check_weights(drawn: dict[Any, DrawnEdges], now: dict[Any, DrawnEdges]) -> None:
