@@ -11,9 +11,9 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from .. import ops
-from ..feature.contract import all_attrs, is_collective
+from ..feature.contract import is_collective
 from ..loader.checks import common_numbering
-from ..loader.fetch import StoreRows, row_source
+from ..loader.fetch import row_source
 from ..loader.layout import EdgeLayouts
 from ..loader.row_source import Bounds
 from ..loader.sampled import SampledEdges, SampledGraphPart, sampled_part
@@ -87,7 +87,7 @@ class WholeGraph:
             )
         self._graph = sampled_graph(data)
         self._data = data
-        self._rows = row_source(data)
+        self._rows: Any = row_source(data)
         self.order = common_numbering(data)
         self.hetero = self._graph.is_hetero
         self.sizes: dict[Any, int] = dict(zip(self._graph.node_types, self._graph.sizes, strict=True))
@@ -200,14 +200,8 @@ class WholeGraph:
         return SampledGraphPart(out, nodes, edges, False)
 
     def _batch(self, part: SampledGraphPart, wanted: Callable[[Key], bool]) -> Data | HeteroData:
-        versions: dict[Any, Any] = dict(self._rows.versions())
-        if isinstance(self._rows, StoreRows):
-            for attr in all_attrs(self._rows.features):
-                versions.setdefault((attr.group_name, attr.attr_name), (None, 0))
-        for key, (value, _) in versions.items():
-            if not wanted(key if self.hetero else (None, key[1])):
-                versions[key] = value, None  # so that it is not read
-        return self._rows.batch(part, self._rows.fetch(part, Bounds(), versions), _COO)
+        rows = self._rows.fetch(part, Bounds(), wanted=lambda key: wanted(key if self.hetero else (None, key[1])))
+        return self._rows.batch(part, rows, _COO)
 
     # A part to look at ###############################################################################################
 
@@ -220,7 +214,7 @@ class WholeGraph:
             if self.hetero or len(out.node) != len(out.row):
                 break
         part = sampled_part(out, None, None, _COO)
-        batch = self._rows.batch(part, self._rows.fetch(part, Bounds(), {}), _COO)
+        batch = self._rows.batch(part, self._rows.fetch(part, Bounds()), _COO)
         self._put_ids(batch, part.nodes, part.edges)
         return batch
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -138,9 +138,10 @@ class DataRows(RowSource):
         return self.versions().learned()
 
     def fetch(
-        self, sampled: SampledGraphPart, bounds: Bounds, versions: DataVersions | None = None
-    ) -> dict[Any, dict[str, Any]]:
-        """found[type][attribute]: its rows."""
+        self, sampled: SampledGraphPart, bounds: Bounds, versions: DataVersions | None = None,
+        wanted: Callable[[Any], bool] | None = None,
+    ) -> dict[Any, dict[str, Any]]:  # fmt: skip
+        """found[type][attribute]: its rows. ``wanted(key)``: whether those of an attribute are read."""
         # Of the values of these very versions: the loop may add others meanwhile, and remove them before delivery.
         fields, late = (self._fields(), []) if versions is None else (versions.fields, versions.learned())
         found: dict[Any, dict[str, Any]] = {}
@@ -155,7 +156,8 @@ class DataRows(RowSource):
             for name, value in fields.get(type_name, {}).items():
                 if name in EDGES:
                     continue
-                if late and (type_name, name) in late:
+                left_out = late and (type_name, name) in late
+                if left_out or (wanted is not None and not wanted((type_name, name))):
                     found_rows = NO_ROWS if storage.has_rows(name) else _NO_ATTRIBUTE_OF_ROWS
                 else:
                     found_rows = reader.rows(name, value, bounds)

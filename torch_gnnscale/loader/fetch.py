@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
 import torch
@@ -53,15 +53,18 @@ class StoreRows(RowSource):
         return without_number(self.versions())
 
     def fetch(
-        self, sampled: SampledGraphPart, bounds: Bounds, versions: Mapping[Any, Version] | None = None
-    ) -> list[tuple[Any, Any]]:
-        """(attribute, rows) per tensor of a type that was sampled, in the store's order."""
-        late = without_number(versions or {})
-        wanted = self.wanted(sampled, bounds)
-        if not late:
-            return list(zip(wanted, self.features.multi_get_tensor(wanted), strict=True))
-        rows = iter(self.features.multi_get_tensor([attr for attr in wanted if _key(attr) not in late]))
-        return [(attr, NO_ROWS if _key(attr) in late else next(rows)) for attr in wanted]
+        self, sampled: SampledGraphPart, bounds: Bounds, versions: Mapping[Any, Version] | None = None,
+        wanted: Callable[[Any], bool] | None = None,
+    ) -> list[tuple[Any, Any]]:  # fmt: skip
+        """(attribute, rows) per tensor of a type that was sampled, in the store's order. ``wanted(key)``: whether those
+        of an attribute are read."""
+        attrs, left_out = self.wanted(sampled, bounds), without_number(versions or {})
+        if wanted is not None:
+            left_out += [key for key in map(_key, attrs) if not wanted(key)]
+        if not left_out:
+            return list(zip(attrs, self.features.multi_get_tensor(attrs), strict=True))
+        rows = iter(self.features.multi_get_tensor([attr for attr in attrs if _key(attr) not in left_out]))
+        return [(attr, NO_ROWS if _key(attr) in left_out else next(rows)) for attr in attrs]
 
     def renew(self, batch: Data | HeteroData, sampled: SampledGraphPart, bounds: Bounds, keys: Collection[Any]) -> None:
         """See :meth:`RowSource.renew`."""
@@ -189,7 +192,7 @@ class CollectiveRows(StoreRows, CollectiveSource):
         return list(zip(needs[0], self.features.rows(needs[1]), strict=True))
 
 
-def row_source(data: Any, custom_cls: Any = None, device: torch.device | None = None) -> RowSource:
+def row_source(data: Any, custom_cls: Any = None, device: torch.device | None = None) -> DataRows | StoreRows:
     """A :class:`DataRows` for a Data or HeteroData, a :class:`StoreRows` for a pair of stores."""
     if isinstance(data, (Data, HeteroData)):
         return DataRows(data, device)

@@ -109,10 +109,10 @@ def sampled_part(out: Output, drawn: dict | None, permutation: Any, layouts: Edg
         TypeError: not a sampler's output.
         ValueError: the transform replaced edges and left their weights.
     """
-    if type(out) is NeighborOutput and drawn is None and permutation is None:
-        if out.colptr is not None and out.edge_index is not None:  # of our samplers: as below, in fewer steps
-            edges = SampledEdges(out.edge_index, out.colptr, out.edge, out.edge_weight)
-            return SampledGraphPart(out, {None: out.node}, {None: edges}, False)
+    as_drawn = type(out) is NeighborOutput and drawn is None and permutation is None
+    if as_drawn and out.colptr is not None and out.edge_index is not None:  # as below, in fewer steps
+        edges = SampledEdges(out.edge_index, out.colptr, out.edge, out.edge_weight)
+        return SampledGraphPart(out, {None: out.node}, {None: edges}, False)
     if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
         raise TypeError(f"sampler output: expected PyG's SamplerOutput, found {type(out).__name__}")
     weights = _weights_by_type(out)

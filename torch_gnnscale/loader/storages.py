@@ -57,14 +57,19 @@ def rows_at(value: Any, ids: Ids, dim: int, below: int | None = None) -> Any:
     return index_select(value, index, dim=dim)
 
 
+def storage_of(batch: Data | HeteroData, type_name: Any) -> Any:
+    """The storage of a type."""
+    if type_name is None:
+        return batch._store
+    stores = batch._edge_store_dict if isinstance(type_name, tuple) else batch._node_store_dict
+    store = stores.get(type_name)
+    return batch[type_name] if store is None else store
+
+
 def fields_of(batch: Data | HeteroData, type_name: Any) -> dict[str, Any]:
     """The fields of a type, to be read and set: PyG's storages take several times as long to do so. None is no value of
     a field (:func:`put`)."""
-    if type_name is None:
-        return batch._store._mapping
-    stores = batch._edge_store_dict if isinstance(type_name, tuple) else batch._node_store_dict
-    store = stores.get(type_name)
-    return (batch[type_name] if store is None else store)._mapping
+    return storage_of(batch, type_name)._mapping
 
 
 def put(fields: dict[str, Any], name: str, value: Any) -> None:
