@@ -10,7 +10,19 @@ from importlib import metadata
 
 import torch
 
-from . import __version__, _library, cli_bench, cli_convert, cli_data, cli_partition, cli_split, cli_train, machine, ops
+from . import (
+    __version__,
+    _library,
+    cli_bench,
+    cli_convert,
+    cli_data,
+    cli_embed,
+    cli_partition,
+    cli_split,
+    cli_train,
+    machine,
+    ops,
+)
 from .cli_errors import one_line
 from .ops.arguments import resolve_threads
 
@@ -46,6 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("info", parents=[common], help="versions, libraries, devices, threads")
     cli_train.add_command(commands, [common, cli_data.parent()])
+    cli_embed.add_command(commands, [common, cli_data.parent()])
     cli_convert.add_command(commands, [common])
     cli_partition.add_command(commands, [common, cli_data.parent()])
     cli_split.add_command(commands, [common, cli_data.parent()])
@@ -55,6 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
         run = {
             "info": lambda _: info(),
             "train": cli_train.train,
+            "embed": cli_embed.embed,
             "convert": cli_convert.convert,
             "partition": cli_partition.partition,
             "split": cli_split.split,

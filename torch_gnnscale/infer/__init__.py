@@ -1,5 +1,6 @@
 """Inference on all nodes."""
 
+from .disk import result_name
 from .inference import infer
 
-__all__ = ["infer"]
+__all__ = ["infer", "result_name"]

@@ -146,6 +146,10 @@ class NodeTrainer(ClassTrainer):
         """The model that the configuration names."""
         return build_model(self.config, self.task)
 
+    def inference(self) -> tuple[nn.Module, Callable[[nn.Module, Any], Any]]:
+        """See :meth:`Trainer.inference`: class scores."""
+        return self.model, call_model
+
     def called_module(self) -> nn.Module:
         """The model, narrowed where that is possible, and weighed if batches have weights."""
         return SeedScores(self.model, self.config.method != NEIGHBOR)

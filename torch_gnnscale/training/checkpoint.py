@@ -110,6 +110,20 @@ def read(folder: Path, run: dict[str, Any]) -> dict[str, Any] | None:
         ValueError: the file is damaged, no checkpoint or one of an earlier version, or its settings differ in another
             name than :data:`MAY_DIFFER`.
     """
+    state = load(folder)
+    before = run if state is None else state["run"]
+    for name in run | before:
+        if name not in MAY_DIFFER and run.get(name) != before.get(name):
+            raise ValueError(f"{folder / CHECKPOINT}: expected {name}={run.get(name)!r}, found {before.get(name)!r}")
+    return state
+
+
+def load(folder: Path) -> dict[str, Any] | None:
+    """The state in ``folder``, of whatever run, its tensors in host memory; None if there is no checkpoint.
+
+    Raises:
+        ValueError: the file is damaged, or no checkpoint.
+    """
     file = folder / CHECKPOINT
     if not file.exists():
         return None
@@ -121,10 +135,6 @@ def read(folder: Path, run: dict[str, Any]) -> dict[str, Any] | None:
     except Exception as error:  # any type: damaged bytes may mean anything to zipfile and pickle
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{file}: expected a checkpoint, found another or a damaged file ({reason})") from None
-    before = state.get("run") if isinstance(state, dict) else None
-    if not isinstance(before, dict):
+    if not isinstance(state, dict) or not isinstance(state.get("run"), dict):
         raise ValueError(f"{file}: expected a checkpoint, found another file")
-    for name in run | before:
-        if name not in MAY_DIFFER and run.get(name) != before.get(name):
-            raise ValueError(f"{file}: expected {name}={run.get(name)!r}, found {before.get(name)!r}")
     return state

@@ -160,6 +160,10 @@ class Trainer(ABC):
         """The device of the model, on which this package's loaders make their batches."""
         return torch.device("cpu")
 
+    def inference(self) -> tuple[nn.Module, Callable[[nn.Module, Any], Any]]:
+        """``(model, call)`` of :func:`torch_gnnscale.infer.infer`: what the task is for, of every node."""
+        raise NotImplementedError(f"{type(self).__name__}: rows of nodes are not implemented, only of pairs at a time")
+
     def baseline(self) -> tuple[str, float] | None:
         """A simple method to compare with: its name and its score on ``test``; None: there is none."""
         return None
