@@ -172,6 +172,30 @@ def narrowing(results: Any) -> str:
     return table(head, ([*model, *map(found.get, seeds)] for model, found in by_model.items()))
 
 
+def inference(results: Any) -> str:
+    """Inference on all nodes, by model."""
+    rows = []
+    for entry in results.values():
+        for model, ways in ((name, ways) for name, ways in entry.items() if name not in ("aims", "limited")):
+            rows += [[model, way, run["median_ms"] / 1e3, run["over_pyg"]] for way, run in ways.items()]
+    return table(["model", "", "CPU time, s", "over PyG's"], rows)
+
+
+def inference_limited(results: Any) -> str:
+    """Inference with less memory than rows."""
+    (entry,) = (entry["limited"] for entry in results.values())
+    names = {
+        "infer": "infer, limited",
+        "pyg": "PyG's inference, not limited",
+        "pyg limited": "PyG's inference, limited",
+    }
+    rows = [
+        [name, *([entry[way]["cpu"], entry[way]["seconds"]] if entry[way]["enough"] else ["too little memory", ""])]
+        for way, name in names.items()
+    ]
+    return table(["", "CPU time, s", "wall time, s"], rows)
+
+
 def large(results: Any) -> str:
     rows = [
         ["build", f"{results['build']['seconds']:.0f} s, {results['build']['edges_per_s'] / 1e6:.1f} million edges/s"],
@@ -323,6 +347,7 @@ TABLES: dict[Callable[[Any], str], str] = {
     accuracy: "accuracy", hit_rates: "hotness", depths: "hotness", traffic: "hotness", hotness_cost: "hotness",
     placements: "network", overlap: "prefetch", breakdown: "prefetch", overlap_model: "prefetch",
     bulks: "bulk",
+    inference: "infer", inference_limited: "infer",
     methods: "methods", method_options: "methods",
     grid_epoch: "grid_epoch",
     split_plans: "split_plan", split_weights: "split_plan", split_work: "split_plan", split_steps: "split",

@@ -70,9 +70,8 @@ def _trained(args: argparse.Namespace) -> Trainer:
     run = state["run"]
     kind = next((kind for kind, trainer in TASKS.items() if trainer.__name__ == run.get("trainer")), None)
     if kind is None:
-        raise NotImplementedError(
-            f"--run {args.run}: of a {run.get('trainer')} is not implemented; use a run of a task"
-        )
+        found = run.get("trainer")
+        raise NotImplementedError(f"--run {args.run}: a run of a {found} is not implemented; use one of a task")
     args.dataset = getattr(args, "dataset", run["task"])
     task = cli_data.load(kind, args)
     if task.name != run["task"]:

@@ -1,0 +1,77 @@
+"""The command ``gnnscale embed``."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from torch_gnnscale.cli import main
+from torch_gnnscale.datasets import NodeTask, planted
+from torch_gnnscale.infer import infer
+from torch_gnnscale.tasks.nodes import NodeConfig, NodeTrainer, call_model
+from torch_gnnscale.training import CHECKPOINT
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """(folder of a run, path of its data set, the trainer)."""
+    folder = tmp_path_factory.mktemp("run")
+    NodeTask.from_data("small", planted(400, num_classes=4, num_features=8, seed=0)).save(folder / "small")
+    task, config = NodeTrainer.load(str(folder / "small")), NodeConfig(epochs=2, hidden=8, fanouts=[3, 3], model="gcn")
+    trainer = NodeTrainer(task, config, folder / "run", quiet=True)
+    trainer.run(report=lambda line: None)
+    return folder / "run", folder / "small", trainer
+
+
+def test_rows_of_the_best_model(run, tmp_path, capsys):
+    folder, _, trainer = run
+    main(["embed", "--run", str(folder), "--out", str(tmp_path / "rows"), "--batch-size", "100"])
+    said = capsys.readouterr().out
+    assert said == f"400 rows of 4 numbers in {tmp_path / 'rows' / 'nodes.npy'}\n"
+    expected = infer(trainer.model.eval(), trainer.task.data, call_model, batch_size=100)
+    assert np.array_equal(np.load(tmp_path / "rows" / "nodes.npy"), expected.numpy())
+    features, graph = trainer.task.data
+    x = features.get_tensor(group_name=None, attr_name="x", index=None)
+    whole = trainer.model(x, torch.stack(graph.get_edge_index(edge_type=None, layout="coo")))
+    torch.testing.assert_close(expected, whole.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_parquet_has_the_ids(run, tmp_path, capsys, monkeypatch):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr("torch_gnnscale.cli_embed._ROWS", 150)
+    main(["embed", "--run", str(run[0]), "--out", str(tmp_path / "rows"), "--format", "parquet"])
+    assert capsys.readouterr().out == f"400 rows of 4 numbers in {tmp_path / 'rows' / 'nodes.parquet'}\n"
+    table = parquet.read_table(tmp_path / "rows" / "nodes.parquet")
+    assert table["id"].to_pylist() == list(range(400))
+    assert np.array_equal(np.array(table["row"].to_pylist(), np.float32), np.load(tmp_path / "rows" / "nodes.npy"))
+
+
+def refused(capsys, *arguments) -> str:
+    with pytest.raises(SystemExit) as raised:
+        main(["embed", *map(str, arguments)])
+    assert raised.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_refused(run, tmp_path, capsys):
+    folder, data, _ = run
+    text = f"gnnscale: --run: expected the folder of a run of gnnscale train, found no {CHECKPOINT} in {tmp_path}\n"
+    assert refused(capsys, "--run", tmp_path, "--out", tmp_path / "rows") == text
+    text = f"gnnscale: --dataset: expected {str(data)!r}, which the run learned from, found 'planted'\n"
+    assert refused(capsys, "--run", folder, "--out", tmp_path / "rows", "--dataset", "planted") == text
+    assert refused(capsys, "--run", folder, "--out", tmp_path / "rows", "--batch-size", 0).startswith(
+        "gnnscale: --batch-size: expected "
+    )
+    text = "gnnscale: --memory: expected a number and a unit such as '8GiB', '500MB' or '25%', found 'much'\n"
+    assert refused(capsys, "--run", folder, "--out", tmp_path / "rows", "--memory", "much") == text
+    assert not (tmp_path / "rows").exists()
+
+
+def test_a_run_of_another_trainer(run, tmp_path, capsys):
+    state = torch.load(run[0] / CHECKPOINT, weights_only=True)
+    state["run"]["trainer"] = "SplitNodeTrainer"
+    torch.save(state, tmp_path / CHECKPOINT)
+    said = refused(capsys, "--run", tmp_path, "--out", tmp_path / "rows")
+    text = r"gnnscale: --run .*: a run of a SplitNodeTrainer is not implemented; use one of a task\n"
+    assert re.fullmatch(text, said)
