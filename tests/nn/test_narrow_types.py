@@ -201,6 +201,18 @@ def test_norms_in_training_read_the_rows_that_are_computed(fanouts, monkeypatch)
     assert all(norm.running_mean.isfinite().all() for norms in model.norms for norm in norms.values())
 
 
+def test_a_type_of_a_single_row():
+    """Which torch adds to every row of more hops: its layers are still those that the trial found, in each batch."""
+    data = make_types({"a": 30, "b": 20, "c": 1}, RELATIONS, degree=2, seed=1)
+    model = made("mixed, skipping", data)
+    narrowed = narrow(model, call)
+    for seed in range(5):
+        check(
+            model, narrowed, next(iter(NeighborLoader(data, [2, 2], ("b", torch.arange(2)), batch_size=2, seed=seed)))
+        )
+    assert not narrowed._orders, "no batch was called in another order"
+
+
 def test_batches_that_are_not_worth_it_are_computed_whole(monkeypatch):
     rows = []
     model, batch = made("SAGE", GRAPH), batch_of()

@@ -99,9 +99,9 @@ class DictionaryLayer:
         found = min(of_types.values(), default=0)
         if found == 0:
             wrong = next((key for key, groups in of_types.items() if groups == 0), None)
-            expected = None if wrong is None else hops.nodes[wrong].rows
+            rows = None if wrong is None else hops.nodes[wrong].rows
             raise ValueError(
-                f"{self.title}: expected input rows of whole hops {expected}, found "
+                f"{self.title}: expected input rows of whole hops {rows}, found "
                 f"{'no tensor' if wrong is None else f'{counts[wrong]} rows of {wrong!r}'}"
             )
         if found == 1:
@@ -114,8 +114,9 @@ class DictionaryLayer:
             return found
         call = None if self.forward_pass.differs else calls.next(self.title)
         if call is not None and call.relations == relations:
-            more = [count - hops.nodes[key].rows[call.groups - 1] for key, count in counts.items()]
-            if min(more) == 0:
+            expected = {key: hops.nodes[key].rows[call.groups - 1] for key in counts}
+            fewest = min(count - expected[key] for key, count in counts.items())
+            if fewest == 0 or (fewest > 0 and 1 in expected.values()):  # single rows are broadcast
                 return call.groups
         self.forward_pass.differs = self.forward_pass.differs or self.title
         return found

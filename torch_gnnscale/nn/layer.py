@@ -11,11 +11,13 @@ import torch_geometric.nn as pyg_nn
 from torch import Tensor
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch.nn import functional
+from torch.nn.parameter import is_lazy
 
 from .. import ops
 from .aggregate import Adjacency, Apart, aggregate, aggregate_and_root
 from .calls import Call, Read
 from .forward_pass import ForwardPass
+from .gat import gat, takes
 from .hops import HopEdges, Relation, first_rows
 from .messages import refuse_twice, weigh_messages
 from .sage import sage
@@ -131,6 +133,8 @@ class NarrowedLayer:
                     self._of_edges = self.forward_pass.weight[: edges.num_edges]
                     refuse_twice(self.title, given, self._of_edges)
                 out = self._of_sage(given, edges) if self._is_sage else None
+                if self._is_gat and self._rows_agree:
+                    out = self._of_gat(given, edges)
                 if out is None:
                     if self._fused:
                         self._aggregate_first(given, edges)
@@ -171,9 +175,11 @@ class NarrowedLayer:
             return found
         call = None if forward_pass.differs else forward_pass.calls.next(self.title)
         if call is not None and call.relations == (relation.key,):
-            more = sources - relation.src.rows[call.groups - 1]
-            others = more if destinations is None else destinations - relation.dst.rows[call.groups - 2]
-            if min(more, others) == 0:  # types may have rows of different groups, of which the layer uses the fewest
+            expected = relation.src.rows[call.groups - 1], relation.dst.rows[call.groups - 2]
+            more = sources - expected[0]
+            others = more if destinations is None else destinations - expected[1]
+            # Types may have rows of different groups, of which the layer uses the fewest; single rows are broadcast.
+            if min(more, others) == 0 or (min(more, others) > 0 and destinations is not None and 1 in expected):
                 return call.groups
         forward_pass.differs = forward_pass.differs or self.title
         return found
@@ -287,6 +293,19 @@ class NarrowedLayer:
         given_to = of_neighbors.weight, of_neighbors.bias, of_root.weight, edges, reduce, self._apart
         out = sage(x[0], root, weight, *given_to)
         return functional.normalize(out, p=2.0, dim=-1) if layer.normalize else out
+
+    def _of_gat(self, given: dict[str, Any], edges: Adjacency) -> Tensor | None:
+        """The output of a GATConv by :func:`torch_gnnscale.nn.gat.gat`; None if it does something else."""
+        layer, x = self.layer, given.get("x")
+        if not isinstance(x, tuple) or self._of_edges is not None or not takes(layer, given):
+            return None
+        products = [linear for linear in (layer.lin, layer.lin_src, layer.lin_dst) if linear is not None]
+        wide = x[0].dim() == 2 and x[0].dtype in _WIDE and not torch.is_autocast_enabled(x[0].device.type)
+        if not wide or not ops.can_aggregate(x[0]):
+            return None
+        if not all(_is_plain(linear) and not is_lazy(linear.weight) for linear in products):
+            return None
+        return gat(layer, x[0], x[1], edges, given.get("edge_attr"))
 
     def _reads_sum_alone(self, x: Any, weight: Any) -> bool:
         """Whether the layer reads nothing of the sources' rows x but their sum or mean, which

@@ -21,20 +21,22 @@ def has_nodes_as_edges(batch: Any) -> bool:
 
 
 def with_nodes_in_every_group(batch: Any) -> Any:
-    """The batch, which has seeds, with one more node of a type for each later group that has none of it. No edge leads
-    to such a node or from it; its row of every field is that of the type's first node, or zeros."""
+    """The batch, which has seeds, with more nodes: of each type at least one in each later group, and two in the first
+    groups that have any, for a single row would be broadcast. No edge leads to such a node or from it; its row of every
+    field is that of the type's first node, or zeros."""
     found, device = copy.copy(batch), device_of(batch)
     by_name = has_nodes_as_edges(batch)
     place: dict[NodeType, tuple[Tensor, int]] = {}
     for node_type, before, store in _node_stores(batch, found):
         sizes = before.num_sampled_nodes
-        num_nodes, origin, place[node_type] = sum(sizes), *_places(sizes, device)
+        larger = _larger(sizes)
+        num_nodes, origin, place[node_type] = sum(sizes), *_places(sizes, larger, device)
         for name, value in [*before.to_dict().items()]:
             of_nodes = isinstance(value, Tensor) and value.dim() > 0 and value.size(0) == num_nodes
             if of_nodes and name != "edge_index" and not (by_name and ("edge" in name or name == "e_id")):
                 rows = value if num_nodes else value.new_zeros(1, *value.shape[1:])
                 store[name] = rows[origin.to(value.device)]
-        store.num_sampled_nodes = [sizes[0], *(max(size, 1) for size in sizes[1:])]
+        store.num_sampled_nodes = larger
         store.num_nodes = len(origin)
     before_edges = relations_of(batch)
     for key, store in relations_of(found).items():
@@ -57,14 +59,20 @@ def _node_stores(batch: Any, copied: Any) -> Iterator[tuple[NodeType, Any, Any]]
         yield node_type, batch[node_type], copied[node_type]
 
 
-def _places(sizes: list[int], device: torch.device) -> tuple[Tensor, tuple[Tensor, int]]:
+def _larger(sizes: list[int]) -> list[int]:
+    """How many nodes the groups of a type have in the larger batch."""
+    found = sizes[:1]
+    for size in sizes[1:]:
+        found.append(max(size, 1 if sum(found) else 2))
+    return found
+
+
+def _places(sizes: list[int], larger: list[int], device: torch.device) -> tuple[Tensor, tuple[Tensor, int]]:
     """For each node of the larger batch, the node whose rows it gets; where the nodes of the batch are in it, and how
     many it has."""
-    origins, first = [torch.arange(sizes[0])], sizes[0]
-    for size in sizes[1:]:
-        origins.append(torch.arange(first, first + size) if size else torch.zeros(1, dtype=torch.int64))
-        first += size
-    is_new = torch.cat([torch.full((len(of_group),), not size) for size, of_group in zip(sizes, origins, strict=True)])
-    is_new[: sizes[0]] = False
-    origin = torch.cat(origins).to(device)
-    return origin, (is_new.logical_not().nonzero()[:, 0].to(device), len(origin))
+    origins, places, first, place = list[Tensor](), list[Tensor](), 0, 0
+    for size, more in zip(sizes, larger, strict=True):
+        origins += [torch.arange(first, first + size), torch.zeros(more - size, dtype=torch.int64)]
+        places.append(torch.arange(place, place + size))
+        first, place = first + size, place + more
+    return torch.cat(origins).to(device), (torch.cat(places).to(device), place)

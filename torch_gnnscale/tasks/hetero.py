@@ -10,9 +10,10 @@ import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
 
 from ..datasets import NodeTask, load_types
+from ..nn import narrow
 from .classes import ClassifierConfig, ClassTrainer
 from .metrics import Accuracy
-from .models import HeteroSAGE
+from .models import HeteroSAGE, call_model
 
 
 @dataclass
@@ -51,6 +52,10 @@ class HeteroTrainer(ClassTrainer):
     def build_model(self) -> nn.Module:
         """GraphSAGE over all relations."""
         return HeteroClassifier(self.task, self.config)
+
+    def called_module(self) -> nn.Module:
+        """The model, which computes what the seeds need."""
+        return narrow(self.model, call_model)
 
     @property
     def leaves_parameters_out(self) -> bool:

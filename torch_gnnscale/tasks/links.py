@@ -12,10 +12,11 @@ from torch_geometric.sampler import NegativeSampling
 
 from ..datasets import load_links
 from ..loader import LinkNeighborLoader, NeighborLoader
+from ..nn import narrow
 from ..training import Config, Trainer
 from .classes import fanouts_of_tests
 from .metrics import recall_at
-from .models import HeteroSAGE
+from .models import HeteroSAGE, call_model
 
 OFFERED = 20
 """The k of Recall@k: how many destinations are recommended to each source."""
@@ -58,6 +59,10 @@ class LinkTrainer(Trainer):
         config = self.config
         scale = config.hidden**-0.5  # keeps the first scores small
         return HeteroSAGE(self.task.sizes, config.hidden, len(config.fanouts), config.dropout, scale)
+
+    def called_module(self) -> nn.Module:
+        """The model, which computes what the ends of links need: by type, their embeddings."""
+        return narrow(self.model, call_model)
 
     @property
     def leaves_parameters_out(self) -> bool:

@@ -7,7 +7,11 @@ from typing import Any
 import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
-from torch_geometric.utils import trim_to_layer
+
+
+def call_model(model: nn.Module, batch: Any) -> Any:
+    """``model(batch)``."""
+    return model(batch)
 
 
 class Encoder(nn.Module):
@@ -41,8 +45,6 @@ class Encoder(nn.Module):
 class HeteroSAGE(nn.Module):
     """Layers of SAGEConv, one per relation: x[t] += relu(sum of the SAGEConvs of relations into type t).
 
-    Each layer computes only the nodes that later layers need (PyG's ``trim_to_layer``).
-
     Args:
         data: see :class:`Encoder`; every node type has a relation into it.
         hidden: width of all layers.
@@ -61,11 +63,9 @@ class HeteroSAGE(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, batch: Any) -> dict[str, Tensor]:
-        """By node type, embeddings of the batch's first nodes, which include the seeds: [N, hidden]."""
+        """By node type, embeddings of the batch's nodes: [N, hidden]."""
         x, edge_index = self.encode(batch), batch.edge_index_dict
-        hops = batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict
-        for layer, conv in enumerate(self.convs):
-            x, edge_index, _ = trim_to_layer(layer, *hops, x, edge_index)
+        for conv in self.convs:
             out = conv({node_type: self.dropout(rows) for node_type, rows in x.items()}, edge_index)
             x = {node_type: rows + out[node_type].relu() for node_type, rows in x.items()}
         return {node_type: self.dropout(rows) for node_type, rows in x.items()}

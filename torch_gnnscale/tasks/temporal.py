@@ -9,10 +9,10 @@ import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
 from torch_geometric.sampler import NegativeSampling
-from torch_geometric.utils import trim_to_layer
 
 from ..datasets import EventTask, load_events
 from ..loader import LinkNeighborLoader
+from ..nn import narrow
 from ..training import Config, Trainer
 from .metrics import average_precision
 from .models import Encoder
@@ -77,17 +77,14 @@ class TemporalGNN(nn.Module):
             ago[edge_type] = torch.cat([torch.cos(seconds * self.frequency), seconds.log1p() / 10], dim=1)
             weight[edge_type] = self.weigh[edge_type[0]](ago[edge_type]).view(-1).sigmoid()
         own_and_recent = [x, self.sum(x, edge_index, edge_weight_dict=weight)]
-        hops = batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict
         for layer, conv in enumerate(self.convs):
             x = x if layer == 0 else {node_type: out.relu() for node_type, out in x.items()}
-            x, edge_index, ago = trim_to_layer(layer, *hops, x, edge_index, ago)
             x = conv(x, edge_index, edge_attr_dict=ago)
-        seeds = {node_type: counts[0] for node_type, counts in hops[0].items()}
+        seeds = {node_type: counts[0] for node_type, counts in batch.num_sampled_nodes_dict.items()}
         return {t: torch.stack([found[t][: seeds[t]] for found in (*own_and_recent, x)], dim=1) for t in x}
 
-    def forward(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """(scores of the batch's links [m], scores of their negatives [m])."""
-        embeddings = self.embeddings(batch)
+    def scores(self, batch: Any, embeddings: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """(scores of the batch's links [m], scores of their negatives [m]) by what :meth:`embeddings` returns."""
         src_type, _, dst_type = self.edge_type
         source = embeddings[src_type][batch[src_type].src_index]
 
@@ -100,6 +97,24 @@ class TemporalGNN(nn.Module):
             return self.decide(torch.cat(pair, dim=1)).view(-1)
 
         return score(batch[dst_type].dst_pos_index), score(batch[dst_type].dst_neg_index)
+
+
+def embed(model: TemporalGNN, batch: Any) -> dict[str, Tensor]:
+    """``model.embeddings(batch)``."""
+    return model.embeddings(batch)
+
+
+class EventScores(nn.Module):
+    """Scores of a batch's pairs by a model, which computes what their nodes need."""
+
+    def __init__(self, model: TemporalGNN) -> None:
+        super().__init__()
+        self.model = model
+        self.module = narrow(model, embed)
+
+    def forward(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """See :meth:`TemporalGNN.scores`."""
+        return self.model.scores(batch, self.module(batch))
 
 
 class Pairs(NamedTuple):
@@ -128,6 +143,10 @@ class EventTrainer(Trainer):
     def build_model(self) -> nn.Module:
         """A :class:`TemporalGNN`."""
         return TemporalGNN(self.task, self.config)
+
+    def called_module(self) -> nn.Module:
+        """The model, narrowed."""
+        return EventScores(self.model)  # type: ignore[arg-type]
 
     def training_batches(self) -> Any:
         """Batches of training events, shuffled; times limit each event's tree to its past."""

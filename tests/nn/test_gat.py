@@ -1,0 +1,52 @@
+"""GATConv with folded attention, beside PyG's."""
+
+import pytest
+import torch
+import torch_geometric.nn as pyg_nn
+from helpers.graphs import random_ids
+
+from torch_gnnscale.nn.aggregate import sort_edges
+from torch_gnnscale.nn.gat import gat, takes
+
+SOURCES, DESTINATIONS, EDGES, FEATURES, CHANNELS = 40, 30, 200, 6, 5
+
+
+def made(*shape, seed):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("in_channels", [FEATURES, (FEATURES, FEATURES + 1)], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"add_self_loops": False}, {"concat": False, "residual": True}, {"edge_dim": 2, "fill_value": 0.5}],
+    ids=str,
+)
+def test_pygs(heads, in_channels, options):
+    torch.manual_seed(0)
+    layer = pyg_nn.GATConv(in_channels, CHANNELS, heads, **options).double()
+    index = torch.stack([random_ids(limit, EDGES, seed=limit) for limit in (SOURCES, DESTINATIONS)])
+    edges, order = sort_edges(index, SOURCES, DESTINATIONS)
+    x, attributes = made(SOURCES, FEATURES, seed=1), made(EDGES, 2, seed=2) if "edge_dim" in options else None
+    width = FEATURES if isinstance(in_channels, int) else in_channels[1]
+    for root in (made(DESTINATIONS, width, seed=3), *([] if "residual" in options else [None])):
+        expected = layer((x, root), index, attributes, size=(SOURCES, DESTINATIONS))
+        found = gat(layer, x, root, edges, None if attributes is None else attributes[order])
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+        wanted = [t for t in (x, root, attributes, *layer.parameters()) if t is not None]
+        scale = torch.arange(1.0, found.numel() + 1, dtype=torch.float64).view(found.shape)
+        ours, theirs = (
+            torch.autograd.grad((out * scale).sum(), wanted, allow_unused=True) for out in (found, expected)
+        )
+        for one, other in zip(ours, theirs, strict=True):
+            one, other = (torch.zeros(()) if grad is None else grad for grad in (one, other))
+            torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+def test_what_it_does_not_compute():
+    x = torch.ones(3, 2)
+    assert takes(pyg_nn.GATConv(2, 2), {"x": (x, x)})
+    assert takes(pyg_nn.GATConv(2, 2, add_self_loops=False), {"x": (x, None)})
+    assert not takes(pyg_nn.GATConv(2, 2), {"x": (x, None)})
+    assert not takes(pyg_nn.GATConv(2, 2), {"x": (x, x), "return_attention_weights": True})
+    assert not takes(pyg_nn.GATConv(2, 2, aggr="mean"), {"x": (x, x)})

@@ -1,0 +1,61 @@
+"""GATConv with its coefficients from the layer's input, and with one product for the rows of destinations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch_geometric.nn as pyg_nn
+from torch import Tensor
+from torch.nn import functional
+from torch_geometric.utils import add_self_loops, remove_self_loops
+
+from .aggregate import Adjacency, aggregate
+
+
+def gat(
+    layer: pyg_nn.GATConv, x: Tensor, root: Tensor | None, edges: Adjacency, edge_attr: Tensor | None = None
+) -> Tensor:
+    """What a GATConv returns: [num_dst, heads * C], or [num_dst, C] without ``concat``.
+
+    With W the weights of the layer's product and a its attention, a coefficient a . W x is computed as (a W) . x, so
+    the destinations' rows need no product. With one head, neighbors' rows are aggregated as they are, and W multiplies
+    the sums: the layer multiplies the rows of destinations, not those of sources.
+
+    Args:
+        layer: of plain Linear modules, and of ``aggr`` "sum".
+        x: float32 or float64, [num_src, F].
+        root: the destinations' own rows, or None, as the layer takes them.
+        edges: sorted by destination.
+        edge_attr: of the edges, or None.
+    """
+    heads, channels = layer.heads, layer.out_channels
+    linear, of_root = (layer.lin_src, layer.lin_dst) if layer.lin is None else (layer.lin, layer.lin)
+    of_sources = x @ _folded(linear.weight, layer.att_src)
+    coefficients = of_sources, None if root is None else root @ _folded(of_root.weight, layer.att_dst)
+    if layer.add_self_loops:
+        index, edge_attr = remove_self_loops(edges.index, edge_attr)
+        most = min(edges.num_src, edges.num_dst)
+        index, edge_attr = add_self_loops(index, edge_attr, fill_value=layer.fill_value, num_nodes=most)
+        edges = Adjacency.from_coo(index, edges.num_src, edges.num_dst)
+    size = edges.num_src, edges.num_dst
+    weight = layer.edge_updater(edges.index, alpha=coefficients, edge_attr=edge_attr, size=size)
+    if heads == 1:
+        out = functional.linear(aggregate(x, edges, "sum", weight), linear.weight)
+    else:
+        out = aggregate(linear(x).view(-1, heads, channels), edges, "sum", weight)
+        out = out.flatten(1) if layer.concat else out.mean(1)
+    if layer.res is not None and root is not None:
+        out = out + layer.res(root)
+    return out if layer.bias is None else out + layer.bias
+
+
+def takes(layer: pyg_nn.GATConv, given: dict[str, Any]) -> bool:
+    """Whether :func:`gat` computes what the layer does with these arguments, x a pair, as far as they decide."""
+    loops_of_sources = layer.add_self_loops and given["x"][1] is None
+    return layer.aggr in ("add", "sum") and not given.get("return_attention_weights") and not loops_of_sources
+
+
+def _folded(weight: Tensor, attention: Tensor) -> Tensor:
+    """a W: [F, heads], of the product's weights [heads * C, F] and the attention [1, heads, C]."""
+    _, heads, channels = attention.shape
+    return (weight.view(heads, channels, -1) * attention.view(heads, channels, 1)).sum(1).t()
