@@ -37,6 +37,8 @@ except ModuleNotFoundError:
 ROOT = Path(__file__).absolute().parent
 # Ninja as pip installs it, whether or not the environment is activated.
 os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+LAUNCHERS = {"ccache", "distcc", "sccache"}
+"""Programs that start a compiler; nvcc wants the compiler itself."""
 TARGET = "0x020b000000000000"  # the stable ABI of torch 2.11: one library for that version and all later ones
 ARCHITECTURES = os.environ.get("TORCH_CUDA_ARCH_LIST") or "7.5;8.0;9.0+PTX"
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
@@ -103,7 +105,8 @@ def cpu_command(compiler: list[str]) -> str:
     flags += ["-ffp-contract=off"]  # products are rounded before they are added, as on a GPU (cuda/aggregate/columns.h)
     if sys.platform == "linux":
         flags += ["-Wno-maybe-uninitialized"]  # GCC 12 finds it in its own header of AVX-512
-    compiler = [*shlex.split(os.environ.get("CXX", "c++")), *compiler[1:], "-fPIC"]
+    of_c = len(shlex.split(os.environ.get("CC", ""))) or 1  # words, such as "ccache gcc"; flags follow
+    compiler = [*shlex.split(os.environ.get("CXX", "c++")), *compiler[of_c:], "-fPIC"]
     return command(compiler, [], [*flags, *(SANITIZE and [*SANITIZE, "-g1", "-Og"])])
 
 
@@ -111,8 +114,8 @@ def cuda_command(cuda_home: str) -> str:
     """Compiles a .cu file, as a rule of ninja."""
     flags = ["-DUSE_CUDA", "--expt-relaxed-constexpr", "-Xcompiler", "-fPIC,-fvisibility=hidden"]
     flags += architecture_flags(ARCHITECTURES)
-    if compiler := os.environ.get("CC"):
-        flags += ["-ccbin", compiler]
+    if words := shlex.split(os.environ.get("CC", "")):
+        flags += ["-ccbin", next((word for word in words if Path(word).name not in LAUNCHERS), words[0])]
     return command([str(Path(cuda_home, "bin", "nvcc"))], [str(Path(cuda_home, "include"))], flags)
 
 

@@ -145,6 +145,22 @@ def test_a_cuda_part_that_does_not_compile(decide, compiler, tmp_path):
         module.compile_changed({"cu": module.cuda_command(str(compiler))}, tmp_path / "objects")
 
 
+@pytest.mark.parametrize(
+    ("options", "words", "host"), [("ccache gcc", 2, "gcc"), ("/opt/bin/gcc-12", 1, "/opt/bin/gcc-12"), (None, 1, None)]
+)
+def test_a_compiler_of_several_words(decide, toolkit, monkeypatch, options, words, host):
+    monkeypatch.setenv("CXX", "ccache g++")
+    monkeypatch.delenv("CC", raising=False)
+    module, _ = decide(FORCE_CUDA=0, **({} if options is None else {"CC": options}))
+    told = module.cpu_command([*(options or "gcc").split(), "-pthread"]).split()
+    assert len((options or "gcc").split()) == words
+    assert told[:3] == ["ccache", "g++", "-pthread"]
+    assert "gcc" not in told
+    told = module.cuda_command(str(toolkit)).split()
+    assert (told[told.index("-ccbin") + 1] if host else None) == host
+    assert ("-ccbin" in told) == (host is not None)
+
+
 def test_names_of_architectures_are_refused(decide):
     with pytest.raises(SystemExit, match=r"architectures such as 8\.0;9\.0\+PTX, found 'Ampere' in '8.0;Ampere'"):
         decide(FORCE_CUDA=0)[0].architecture_flags("8.0;Ampere")
