@@ -205,7 +205,7 @@ def test_scores_of_edges_within_the_part(parts, name):
         with partition.open_parts(path) as opened:
             ids = opened.part(number).user_ids[None]
         within = data.subgraph(ids)
-        assert torch.equal(scores, hotness.scores_of(within, name))
+        assert torch.equal(scores, hotness.scores_of(within, name)[None])
 
 
 def test_edges_from_the_nodes_beside_the_part_are_not_within_it():

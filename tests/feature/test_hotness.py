@@ -9,7 +9,7 @@ from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import CSC, NeighborLoader, ops, reference
 from torch_gnnscale.feature import hotness
-from torch_gnnscale.loader import accesses
+from torch_gnnscale.loader import accesses, accesses_by_hop
 
 
 def csc_of(graph: Graph) -> CSC:
@@ -188,5 +188,7 @@ def test_a_heterogeneous_graph():
     data["a"].num_nodes = 2
     data["a", "to", "a"].edge_index = torch.tensor([[0], [1]])
     loader = NeighborLoader(data, [1], ("a", None), batch_size=1, seed=1)
-    with pytest.raises(NotImplementedError, match="accesses of a heterogeneous graph's nodes are not implemented"):
-        accesses(loader, [0])
+    with pytest.raises(
+        NotImplementedError, match="accesses by hop of a heterogeneous graph's nodes are not implemented"
+    ):
+        accesses_by_hop(loader, [0])

@@ -124,8 +124,18 @@ def typed() -> HeteroData:
 @pytest.mark.parametrize(
     ("error", "message", "call"),
     [
-        (NotImplementedError, "tiers of a HeteroData are not implemented: use a Data, or FeatureStore.from_data",
-         lambda _: Tiered.from_data(typed())),
+        (TypeError, "hotness: expected scores by node type, or a name, found Tensor",
+         lambda _: Tiered.from_data(typed(), hotness=torch.ones(3))),
+        (ValueError, "hotness: expected scores of the nodes of 'paper', found those of ['author']",
+         lambda _: Tiered.from_data(typed(), hotness={"author": torch.ones(3)})),
+        (ValueError, "hotness: expected 3 scores for ('paper', 'x'), found 4",
+         lambda _: Tiered.from_data(typed(), hotness={"paper": torch.ones(4)})),
+        (ValueError, "labelled: expected the nodes of some types that training starts from, found {} and no type's "
+         "train_mask", lambda _: Tiered.from_data(typed())),
+        (ValueError, "labelled: expected types among ['paper'], found 'author'",
+         lambda _: Tiered.from_data(typed(), labelled={"author": torch.arange(2)})),
+        (TypeError, "hotness: expected scores as a tensor, or a name, found dict",
+         lambda _: Tiered.from_data(DATA, hotness={"paper": torch.ones(3)})),
         (NotImplementedError, "tiers of edges' attributes are not implemented, found ['edge_attr']; name the others "
          "by names=", lambda _: Tiered.from_data(make_data())),
         (ValueError, "names: expected some of ['x', 'y', 'train_mask'], found ['z']",
@@ -148,7 +158,7 @@ def typed() -> HeteroData:
          lambda _: Tiered.from_data(Data(x=torch.ones(3, 2), edge_index=torch.ones(2, 1).long()))),
         (ValueError, "budgets: expected room for 200 rows of 192 bytes, found 23040 bytes too little; raise host= or "
          "give disk=", lambda _: Tiered.from_data(DATA, hotness="out_degree", host=800 + 1600 + 200 + 80 * 192)),
-        (NotImplementedError, "tiers of typed nodes or of edges are not implemented, found [('paper', 'x')] in ",
+        (ValueError, "hotness: expected scores of the nodes of 'paper', found those of [None]",
          lambda path: (FeatureStore.from_data(typed()).save(path / "a"), Tiered.open(path / "a", torch.rand(3)))),
         (ValueError, "labelled: expected hotness='weighted_reverse_pagerank', which alone uses it, found another",
          lambda _: Tiered.from_data(DATA, hotness="out_degree", labelled=torch.ones(3))),

@@ -290,15 +290,6 @@ def test_a_batch_without_edges_whose_messages_have_weights_or_features(name):
     torch.testing.assert_close(narrow(model, call)(batch), call(model, batch), rtol=0, atol=1e-12)
 
 
-@pytest.mark.slow
-def test_smaller_types_take_pygs_aggregation():
-    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).bfloat16()
-    narrowed = narrow(model, lambda model, batch: model(batch.x.bfloat16(), batch.edge_index))
-    batch = next(iter(batches()))
-    expected = model(batch.x.bfloat16(), batch.edge_index)[: batch.batch_size]
-    torch.testing.assert_close(narrowed(batch), expected, rtol=0, atol=0)
-
-
 class Doubled(pyg_nn.SAGEConv):
     """Changes what PyG's layer makes of the sums."""
 

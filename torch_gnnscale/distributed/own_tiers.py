@@ -106,8 +106,9 @@ class OwnTiers:
         """The tiers of the part's own nodes; ``sharers``: how many ranks of this machine open them."""
         of_nodes = {key: rows for key, rows in part.rows.items() if key[0] is None}
         sources = [Source(key, rows, rows.dtype, FileRows(*part.origins[key], 0)) for key, rows in of_nodes.items()]
+        scores = {None: self.scores(parts, part)}
         return TieredFeatureStore.of_sources(
-            sources, self.scores(parts, part), False, self.gpu, self.peers, self.host, parts.path, self.device, sharers
+            sources, scores, False, self.gpu, self.peers, self.host, parts.path, self.device, sharers
         )
 
     def opened(self, sent: bytes) -> TieredFeatureStore:

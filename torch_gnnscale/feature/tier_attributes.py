@@ -1,16 +1,21 @@
-"""The attributes of a Data that are put into tiers."""
+"""The attributes of nodes that are put into tiers."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from .. import ops
 from .._warn import warn
-from .feature_store import FeatureStore
+from .attributes import typed_storages
+from .feature_store import KIND, FeatureStore
+from .tier_builder import Source
+from .tiered_rows import FileRows
 
 
 def check_names(names: Any) -> None:
@@ -19,8 +24,8 @@ def check_names(names: Any) -> None:
         raise TypeError(f"names: expected a list of attributes' names, found {names!r}")
 
 
-def node_attributes(data: Data, names: Sequence[str] | None) -> dict[str, Tensor]:
-    """The attributes of nodes that ``names`` asks for, by name; all of them without ``names``.
+def node_attributes(data: Data | HeteroData, names: Sequence[str] | None) -> dict[tuple[Any, str], Tensor]:
+    """The attributes of nodes that ``names`` asks for, by (type or None, name); all of them without ``names``.
 
     Raises:
         TypeError, ValueError: ``names`` is no list, or names others; a tensor that is not a plain one in host memory.
@@ -28,21 +33,69 @@ def node_attributes(data: Data, names: Sequence[str] | None) -> dict[str, Tensor
     """
     check_names(names)
     whole = FeatureStore._from_data(data)
-    found = {name: tensor for (group, name), tensor in whole._tensors.items() if group is None}
-    others = {name: "edges' attributes" for group, name in whole._tensors if group is not None and name not in found}
-    for name in data.keys():  # noqa: SIM118 (a Data is no mapping)
-        if name not in found and data.is_node_attr(name):
-            others[name] = "lists, and of tensors with a column for each node,"
+    storages = [storage for storage in typed_storages(data) if storage.has_nodes]
+    of_nodes = {storage.type_name for storage in storages}
+    found = {key: tensor for key, tensor in whole._tensors.items() if key[0] in of_nodes}
+    named = {name for _, name in found}
+    others = {name: "edges' attributes" for group, name in whole._tensors if group not in of_nodes}
+    others = {name: what for name, what in others.items() if name not in named}
+    for storage in storages:
+        for name in storage.store:
+            if (storage.type_name, name) not in found and storage.store.is_node_attr(name):
+                others[name] = "lists, and of tensors with a column for each node,"
     for what in dict.fromkeys(others.values()):
         if wrong := [name for name, kind in others.items() if kind == what and (names is None or name in names)]:
             raise NotImplementedError(f"tiers of {what} are not implemented, found {wrong}; name the others by names=")
-    if (missing := [name for name in names or () if name not in found]) or not found:
-        raise ValueError(f"names: expected some of {list(found)}, found {missing}")
-    chosen = {name: tensor for name, tensor in found.items() if names is None or name in names}
-    for name, tensor in chosen.items():
+    known = list(dict.fromkeys(name for _, name in found))
+    if (missing := [name for name in names or () if name not in named]) or not found:
+        raise ValueError(f"names: expected some of {known}, found {missing}")
+    labels = {storage.type_name: storage.label for storage in storages}
+    chosen = {key: tensor for key, tensor in found.items() if names is None or key[1] in names}
+    for (group, name), tensor in chosen.items():
+        label = labels[group](name)
         if tensor.device.type != "cpu" or not ops.can_gather_rows(tensor):
             what = f"{type(tensor).__name__}, {tensor.layout}, {tensor.device}"
-            raise ValueError(f"data.{name}: expected a plain tensor in host memory, found {what}")
+            raise ValueError(f"{label}: expected a plain tensor in host memory, found {what}")
         if tensor.requires_grad:
-            warn(f"data.{name} requires grad: tiers hold a copy, which does not learn; use a Data or FeatureStore")
+            warn(f"{label} requires grad: tiers hold a copy, which does not learn; use a Data or FeatureStore")
     return chosen
+
+
+def sources_of(data: Data | HeteroData, names: Sequence[str] | None, storage: torch.dtype | None) -> list[Source]:
+    """:func:`node_attributes`, stored in ``storage`` (float16 or bfloat16; None: each in its own dtype).
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: as of :func:`node_attributes`; another ``storage``.
+    """
+    chosen = node_attributes(data, names)
+    if storage not in (None, torch.float16, torch.bfloat16):
+        raise TypeError(f"storage: expected torch.float16 or torch.bfloat16, found {storage}")
+    if storage is not None and not any(ops.can_widen(storage, tensor.dtype) for tensor in chosen.values()):
+        found = ", ".join(f"{name} of {tensor.dtype}" for (_, name), tensor in chosen.items())
+        warn(f"storage={storage} has no effect: expected attributes of float32 or float64, found {found}")
+    return [
+        Source(key, tensor.detach(), storage if storage and ops.can_widen(storage, tensor.dtype) else tensor.dtype)
+        for key, tensor in chosen.items()
+    ]
+
+
+def saved_sources(saved: FeatureStore, path: str | os.PathLike, names: Sequence[str] | None) -> list[Source]:
+    """The attributes of nodes of an opened store, whose rows stay in its files.
+
+    Raises:
+        TypeError, ValueError: ``names`` is no list, or names others.
+        NotImplementedError: attributes of edges, without ``names``.
+    """
+    check_names(names)
+    of_nodes = {key: tensor for key, tensor in saved._tensors.items() if key[0] is None or isinstance(key[0], str)}
+    if names is None and (wrong := [key for key in saved._tensors if key not in of_nodes]):
+        raise NotImplementedError(f"tiers of edges are not implemented, found {wrong} in {path}; name others by names=")
+    known = list(dict.fromkeys(name for _, name in of_nodes))
+    if missing := [name for name in names or () if name not in known]:
+        raise ValueError(f"names: expected some of {known}, found {missing}")
+    return [
+        Source(key, tensor, tensor.dtype, FileRows(folder, KIND, array, 0))
+        for key, tensor in of_nodes.items()
+        for folder, array in [saved._origins[key]]
+        if names is None or key[1] in names
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,15 +39,15 @@ class Source(NamedTuple):
 
 
 def build(
-    plan: TierPlan, sources: list[Source], order: Order, renumbered: bool, device: torch.device, num_peers: int,
-    folder: str | None, insist: bool, sharers: int,
+    plans: Mapping[Any, TierPlan], sources: list[Source], orders: Mapping[Any, Order], renumbered: bool,
+    device: torch.device, num_peers: int, folder: str | None, insist: bool, sharers: int,
 ) -> tuple[list[Attribute], HostMemory]:  # fmt: skip
-    """Allocates the tiers of a plan and copies the rows into them.
+    """Allocates the tiers of plans and copies the rows into them.
 
     Args:
-        plan: the tier plan.
+        plans: the tier plan of each type.
         sources: the attributes; either all are mapped from saved directories, or none is.
-        order: the nodes by falling score.
+        orders: the nodes of each type by falling score.
         renumbered: whether ids are places. The rows in saved directories are then in the order of places already.
         device: where rows are gathered.
         num_peers: the number of GPUs over which the rows of ``peers`` are interleaved.
@@ -59,13 +60,7 @@ def build(
     Raises:
         MemoryError, OSError: less memory, or less room on the disk, than the plan needs; nothing was written.
     """
-    num_nodes = len(order.old)
     in_files = all(source.origin is not None for source in sources)
-    by_id, by_rank = torch.arange(num_nodes), order.old
-    if renumbered:
-        whole = cut = by_id if in_files else by_rank
-    else:
-        whole, cut = by_id, by_rank if plan.map_bytes else by_id
     layout = HostLayout()
     todo: list[tuple[HostArray, Tensor, Tensor]] = []
     to_disk: list[tuple[Path, Source, Tensor]] = []
@@ -90,14 +85,27 @@ def build(
             copy_rows(tensors[-1], source.tensor, mine)
         return list(tensors)
 
-    place = _places(plan, order, in_files) if plan.map_bytes else None
-    where: Rows | None = None
-    if place is not None:
-        where = layout.add((num_nodes,), place.dtype) if device.type == "cpu" else place.to(device)
+    places: list[tuple[HostArray, Tensor]] = []
+    maps: dict[Any, Rows | None] = {}
+    taken: dict[Any, tuple[Tensor, Tensor]] = {}
+    """By type: ids in the order of places, of attributes that are whole in a tier, and of those that are cut."""
+    for group, plan in plans.items():
+        by_id, by_rank = torch.arange(len(orders[group].old)), orders[group].old
+        if renumbered:
+            taken[group] = (by_id, by_id) if in_files else (by_rank, by_rank)
+        else:
+            taken[group] = by_id, by_rank if plan.map_bytes else by_id
+        place = _places(plan, orders[group], in_files) if plan.map_bytes else None
+        if place is not None and device.type == "cpu":
+            places.append((layout.add((len(place),), place.dtype), place))
+            maps[group] = places[-1][0]
+        else:
+            maps[group] = None if place is None else place.to(device)
     attributes = []
     tiers: tuple[str, ...]
     spread: tuple[int, ...]
     for source in sources:
+        plan, (whole, cut) = plans[source.key[0]], taken[source.key[0]]
         if (tier := plan.whole.get(source.key[1])) is not None:
             tiers, spread = (tier,), (1,)
             segments = segments_of(tier, source, 0, whole, False)
@@ -113,7 +121,7 @@ def build(
         attributes.append(
             Attribute(
                 source.key, tuple(source.tensor.shape), source.tensor.dtype, source.storage, tiers, spread,
-                tuple(segments), where if is_cut else None, counts,
+                tuple(segments), maps[source.key[0]] if is_cut else None, counts,
             )
         )  # fmt: skip
     memory = HostMemory(layout.num_bytes, insist=insist, sharers=sharers)
@@ -121,9 +129,8 @@ def build(
         _spill(to_disk)
     for rows, tensor, ids in todo:
         copy_rows(memory.tensor(rows), tensor, ids)
-    if isinstance(where, HostArray):
-        assert place is not None
-        memory.tensor(where).copy_(place)
+    for rows, place in places:
+        memory.tensor(rows).copy_(place)
     memory.use_huge_pages()
     return attributes, memory
 

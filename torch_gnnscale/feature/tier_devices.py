@@ -10,7 +10,7 @@ from .. import _library
 from .._warn import warn
 from ..memory import Budget, budget_bytes, free_on_gpu, peer_budgets, unreadable_peer
 from ..ops.arguments import checked_device
-from .tier_plan import TierPlan
+from .tier_plan import TierPlan, TypedTierPlan
 
 
 def devices_of(
@@ -46,7 +46,7 @@ def devices_of(
     return gpu, peers, where
 
 
-def check_room(plan: TierPlan, device: torch.device, num_peers: int, whole_bytes: int) -> None:
+def check_room(plan: TierPlan | TypedTierPlan, device: torch.device, num_peers: int, whole_bytes: int) -> None:
     """Raises MemoryError if a GPU has too little free memory for the plan.
 
     Args:

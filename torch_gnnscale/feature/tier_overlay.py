@@ -36,6 +36,7 @@ def own_view(
         TypeError, ValueError: a wrong budget or device, or a budget that is smaller than the map.
         MemoryError: too little memory is free on the GPU.
     """
+    assert isinstance(store.plan, TierPlan)
     row_bytes, (num_nodes,) = store.plan.row_bytes, {rows.shape[0] for rows in store._tensors.values()}
     gpu, _, where = devices_of(gpu, (), device, row_bytes * len(own))
     return view_on(store, own, score, budget_bytes("gpu", gpu, row_bytes * len(own)), where, num_nodes)
@@ -45,6 +46,7 @@ def view_on(
     store: TieredFeatureStore, own: Tensor, score: Tensor, room: int, device: torch.device, num_nodes: int
 ) -> TieredFeatureStore:
     """:func:`own_view` with ``room`` bytes on a device that was checked, which may be the CPU."""
+    assert isinstance(store.plan, TierPlan)
     cut: list[TieredRows] = [rows for rows in store._tensors.values() if rows.key[1] not in store.plan.whole]
     below = next((rows.place for rows in cut if rows.place is not None), None)
     below = torch.arange(num_nodes) if below is None else below.to(torch.int64)

@@ -33,7 +33,8 @@ class Tier:
     num_bytes: int
     """The bytes of these rows: over all GPUs together for ``peers``, on each GPU for ``gpu``."""
     hit_rate: float
-    """The share of all reads that is expected there: the sum of these nodes' scores over that of all scores."""
+    """The share of all reads that is expected there: the sum of these nodes' scores over that of all scores, of all
+    types."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,37 @@ class TierPlan:
             lines.append((tier.name, f"{tier.rows:,}", format_bytes(tier.num_bytes), share, read))
         whole = [f"{name}: whole in {tier}" for name, tier in self.whole.items()]
         return "\n".join([*table(lines), *whole, f"map of places: {format_bytes(self.map_bytes)} in {self.map_tier}"])
+
+
+class TypedTierPlan(dict[Any, TierPlan]):
+    """The tier plan of each type of nodes; ``str(plan)`` is a table of each."""
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """The tiers that have rows, the fastest first, with the rows of all types."""
+        found = []
+        for name in TIERS:
+            of_types = [tier for plan in self.values() for tier in plan.tiers if tier.name == name]
+            if of_types:
+                rows, num_bytes = sum(tier.rows for tier in of_types), sum(tier.num_bytes for tier in of_types)
+                found.append(Tier(name, rows, num_bytes, sum(tier.hit_rate for tier in of_types)))
+        return tuple(found)
+
+    @property
+    def map_bytes(self) -> int:
+        """Bytes of the maps from ids to places."""
+        return sum(plan.map_bytes for plan in self.values())
+
+    def rows(self, name: str) -> int:
+        """The number of rows of a tier; 0 if the plan has no such tier."""
+        return sum(plan.rows(name) for plan in self.values())
+
+    def bytes_per_read(self, name: str) -> float:
+        """The bytes that are expected to be read from a tier, per row that is read from any tier."""
+        return sum(plan.bytes_per_read(name) for plan in self.values())
+
+    def __str__(self) -> str:
+        return "\n\n".join(f"{node_type}:\n{plan}" for node_type, plan in self.items())
 
 
 def plan_tiers(
@@ -126,30 +158,69 @@ def plan_ranked(
     disk: bool, mapped: bool, on_gpu: bool,
 ) -> TierPlan:  # fmt: skip
     """:func:`plan_tiers` of scores that are sorted: each is at most the one before it."""
-    num_nodes = len(score)
-    sizes = {name: check_int(f"row_bytes[{name!r}]", size) for name, size in row_bytes.items()}
-    whole_bytes = sum(sizes.values()) * num_nodes
+    return plan_types(
+        {None: score}, {None: row_bytes}, gpu=gpu, peers=peers, host=host, disk=disk, mapped=mapped, on_gpu=on_gpu
+    )[None]
+
+
+def plan_types(
+    scores: Mapping[Any, Tensor], row_bytes: Mapping[Any, Mapping[Any, int]], *, gpu: Budget, peers: Sequence[Budget],
+    host: Budget | None, disk: bool, mapped: bool, on_gpu: bool,
+) -> dict[Any, TierPlan]:  # fmt: skip
+    """:func:`plan_ranked` of several types of nodes, which share the budgets: the rows of all types go to the tiers by
+    falling score per byte of the row.
+
+    Args:
+        scores: of the nodes of each type, sorted.
+        row_bytes: of the attributes of each type, by their names.
+        others: as of :func:`plan_tiers`.
+    """
+    sizes = {
+        group: {name: check_int(f"row_bytes[{name!r}]", size) for name, size in of_type.items()}
+        for group, of_type in row_bytes.items()
+    }
+    counts = {group: len(score) for group, score in scores.items()}
+    whole_bytes = sum(sum(of_type.values()) * counts[group] for group, of_type in sizes.items())
     per_peer = peer_budgets("peers", peers, whole_bytes)
-    left = {"gpu": budget_bytes("gpu", gpu, whole_bytes), "peers": sum(per_peer)}
+    budgets = {"gpu": budget_bytes("gpu", gpu, whole_bytes), "peers": sum(per_peer)}
     if host is not None:
-        left["host"] = budget_bytes("host", host, whole_bytes)
-    map_tier = "gpu" if on_gpu or left["gpu"] or left["peers"] else "host"
-    plan = _cut(score, sizes, left, len(per_peer), disk, map_tier)
-    map_bytes = num_nodes * place_dtype(2 * num_nodes).itemsize if mapped and not _in_one_tier(plan, num_nodes) else 0
-    if map_bytes and map_tier in left and (map_tier == "host" or left["gpu"]):
-        if left[map_tier] < map_bytes:
-            found = left[map_tier]
+        budgets["host"] = budget_bytes("host", host, whole_bytes)
+    map_tier = "gpu" if on_gpu or budgets["gpu"] or budgets["peers"] else "host"
+    counted = map_tier in budgets and (map_tier == "host" or budgets["gpu"] > 0)
+    maps: dict[Any, int] = {}
+    while True:  # a map takes room, so that a type which had one tier may then need a map, too
+        left = dict(budgets)
+        if counted:
+            left[map_tier] -= sum(maps.values())
+        if counted and left[map_tier] < 0:
+            nodes = sum(counts[group] for group in maps)
             raise ValueError(
-                f"{map_tier}: expected room for the map of {num_nodes} nodes, {map_bytes} bytes, found {found}"
+                f"{map_tier}: expected room for the map of {nodes} nodes, {sum(maps.values())} bytes, found "
+                f"{budgets[map_tier]}"
             )
-        left[map_tier] -= map_bytes
-        plan = _cut(score, sizes, left, len(per_peer), disk, map_tier)
-    if missing := (num_nodes - sum(tier.rows for tier in plan.tiers)) * plan.row_bytes:
-        raise ValueError(
-            f"budgets: expected room for {num_nodes} rows of {plan.row_bytes} bytes, found {missing} bytes too little; "
-            f"raise host= or give disk="
+        plans = _cut(scores, sizes, left, len(per_peer), disk, map_tier)
+        needed = {
+            group: counts[group] * place_dtype(2 * counts[group]).itemsize
+            for group, plan in plans.items()
+            if mapped and (group in maps or not _in_one_tier(plan, counts[group]))
+        }
+        if needed == maps:
+            break
+        maps = needed
+    missing = {
+        group: (counts[group] - sum(tier.rows for tier in plan.tiers)) * plan.row_bytes for group, plan in plans.items()
+    }
+    if short := sum(missing.values()):
+        rows = " and ".join(
+            f"{counts[group]} rows of {plans[group].row_bytes} bytes" for group in plans if missing[group]
         )
-    return plan if _in_one_tier(plan, num_nodes) else replace(plan, map_bytes=map_bytes)
+        raise ValueError(
+            f"budgets: expected room for {rows}, found {short} bytes too little; raise host= or give disk="
+        )
+    return {
+        group: plan if _in_one_tier(plan, counts[group]) else replace(plan, map_bytes=maps.get(group, 0))
+        for group, plan in plans.items()
+    }
 
 
 def _in_one_tier(plan: TierPlan, num_nodes: int) -> bool:
@@ -157,10 +228,36 @@ def _in_one_tier(plan: TierPlan, num_nodes: int) -> bool:
 
 
 def _cut(
-    score: Tensor, sizes: Mapping[Any, int], budgets: Mapping[str, int], num_peers: int, disk: bool, map_tier: str
-) -> TierPlan:
-    """A plan without a map. A tier that ``budgets`` does not name holds all rows; the plan may have too few rows."""
-    num_nodes, left = len(score), dict(budgets)
+    scores: Mapping[Any, Tensor], sizes: Mapping[Any, Mapping[Any, int]], budgets: Mapping[str, int], num_peers: int,
+    disk: bool, map_tier: str,
+) -> dict[Any, TierPlan]:  # fmt: skip
+    """Plans without maps. A tier that ``budgets`` does not name holds all rows; the plans may have too few rows."""
+    left = dict(budgets)
+    whole = {group: _whole(of_type, len(scores[group]), left, disk) for group, of_type in sizes.items()}
+    row = {group: sum(of_type[n] for n in of_type if n not in whole[group]) for group, of_type in sizes.items()}
+    total, nodes = sum(float(score.sum()) for score in scores.values()), sum(map(len, scores.values()))
+    tiers: dict[Any, list[Tier]] = {group: [] for group in scores}
+    first = dict.fromkeys(scores, 0)
+    for name in TIERS if disk else TIERS[:-1]:
+        rest = {group: len(score) - first[group] for group, score in scores.items()}
+        room = {group: rest[group] if row[group] or name == "host" else 0 for group in rest}  # no bytes: host memory
+        if name in left:
+            limited = {group: scores[group][first[group] :] for group in rest if row[group]}
+            room |= _hottest(limited, row, left[name], num_peers if name == "peers" else 1)
+        for group, count in room.items():
+            if count > 0:
+                begin, score = first[group], scores[group]
+                hits = float(score[begin : begin + count].sum()) / total if total else count / nodes
+                tiers[group].append(Tier(name, count, count * row[group], hits))
+            first[group] += count
+    for group, score in scores.items():
+        if len(score) == 0:
+            tiers[group].append(Tier("host", 0, 0, 0.0 if nodes else 1.0))
+    return {group: TierPlan(tuple(tiers[group]), whole[group], row[group], 0, map_tier) for group in scores}
+
+
+def _whole(sizes: Mapping[Any, int], num_nodes: int, left: dict[str, int], disk: bool) -> dict[Any, str]:
+    """The tiers of the attributes that are not cut, whose bytes are taken from the budgets that are left."""
     whole: dict[Any, str] = {}
     widest = max(sizes.values(), default=0)
     for name in sorted(sizes, key=lambda name: sizes[name]):
@@ -171,25 +268,26 @@ def _cut(
                 whole[name] = (*places, "disk")[0]
                 if whole[name] in left:
                     left[whole[name]] -= amount
-    row = sum(size for name, size in sizes.items() if name not in whole)
-    total = float(score.sum())
-    tiers: list[Tier] = []
-    first = 0
-    for name in TIERS if disk else TIERS[:-1]:
-        room = num_nodes - first
-        if name in left and row:
-            room = min(room, _rows_that_fit(left[name], row, num_peers if name == "peers" else 1))
-        if not row and name != "host":
-            room = 0  # rows of 0 bytes lie in host memory
-        if room > 0:
-            hits = float(score[first : first + room].sum()) / total if total else room / num_nodes
-            tiers.append(Tier(name, room, room * row, hits))
-        first += room
-    if num_nodes == 0:
-        tiers.append(Tier("host", 0, 0, 1.0))
-    return TierPlan(tuple(tiers), whole, row, 0, map_tier)
+    return whole
 
 
-def _rows_that_fit(room: int, row: int, segments: int) -> int:
-    """How many rows of ``row`` bytes fit into ``room`` bytes that are shared out equally over ``segments``."""
-    return room // max(segments, 1) // row * segments
+def _hottest(scores: Mapping[Any, Tensor], row: Mapping[Any, int], room: int, segments: int) -> dict[Any, int]:
+    """How many rows of each type fit into ``room`` bytes that are shared out equally over ``segments``: by falling
+    score per byte. Scores are sorted, and of a type that has bytes."""
+    segments = max(segments, 1)
+    each = room // segments  # bytes of a segment
+    if len(scores) == 1:
+        ((group, score),) = scores.items()
+        return {group: min(len(score), each // row[group] * segments)}
+    groups = [group for group in scores if len(scores[group])]
+    if not groups:
+        return dict.fromkeys(scores, 0)
+    density = torch.cat([scores[group] / row[group] for group in groups])
+    of = torch.repeat_interleave(torch.tensor([len(scores[group]) for group in groups]))
+    order = of[density.argsort(descending=True, stable=True)]
+    fits = torch.tensor([row[group] for group in groups])[order].cumsum(0) <= each * segments
+    chosen = torch.bincount(order[fits], minlength=len(groups)).tolist()
+    found = dict.fromkeys(scores, 0)
+    for group, count in zip(groups, chosen, strict=True):
+        found[group] = count - count % segments
+    return found

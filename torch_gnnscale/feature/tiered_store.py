@@ -16,20 +16,18 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData, TensorAttr
 from torch_geometric.typing import NodeType
 
-from .. import ops
 from .._host import on_host
-from .._warn import warn
 from ..memory import Budget, HostArray, HostMemory, is_bytes
 from ..ops.arguments import checked_device
-from ..topology.reorder import Order, by_score
+from ..topology.reorder import Order, TypedOrder, by_score
 from .contract import BoundedAttr, Version
-from .feature_store import KIND, FeatureStore, row_ids
+from .feature_store import FeatureStore, row_ids
 from .hotness import scores_of
-from .tier_attributes import check_names, node_attributes
+from .tier_attributes import saved_sources, sources_of
 from .tier_builder import Source, build
 from .tier_devices import check_room, devices_of
-from .tier_plan import TierPlan, plan_ranked, ranked
-from .tiered_rows import Attribute, FileRows, TieredRows
+from .tier_plan import TierPlan, TypedTierPlan, plan_types, ranked
+from .tiered_rows import Attribute, TieredRows
 
 
 class TierUse(NamedTuple):
@@ -47,7 +45,7 @@ class TierUse(NamedTuple):
 
 
 class TieredFeatureStore(FeatureStore):
-    """Node features of a homogeneous graph in tiers; made by :meth:`from_data` or :meth:`open`, closed by ``with``.
+    """Node features in tiers; made by :meth:`from_data` or :meth:`open`, closed by ``with``.
 
     Gathered rows are on the GPU that gathers, or in host memory if none does. Rows are never changed.
 
@@ -56,16 +54,17 @@ class TieredFeatureStore(FeatureStore):
     as long as the process that wrote them does. A store with rows on a GPU is pickled by torch.multiprocessing alone.
     """
 
-    plan: TierPlan
-    """The tier plan, made before anything was allocated."""
-    order: Order | None
+    plan: TierPlan | TypedTierPlan
+    """The tier plan, made before anything was allocated; of a graph with types, one for each type."""
+    order: Order | TypedOrder | None
     """The order of the stored rows if the store is renumbered, else None. With an order, the row of the user's node i
-    is asked for by the id ``order.new[i]``, as loaders of this package do if their GraphStore has the same order."""
+    is asked for by the id ``order.new[i]`` (of a type ``order[node_type].new[i]``), as loaders of this package do if
+    their GraphStore has the same order."""
 
     def __init__(
         self,
-        plan: TierPlan,
-        order: Order | None,
+        plan: TierPlan | TypedTierPlan,
+        order: Order | TypedOrder | None,
         attributes: list[Attribute],
         memory: HostMemory,
         device: torch.device,
@@ -90,23 +89,25 @@ class TieredFeatureStore(FeatureStore):
     @on_host
     def from_data(  # type: ignore[override]
         cls,
-        data: Data,
+        data: Data | HeteroData,
         *,
         gpu: Budget = 0,
         peers: Sequence[Budget] = (),
         host: Budget | None = None,
         disk: str | os.PathLike | None = None,
-        hotness: str | Tensor = "weighted_reverse_pagerank",
-        labelled: Tensor | None = None,
+        hotness: str | Tensor | Mapping[NodeType, Tensor] = "weighted_reverse_pagerank",
+        labelled: Tensor | Mapping[NodeType, Tensor] | None = None,
         storage: torch.dtype | None = None,
         renumbered: bool = False,
         names: Sequence[str] | None = None,
         device: torch.device | str | int | None = None,
     ) -> TieredFeatureStore:
-        """Copies a Data's node attributes into tiers.
+        """Copies node attributes into tiers.
+
+        Of a graph with types, the rows of all types share the budgets, by falling score per byte of a node's row.
 
         Args:
-            data: a homogeneous graph; its tensors may be mapped files.
+            data: the graph; its tensors may be mapped files.
             gpu, peers, host: budgets (see :func:`torch_gnnscale.feature.plan_tiers`). Without a CUDA device, rows of
                 ``gpu`` and ``peers`` go to the next tier, with a warning. Where less host memory is available than
                 ``host`` takes: a warning if ``host`` is in bytes, a MemoryError if it is a share or the default.
@@ -114,9 +115,10 @@ class TieredFeatureStore(FeatureStore):
                 ``gnnscale-tiers-*``, which is deleted with the store; if the process is killed, it stays.
             hotness: a score of each node, int64 or float, shape [N], or the name of a score of
                 :mod:`torch_gnnscale.feature.hotness`: ``out_degree``, ``reverse_pagerank`` or
-                ``weighted_reverse_pagerank``.
+                ``weighted_reverse_pagerank``. With types, a mapping of scores by type, which are compared with one
+                another, or the name (:func:`torch_gnnscale.feature.hotness.typed_reverse_pagerank`).
             labelled: for ``weighted_reverse_pagerank``: the nodes that training starts from, by default
-                ``data.train_mask``.
+                ``data.train_mask``; with types, a mapping by type, by default all types' ``train_mask``.
             storage: float16 or bfloat16, the dtype in which float32 and float64 attributes are stored; gathered rows
                 have the attribute's own dtype.
             renumbered: whether rows are stored, and asked for, by falling score; no map of places is needed then. The
@@ -129,34 +131,17 @@ class TieredFeatureStore(FeatureStore):
         Raises:
             TypeError, ValueError, IndexError: wrong budgets, scores, names or types, or budgets that hold too little.
             MemoryError, OSError: too little memory is free, memory cannot be pinned, or a disk is full.
-            NotImplementedError: a HeteroData, attributes of edges, or attributes of nodes that are not tensors of one
-                row per node.
+            NotImplementedError: attributes of edges, or attributes of nodes that are not tensors of one row per node.
         """
-        if not isinstance(data, Data):
-            kind = "HeteroData" if isinstance(data, HeteroData) else type(data).__name__
-            raise NotImplementedError(f"tiers of a {kind} are not implemented: use a Data, or FeatureStore.from_data")
-        chosen = node_attributes(data, names)
-        if storage not in (None, torch.float16, torch.bfloat16):
-            raise TypeError(f"storage: expected torch.float16 or torch.bfloat16, found {storage}")
-        score = scores_of(data, hotness, labelled)
-        sources = [
-            Source(
-                (None, name),
-                tensor.detach(),
-                storage if storage and ops.can_widen(storage, tensor.dtype) else tensor.dtype,
-            )
-            for name, tensor in chosen.items()
-        ]
-        if storage is not None and not any(ops.can_widen(storage, tensor.dtype) for tensor in chosen.values()):
-            found = ", ".join(f"{name} of {tensor.dtype}" for name, tensor in chosen.items())
-            warn(f"storage={storage} has no effect: expected attributes of float32 or float64, found {found}")
-        return cls.of_sources(sources, score, renumbered, gpu, peers, host, disk, device)
+        sources = sources_of(data, names, storage)
+        scores = scores_of(data, hotness, labelled)
+        return cls.of_sources(sources, scores, renumbered, gpu, peers, host, disk, device)
 
     @classmethod
     def open(  # type: ignore[override]
         cls,
         path: str | os.PathLike,
-        hotness: Tensor,
+        hotness: Tensor | Mapping[NodeType, Tensor],
         *,
         gpu: Budget = 0,
         peers: Sequence[Budget] = (),
@@ -169,9 +154,10 @@ class TieredFeatureStore(FeatureStore):
         """Opens a saved FeatureStore: its hottest rows are copied to memory, the others stay in its files.
 
         Args:
-            path: the directory that :meth:`FeatureStore.save` wrote; attributes of nodes of one type.
-            hotness: a score of each node, int64 or float, shape [N]. No name, for the directory has no edges:
-                ``hotness.reverse_pagerank(graph.relation(), train_ids)`` is the score of an opened GraphStore.
+            path: the directory that :meth:`FeatureStore.save` wrote; attributes of nodes.
+            hotness: a score of each node, int64 or float, shape [N]; with types, a mapping by type. No name, for the
+                directory has no edges: ``hotness.reverse_pagerank(graph.relation(), train_ids)`` is the score of an
+                opened GraphStore.
             gpu, peers, host: budgets as for :meth:`from_data`. Rows are kept in the dtype that the files have.
             renumbered: whether the rows in the files are in the order ``topology.reorder.by_score(hotness)``.
             names: the attributes that are opened; by default all.
@@ -181,73 +167,76 @@ class TieredFeatureStore(FeatureStore):
         Raises:
             FileNotFoundError, ValueError: as :meth:`FeatureStore.open`, and wrong budgets or scores; a store that was
                 saved with an ``order``, without ``renumbered`` or with another hotness.
-            NotImplementedError: attributes of edges or of several node types.
+            NotImplementedError: attributes of edges.
         """
-        check_names(names)
         if isinstance(hotness, str):
             raise TypeError(
                 f"hotness: expected a score of each node, found the name {hotness!r}, which needs edges: "
                 f"hotness.reverse_pagerank(GraphStore.open(...).relation(), train_ids) gives scores"
             )
         saved = FeatureStore.open(path, verify)
-        if names is None and (wrong := [key for key in saved._tensors if key[0] is not None]):
-            raise NotImplementedError(
-                f"tiers of typed nodes or of edges are not implemented, found {wrong} in {path}; name others by names="
-            )
-        of_nodes = {name: tensor for (group, name), tensor in saved._tensors.items() if group is None}
-        if missing := [name for name in names or () if name not in of_nodes]:
-            raise ValueError(f"names: expected some of {list(of_nodes)}, found {missing}")
-        if saved.order is not None and not (renumbered and saved.order.equals(by_score(hotness, "hotness"))):
+        sources = saved_sources(saved, path, names)
+        scores = {**hotness} if isinstance(hotness, Mapping) else {None: hotness}
+        if saved.order is not None and not (renumbered and saved.order.equals(_orders_of(scores))):
             raise ValueError(
                 f"{os.fspath(path)}: expected renumbered=True and the hotness by which its rows were ordered when it "
                 f"was saved, found renumbered={renumbered}"
             )
-        sources = [
-            Source((None, name), tensor, tensor.dtype, FileRows(folder, KIND, array, 0))
-            for name, tensor in of_nodes.items()
-            for folder, array in [saved._origins[None, name]]
-            if names is None or name in names
-        ]
-        return cls.of_sources(sources, hotness, renumbered, gpu, peers, host, path, device)
+        return cls.of_sources(sources, scores, renumbered, gpu, peers, host, path, device)
 
     @classmethod
     def of_sources(
-        cls, sources: list[Source], score: Tensor, renumbered: bool, gpu: Budget, peers: Sequence[Budget],
-        host: Budget | None, disk: str | os.PathLike | None, device: torch.device | str | int | None, sharers: int = 1,
+        cls, sources: list[Source], scores: Mapping[Any, Tensor], renumbered: bool, gpu: Budget,
+        peers: Sequence[Budget], host: Budget | None, disk: str | os.PathLike | None,
+        device: torch.device | str | int | None, sharers: int = 1,
     ) -> TieredFeatureStore:  # fmt: skip
         """For :meth:`from_data`, :meth:`open` and the rows of a part alone; arguments as theirs.
 
-        ``disk`` is any path if all sources are mapped from saved directories, where rows stay. ``sharers``: how many
-        processes of this machine are going to share the host memory.
+        ``scores`` are of the nodes of each type, None in a homogeneous graph. ``disk`` is any path if all sources are
+        mapped from saved directories, where rows stay. ``sharers``: how many processes of this machine are going to
+        share the host memory.
         """
         if not sources:
             raise ValueError("expected at least one attribute of nodes, found none")
-        if isinstance(score, Tensor) and score.device.type != "cpu":
-            raise ValueError(f"hotness: expected scores in host memory, found {score.device}")
-        order, falling = ranked(score, "hotness")
+        groups = list(dict.fromkeys(source.key[0] for source in sources))
+        if missing := [group for group in groups if group not in scores]:
+            raise ValueError(f"hotness: expected scores of the nodes of {missing[0]!r}, found those of {list(scores)}")
+        orders: dict[Any, Order] = {}
+        falling: dict[Any, Tensor] = {}
+        for group in groups:
+            if isinstance(scores[group], Tensor) and scores[group].device.type != "cpu":
+                raise ValueError(f"hotness: expected scores in host memory, found {scores[group].device}")
+            orders[group], falling[group] = ranked(scores[group], "hotness")
         for source in sources:
-            if len(source.tensor) != len(score):
-                raise ValueError(f"hotness: expected {len(source.tensor)} scores for {source.key}, found {len(score)}")
-        whole_bytes = sum(source.row_bytes for source in sources) * len(score)
+            if len(source.tensor) != (found := len(falling[source.key[0]])):
+                raise ValueError(f"hotness: expected {len(source.tensor)} scores for {source.key}, found {found}")
+        row_bytes: dict[Any, dict[Any, int]] = {group: {} for group in groups}
+        for source in sources:
+            row_bytes[source.key[0]][source.key[1]] = source.row_bytes
+        whole_bytes = sum(source.row_bytes * len(source.tensor) for source in sources)
         gpu, peers, where = devices_of(gpu, peers, device, whole_bytes)
         in_files = all(source.origin is not None for source in sources)
-        plan = plan_ranked(
-            falling,
-            {source.key[1]: source.row_bytes for source in sources},
-            gpu=gpu, peers=peers, host=host, disk=disk is not None,
+        plans = plan_types(
+            falling, row_bytes, gpu=gpu, peers=peers, host=host, disk=disk is not None,
             mapped=not renumbered, on_gpu=where.type != "cpu",
         )  # fmt: skip
+        plan = plans[None] if None in plans else TypedTierPlan(plans)
         folder = None
-        if not in_files and (plan.rows("disk") > 0 or "disk" in plan.whole.values()):
+        if not in_files and any(of.rows("disk") > 0 or "disk" in of.whole.values() for of in plans.values()):
             assert disk is not None
             if not os.path.isdir(disk):
                 raise FileNotFoundError(f"disk: expected a directory, found {os.fspath(disk)!r}, which is none")
             folder = tempfile.mkdtemp(prefix="gnnscale-tiers-", dir=os.path.abspath(disk))
         try:
-            check_room(plan, where, len(peers), _whole_on_gpu(plan, sources, len(score)))
+            whole_on_gpu = sum(
+                source.row_bytes * len(source.tensor)
+                for source in sources
+                if plans[source.key[0]].whole.get(source.key[1]) == "gpu"
+            )
+            check_room(plan, where, len(peers), whole_on_gpu)
             insist = host is not None and is_bytes(host)
-            attributes, memory = build(plan, sources, order, renumbered, where, len(peers), folder, insist, sharers)
-            return cls(plan, order if renumbered else None, attributes, memory, where, folder)
+            attributes, memory = build(plans, sources, orders, renumbered, where, len(peers), folder, insist, sharers)
+            return cls(plan, _orders(orders) if renumbered else None, attributes, memory, where, folder)
         except BaseException:
             if folder is not None:
                 shutil.rmtree(folder)
@@ -276,11 +265,13 @@ class TieredFeatureStore(FeatureStore):
         for peer in {rows.segments[number].device for rows in opened for number in rows.segments_of("peers")} - {where}:
             if not torch.cuda.can_device_access_peer(where, peer):
                 raise ValueError(f"device: expected a GPU that can read {peer}, found {where}")
-        check_room(self.plan, where, 0, _whole_on_gpu(self.plan, opened, opened[0].shape[0]))
-        place = next((rows.place for rows in opened if rows.place is not None), None)
-        place = None if place is None else place.to(where)
-        attributes = [rows.on(where, place) for rows in opened]
-        store = TieredFeatureStore(replace(self.plan, map_tier="gpu"), self.order, attributes, self._memory, where)
+        whole_on_gpu = sum(rows.row_bytes * rows.shape[0] for rows in opened if self._whole_in(rows.key) == "gpu")
+        check_room(self.plan, where, 0, whole_on_gpu)
+        places = {rows.key[0]: rows.place.to(where) for rows in opened if rows.place is not None}
+        attributes = [rows.on(where, places.get(rows.key[0])) for rows in opened]
+        plans = {group: replace(plan, map_tier="gpu") for group, plan in self._plans().items()}
+        plan = plans[None] if None in plans else TypedTierPlan(plans)
+        store = TieredFeatureStore(plan, self.order, attributes, self._memory, where)
         store.__dict__["_origin"] = self  # kept alive: rows that it wrote to disk are deleted with it
         return store
 
@@ -305,7 +296,7 @@ class TieredFeatureStore(FeatureStore):
         self._check_open()
         rows: dict[str, list[int]] = {tier.name: [0, 0, 0] for tier in self.plan.tiers}
         for attribute in self._tensors.values():
-            if attribute.key[1] in self.plan.whole:
+            if self._whole_in(attribute.key) is not None:
                 continue
             for name, (count, taken) in zip(attribute.attribute.tiers, attribute.total().tolist(), strict=True):
                 rows[name][0] += count
@@ -316,6 +307,14 @@ class TieredFeatureStore(FeatureStore):
             name: TierUse(count, size, count / max(total, 1), taken / 1e9, size / taken if taken else 0.0)
             for name, (count, size, taken) in rows.items()
         }
+
+    def _plans(self) -> Mapping[Any, TierPlan]:
+        """The plan of each type, None in a homogeneous graph."""
+        return {None: self.plan} if isinstance(self.plan, TierPlan) else self.plan
+
+    def _whole_in(self, key: tuple[Any, str]) -> str | None:
+        """The tier that has all rows of an attribute that is not cut; None: it is cut."""
+        return self._plans()[key[0]].whole.get(key[1])
 
     def close(self) -> None:
         """Frees memory, its registration with CUDA and files that were written. Gathered rows stay valid."""
@@ -378,14 +377,6 @@ class TieredFeatureStore(FeatureStore):
         """See :meth:`RowStore.versions`: rows in tiers are never changed."""
         return {}
 
-    def check_graph(self, hetero: bool, num_nodes: Mapping[NodeType | None, int]) -> None:
-        """See :meth:`RowStore.check_graph`."""
-        super().check_graph(False, num_nodes)
-        if hetero:
-            raise NotImplementedError(
-                "tiers beside a heterogeneous graph are not implemented: use FeatureStore.from_data"
-            )
-
     def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
         raise NotImplementedError("rows in tiers cannot be changed: make another store")
 
@@ -410,6 +401,10 @@ def _delete(folder: str, owner: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _whole_on_gpu(plan: TierPlan, attributes: Sequence[Source] | Sequence[TieredRows], num_nodes: int) -> int:
-    """Bytes of the attributes that are not cut and lie in ``gpu``."""
-    return num_nodes * sum(entry.row_bytes for entry in attributes if plan.whole.get(entry.key[1]) == "gpu")
+def _orders_of(scores: Mapping[Any, Tensor]) -> Order | TypedOrder:
+    return _orders({group: by_score(score, "hotness") for group, score in scores.items()})
+
+
+def _orders(orders: Mapping[Any, Order]) -> Order | TypedOrder:
+    """The order of a homogeneous graph's nodes, or those of the types."""
+    return orders[None] if None in orders else TypedOrder(orders)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch_geometric.typing import NodeType
 
 from ..ops.arguments import check_int
 from .keyed_loader import KeyedLoader
@@ -31,8 +32,8 @@ class Hops(NamedTuple):
     """edges[h]: the user's ids of the edges drawn for the nodes of nodes[h]. int64."""
 
 
-def accesses(loader: KeyedLoader, epochs: Sequence[int]) -> Tensor:
-    """result[v]: how often the batches of the given epochs read the features of node v.
+def accesses(loader: KeyedLoader, epochs: Sequence[int]) -> Tensor | dict[NodeType, Tensor]:
+    """result[v]: how often the batches of the given epochs read the features of node v; with types, by type.
 
     The counts of an epoch that will be trained are exact. Other epochs give an estimate (presampling, as in GNNLab and
     GSplit). Only the topology is read.
@@ -41,23 +42,24 @@ def accesses(loader: KeyedLoader, epochs: Sequence[int]) -> Tensor:
     counts are an estimate; they stay exact for a tiered store that keeps the ids.
 
     Args:
-        loader: a loader of a homogeneous graph whose order follows from its seed (no ``sampler=`` or
-            ``batch_sampler=`` of the user's).
+        loader: a loader whose order follows from its seed (no ``sampler=`` or ``batch_sampler=`` of the user's).
         epochs: numbers of epochs, each at least 0.
 
     Returns:
-        int64, shape [num_nodes], by the user's ids.
+        int64, shape [num_nodes], by the user's ids; of a graph with types, such a tensor for each type.
 
     Raises:
         TypeError, ValueError: another loader, a sampler that is no KeyedSampler or does not know the number of nodes,
             not epochs, or an order that does not follow from the seed.
-        NotImplementedError: a heterogeneous graph.
     """
     num_nodes, samples = _samples(loader, epochs)
-    count = torch.zeros(num_nodes, dtype=torch.int64, device=loader.keyed_sampler.device)
+    device = loader.keyed_sampler.device
+    counts = {of: torch.zeros(size, dtype=torch.int64, device=device) for of, size in num_nodes.items()}
     for out in samples:
-        _add(count, out.node)
-    return _by_user(loader, count.cpu())
+        for node_type, ids in (out.node if isinstance(out.node, Mapping) else {None: out.node}).items():
+            _add(counts[node_type], ids)
+    found = {node_type: _by_user(loader, count.cpu(), node_type) for node_type, count in counts.items()}
+    return found.get(None, found)
 
 
 def accesses_by_hop(loader: KeyedLoader, epochs: Sequence[int]) -> Accesses:
@@ -89,7 +91,11 @@ def sampled_hops(loader: KeyedLoader, epochs: Sequence[int]) -> tuple[int, int, 
     Raises:
         TypeError, ValueError, NotImplementedError: as in :func:`accesses_by_hop`; some when a batch is drawn.
     """
-    num_nodes, samples = _samples(loader, epochs)
+    bounds, samples = _samples(loader, epochs)
+    if (num_nodes := bounds.get(None)) is None:
+        raise NotImplementedError(
+            "accesses by hop of a heterogeneous graph's nodes are not implemented; count by type yourself"
+        )
     num_edges = loader.keyed_sampler.edge_bound(None)
     return num_nodes, num_edges or 0, (_hops(out, num_edges) for out in samples)
 
@@ -102,8 +108,8 @@ def _hops(out: Any, num_edges: int | None) -> Hops:
     return Hops(out.node.split(list(out.num_sampled_nodes)), out.edge.split(list(out.num_sampled_edges)))
 
 
-def _samples(loader: KeyedLoader, epochs: Sequence[int]) -> tuple[int, Iterator[Any]]:
-    """(number of nodes, the samples of all batches of the epochs)."""
+def _samples(loader: KeyedLoader, epochs: Sequence[int]) -> tuple[dict[NodeType | None, int], Iterator[Any]]:
+    """(number of nodes by type, the samples of all batches of the epochs)."""
     if not isinstance(loader, KeyedLoader):
         raise TypeError(f"loader: expected one of this package with a KeyedSampler, found {type(loader).__name__}")
     sampler = loader.keyed_sampler
@@ -112,20 +118,16 @@ def _samples(loader: KeyedLoader, epochs: Sequence[int]) -> tuple[int, Iterator[
             f"loader: expected a sampler whose node_bounds() tells the number of nodes, found a "
             f"{type(sampler).__name__} that does not know it"
         )
-    if None not in bounds:
-        raise NotImplementedError(
-            "accesses of a heterogeneous graph's nodes are not implemented; count by type yourself"
-        )
     if not isinstance(epochs, Iterable):
         raise TypeError(f"epochs: expected their numbers, found {epochs!r}")
     numbers = [check_int(f"epochs[{i}]", epoch) for i, epoch in enumerate(epochs)]
-    return bounds[None], chain.from_iterable(map(loader.samples, numbers))
+    return {**bounds}, chain.from_iterable(map(loader.samples, numbers))
 
 
 def _add(count: Tensor, ids: Tensor) -> None:
     count.index_add_(0, ids, torch.ones_like(ids))
 
 
-def _by_user(loader: KeyedLoader, count: Tensor) -> Tensor:
+def _by_user(loader: KeyedLoader, count: Tensor, node_type: NodeType | None = None) -> Tensor:
     """Counts that are given by the stores' ids, by the user's ids."""
-    return count if loader.order is None else count[loader.order.to_stored(torch.arange(len(count)))]
+    return count if loader.order is None else count[loader.order.to_stored(torch.arange(len(count)), node_type)]

@@ -47,7 +47,7 @@ def own_store(
         def make_store(sharers: int) -> TieredFeatureStore:
             score = torch.where(here, counts, 0)
             cpu = torch.device("cpu")
-            return TieredFeatureStore.of_sources(sources, score, False, 0, (), host, spill, cpu, sharers)
+            return TieredFeatureStore.of_sources(sources, {None: score}, False, 0, (), host, spill, cpu, sharers)
 
         store = opened_once(str({"host": host}), machines, meeting, make_store, ForkingPickler.loads)
         own = mine.nonzero().view(-1)
@@ -67,7 +67,7 @@ def _sources(data: Any, names: Sequence[str] | None, num_nodes: int) -> list[Sou
 
 def _attributes(data: Any, names: Sequence[str] | None) -> list[Source]:
     if isinstance(data, Data):
-        return [Source((None, name), t.detach(), t.dtype) for name, t in node_attributes(data, names).items()]
+        return [Source(key, t.detach(), t.dtype) for key, t in node_attributes(data, names).items()]
     if not isinstance(data, FeatureStore) or isinstance(data, TieredFeatureStore) or data.order is not None:
         kind = f"{'' if getattr(data, 'order', None) is None else 'renumbered '}{type(data).__name__}"
         raise NotImplementedError(f"data: expected a Data, or a FeatureStore in the user's ids, found a {kind}")
