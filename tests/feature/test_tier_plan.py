@@ -109,6 +109,8 @@ def test_every_row_lies_somewhere_and_no_budget_is_exceeded(nodes, row, gpu, pee
             ours = score[order[first : first + tier.rows]].sum() / score.sum()
             assert tier.hit_rate == pytest.approx(float(ours), abs=1e-5)
         first += tier.rows
+    if mapped and not plan.map_bytes:  # which one more row in memory would need, where rows are gathered
+        rest[plan.map_tier] = (rest[plan.map_tier] or 0) - 4 * nodes
     last = plan.tiers[-1]
     if last.name == "disk" and last.rows:  # nothing faster has room for one more row
         assert rest["gpu"] - plan.rows("gpu") * row < row

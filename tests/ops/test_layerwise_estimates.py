@@ -17,7 +17,7 @@ CASES = {
 """(aggregation, keep_known) by method."""
 UNBIASED = [
     *((method, scheme, CASES[method], 1_000) for method, schemes in SCHEMES_WITHOUT_BIAS.items() for scheme in schemes),
-    *((method, SCHEMES_OF[method][0], [case], 200_000) for method, cases in CASES.items() for case in cases),
+    *((method, SCHEMES_OF[method][0], [case], 50_000) for method, cases in CASES.items() for case in cases),
 ]
 """(method, scheme, cases, number of keys)."""
 

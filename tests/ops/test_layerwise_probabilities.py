@@ -120,7 +120,7 @@ def test_fastgcn_finds_each_set_as_often_as_enumerated(scheme, scores):
 UNEVEN = dict(enumerate([1, 2, 3, 5, 8, 13, 21, 200]))
 
 
-@pytest.mark.parametrize(("count", "keys"), [(2, 5_000), (5, 5_000), pytest.param(2, 200_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("count", "keys"), [(2, 5_000), (5, 5_000), pytest.param(2, 50_000, marks=pytest.mark.slow)])
 def test_priority_draws_exactly_s_without_bias(count, keys):
     often, sums, squares = frequencies(UNEVEN, count, "priority", range(keys))
     assert int(often.sum()) == keys * count
