@@ -46,6 +46,13 @@ def quiet(make):
         return make()
 
 
+def test_edges_whose_ids_are_their_positions():
+    data = undirected()
+    data.edge_index = data.edge_index[:, torch.argsort(data.edge_index[1], stable=True)]
+    for batch in quiet(lambda: NeighborLoader(data, [3, 2], is_sorted=True, **OPTIONS)):
+        assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
+
+
 @pytest.mark.parametrize("more", [{}, {"disjoint": True}, {"time_attr": "when"}, {"replace": True}], ids=str)
 def test_reverse_edges_have_ids_and_attributes_of_their_own(more):
     data = undirected()

@@ -51,24 +51,25 @@ def _table(relation: Relation, reverse: Relation, timed: bool) -> Tensor | None:
         here.colptr.diff(), ops.count_ids(there.row, there.num_src)
     ):
         return None  # as most graphs whose edges lead one way: some node has more edges into it than out of it
-    # index_select: several times as fast as indexing.
-    rows, cols = here.row.to(torch.int64), here.col()
-    by_row = _stable_order(cols, rows, here.num_dst, here.num_src)
-    rows_by_row, cols_by_row = rows.index_select(0, by_row), cols.index_select(0, by_row)
-    then_by_col = _stable_order(rows_by_row, cols_by_row, here.num_src, here.num_dst)
-    at = by_row.index_select(0, then_by_col)  # by (column, row)
-    of_rows, of_cols = there.row.to(torch.int64), there.col()
-    turned = _stable_order(of_cols, of_rows, there.num_dst, there.num_src)  # by (row, column)
-    same = (relation.time is None) == (reverse.time is None) or not timed
-    pairs = [(cols_by_row, then_by_col, of_rows), (rows_by_row, then_by_col, of_cols)]
-    if timed and relation.time is not None and reverse.time is not None:
-        pairs.append((relation.time, at, reverse.time))
-    if not same or not all(
-        torch.equal(ours.index_select(0, order), theirs.index_select(0, turned)) for ours, order, theirs in pairs
+    if timed and (relation.time is None) != (reverse.time is None):
+        return None
+    # Edges by (row, column), then by (column, row). index_select: several times as fast as indexing.
+    ptr, cols, by_row = _sorted(here.col(), here.row.contiguous(), here.num_dst, here.num_src)
+    _, rows, by_col = _sorted(torch.repeat_interleave(ptr.diff()), cols, here.num_src, here.num_dst)
+    at, turned, of_cols = by_row.index_select(0, by_col), by_row, cols
+    if reverse is not relation:
+        _, of_cols, turned = _sorted(there.col(), there.row.contiguous(), there.num_dst, there.num_src)
+    if not torch.equal(rows, of_cols.to(rows.dtype)):  # columns and rows are equal, because degrees are
+        return None
+    if (
+        timed
+        and relation.time is not None
+        and reverse.time is not None
+        and not torch.equal(relation.time.index_select(0, at), reverse.time.index_select(0, turned))
     ):
         return None
     ids, of_ids = (
-        position if csc.edge_id is None else csc.edge_id.index_select(0, position).to(torch.int64)
+        (position if csc.edge_id is None else csc.edge_id.index_select(0, position)).to(torch.int64)
         for csc, position in ((here, at), (there, turned))
     )
     small = relation.id_bound <= torch.iinfo(torch.int32).max
@@ -76,9 +77,11 @@ def _table(relation: Relation, reverse: Relation, timed: bool) -> Tensor | None:
     return table.index_copy_(0, of_ids, ids.to(table.dtype))
 
 
-def _stable_order(others: Tensor, keys: Tensor, num_others: int, num_keys: int) -> Tensor:
-    """The positions of edges sorted by ``keys``, stably; ``others``: their other ends."""
-    return ops.coo_to_csc(others, keys, num_others, num_keys)[1][:, 1].to(torch.int64)
+def _sorted(others: Tensor, keys: Tensor, num_others: int, num_keys: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(where each key's edges begin, their other ends, their positions), of edges sorted by ``keys``, stably;
+    ``others``: their other ends."""
+    ptr, edges = ops.coo_to_csc(others.to(keys.dtype), keys, num_others, num_keys)
+    return ptr, edges[:, 0].contiguous(), edges[:, 1].contiguous()
 
 
 def with_original_edges(out: Any, graph: SampledGraph, reverse_ids: ReverseIds) -> Any:
