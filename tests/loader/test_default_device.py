@@ -78,8 +78,19 @@ def test_stores_and_single_batches_do_not_depend_on_the_default_device(on_meta):
 
 
 def test_transforms_see_the_users_default_device(on_meta):
-    loader = nodes(make_data(), transform=lambda batch: torch.zeros(1).device.type)
+    seen = []
+
+    def of_outputs(out):
+        seen.append(torch.zeros(1).device.type)
+        return out
+
+    loader = nodes(
+        make_data(), transform=lambda batch: torch.zeros(1).device.type, transform_sampler_output=of_outputs, prefetch=2
+    )
     on_meta()
     assert set(loader) == {"meta"}
     torch.set_default_device(None)
+    assert set(seen) == {"meta"}
+    seen.clear()
     assert set(loader) == {"cpu"}
+    assert set(seen) == {"cpu"}

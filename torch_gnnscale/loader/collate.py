@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch_geometric.data import Data, HeteroData
 
+from .._host import as_user
 from ..random import NoDraws, seeded_draws
 from ..sampler.keyed import OWN_FIELDS, KeyedSampler, Output
 from ..topology.numbering import Numbering
@@ -118,7 +119,7 @@ class Collator:
             return sampled_part(out, None, self.sampler.edge_permutation, self.layouts)
         drawn, noted = drawn_by_type(out), Noted.of(out)
         with self._draws(noted):
-            out = transform(out)
+            out = as_user(transform, out)
         sampled = sampled_part(out, drawn, self.sampler.edge_permutation, self.layouts)
         if noted is not None:
             noted.put(out)
