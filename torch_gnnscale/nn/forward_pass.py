@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
@@ -11,7 +12,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from .aggregate import sort_edges
 from .calls import Call, Calls
 from .common_rows import CommonRows
-from .hops import HopEdges, Hops, Relation
+from .hops import EdgeType, HopEdges, Hops, Relation
 from .saving import LayerSize
 
 
@@ -20,13 +21,15 @@ class ForwardPass:
 
     Args:
         hops: of the batch.
-        weight: a number for each of the batch's edges, by which its message is multiplied; or None.
+        weights: by relation, a number for each of its edges, by which its message is multiplied; or None.
         calls: the calls of layers; None: they are found out by numbers of rows, which must tell groups.
     """
 
-    def __init__(self, hops: Hops, weight: Tensor | None = None, calls: list[Call] | None = None) -> None:
+    def __init__(
+        self, hops: Hops, weights: Mapping[EdgeType, Tensor] | None = None, calls: list[Call] | None = None
+    ) -> None:
         self.hops = hops
-        self.weight = weight
+        self.weights = weights
         self.calls = Calls(calls)
         self.differs: str | None = None
         """The title of the first layer that was not called as in ``calls``; from then on, numbers of rows decide."""

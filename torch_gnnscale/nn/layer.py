@@ -129,8 +129,8 @@ class NarrowedLayer:
                     self._options.set("normalize", False)
                 edges = self._edges = hop_edges.prefix(groups)
                 self._cut(given, self.read(given, hop_edges.edges.num_edges), groups, edges)
-                if self.forward_pass.weight is not None:
-                    self._of_edges = self.forward_pass.weight[: edges.num_edges]
+                if self.forward_pass.weights is not None:
+                    self._of_edges = self.forward_pass.weights[self._relation.key][: edges.num_edges]
                     refuse_twice(self.title, given, self._of_edges)
                 out = self._of_sage(given, edges) if self._is_sage else None
                 if self._is_gat and self._rows_agree:
@@ -310,7 +310,8 @@ class NarrowedLayer:
     def _reads_sum_alone(self, x: Any, weight: Any) -> bool:
         """Whether the layer reads nothing of the sources' rows x but their sum or mean, which
         :meth:`_aggregate_first` computes; ``weight``: the layer's own, of all edges, or None."""
-        of_batch = self.forward_pass.weight
+        weights, relation = self.forward_pass.weights, self._relation
+        of_batch = None if weights is None or relation is None else weights[relation.key]
         return (
             self._rows_agree
             and type(self.layer).forward in _MULTIPLIES_DESTINATIONS

@@ -14,7 +14,7 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from .calls import Call
 from .forward_pass import ForwardPass, LayerOfPass
-from .hops import device_of, num_seeds, seed_rows
+from .hops import EdgeType, device_of, num_seeds, seed_rows
 from .layer import NarrowedLayer
 from .trial import trial
 from .weigh import Weighed, default_call
@@ -143,9 +143,9 @@ class Layered(Wrapper):
                 return self.call(self.module.module, batch)
         return self.call(self.module, batch)
 
-    def _weight(self, batch: Any) -> Tensor | None:
-        """The numbers by which messages are multiplied, one per edge of the batch; None if the model is not weighed."""
-        return self.module.edge_weight(batch) if isinstance(self.module, Weighed) else None
+    def _weights(self, batch: Any) -> dict[EdgeType, Tensor] | None:
+        """By relation, the numbers by which messages are multiplied, one per edge; None if the model is not weighed."""
+        return self.module.edge_weights(batch) if isinstance(self.module, Weighed) else None
 
     def _compute(self, batch: Any, forward_pass: ForwardPass) -> Any:
         """The model's output for the batch's seeds, with its layers in a forward pass."""

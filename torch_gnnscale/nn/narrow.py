@@ -108,7 +108,7 @@ class Narrowed(Layered):
             return True
         depth = len(next(iter(num_edges.values())))
         savings = self._savings_of(batch, depth) if depth else None
-        return savings is None or savings.of(num_nodes, num_edges) >= saving.LEAST_SAVED
+        return savings is None or savings.pay(num_nodes, num_edges)
 
     def _savings_of(self, batch: Any, depth: int) -> saving.Savings | None:
         """What narrowing leaves out of batches of this many hops; None if that cannot be known."""
@@ -143,7 +143,7 @@ class Narrowed(Layered):
     def _run(self, batch: Any, hops: Hops) -> Any:
         key = hops.depth, self._model.training
         calls = self._known_calls(batch, hops)
-        forward_pass = ForwardPass(hops, self._weight(batch), calls)
+        forward_pass = ForwardPass(hops, self._weights(batch), calls)
         out = self._compute(batch, forward_pass)
         if calls is None and hops.tell and self._orders[key] < MOST_ORDERS:
             self._calls[key] = forward_pass.calls.calls
@@ -163,7 +163,7 @@ class Narrowed(Layered):
             with self._trial(batch):
                 full = with_nodes_in_every_group(batch)
                 of_full = Hops(full, verify=False)
-                forward_pass = ForwardPass(of_full, self._weight(full))
+                forward_pass = ForwardPass(of_full, self._weights(full))
                 self._compute(full, forward_pass)
         except Exception:
             if not has_nodes_as_edges(batch):

@@ -64,6 +64,7 @@ class Savings:
     def __init__(self, places: Sequence[Place], depth: int, others: int) -> None:
         self._of_node: dict[NodeType, list[int]] = {}
         self._of_edge: dict[EdgeType, list[int]] = {}
+        self._calls = sum(place.relation is not None for place in places)
         per_layer = others // max(len(places), 1)
         for (parameters, of_destinations, channels), relation, groups in places:
             src, dst = (None, None) if relation is None else (relation[0], relation[-1])
@@ -76,6 +77,12 @@ class Savings:
                 of_src[group] += parameters * (not of_destinations)
             for hop in range(groups - 1, depth):
                 of_edge[hop] += EDGE
+
+    def pay(self, num_nodes: Mapping[NodeType, Sequence[int]], num_edges: Mapping[EdgeType, Sequence[int]]) -> bool:
+        """Whether a batch is narrowed; arguments as of :meth:`of`. Each call on a relation of types has costs of its
+        own: benchmarks/bench_narrow_typed.py."""
+        least = LEAST_SAVED if self._calls == 0 else LEAST_SAVED * self._calls * 2 // 3
+        return self.of(num_nodes, num_edges) >= least
 
     def of(self, num_nodes: Mapping[NodeType, Sequence[int]], num_edges: Mapping[EdgeType, Sequence[int]]) -> int:
         """How many multiply-adds narrowing leaves out of a batch, about.

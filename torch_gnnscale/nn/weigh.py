@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch_geometric import EdgeIndex
 
 from ..sampler.keyed import check_weight_name
+from .hops import EdgeType, relations_of
 from .messages import refuse_twice, refuse_unfit, weigh_messages
 from .shadow import Shadow
 from .wrapper import Wrapper
@@ -56,34 +57,39 @@ class Weighed(Wrapper):
         with self.weighing(batch):
             return self.call(self.module, batch)
 
-    def edge_weight(self, batch: Any) -> Tensor:
-        """The batch's weights: [e], in the order of ``edge_index``."""
-        index, weight = (getattr(batch, name, None) for name in ("edge_index", self.weight_name))
-        if not isinstance(index, Tensor):
-            raise ValueError(
-                "batch: expected one of a homogeneous graph with edge_index, found none; give the weights of "
-                "layers=True, adj_t and types of edges to the layers by hand"
-            )
-        if not isinstance(weight, Tensor):
-            raise ValueError(
-                f"batch: expected weights of edges named {self.weight_name!r}, found none; make batches with "
-                f"NeighborLoader(..., method='ladies'), 'fastgcn' or 'labor', or say weight_name="
-            )
-        if weight.shape != index.shape[1:]:
-            raise ValueError(
-                f"batch.{self.weight_name}: expected shape {tuple(index.shape[1:])}, found {tuple(weight.shape)}"
-            )
-        return weight
+    def edge_weights(self, batch: Any) -> dict[EdgeType, Tensor]:
+        """The batch's weights by relation: [e], in the order of ``edge_index``."""
+        found = {}
+        for key, store in relations_of(batch).items():
+            of = "batch" if key is None else f"batch[{key}]"
+            index, weight = (getattr(store, name, None) for name in ("edge_index", self.weight_name))
+            if not isinstance(index, Tensor):
+                raise ValueError(
+                    f"{of}: expected one with edge_index, found none; give the weights of layers=True and adj_t to "
+                    f"the layers by hand"
+                )
+            if not isinstance(weight, Tensor):
+                raise ValueError(
+                    f"{of}: expected weights of edges named {self.weight_name!r}, found none; make batches with "
+                    f"NeighborLoader(..., method='ladies'), 'fastgcn' or 'labor', or say weight_name="
+                )
+            if weight.shape != index.shape[1:]:
+                raise ValueError(
+                    f"{of}.{self.weight_name}: expected shape {tuple(index.shape[1:])}, found {tuple(weight.shape)}"
+                )
+            found[key] = weight
+        return found
 
     @contextmanager
     def weighing(self, batch: Any) -> Iterator[None]:
         """A context in which the model's layers multiply the messages of this batch's edges by their weights."""
-        weight = self.edge_weight(batch)
+        weights, stores = self.edge_weights(batch), relations_of(batch)
+        pairs = [(stores[key].edge_index, weight) for key, weight in weights.items()]
         with ExitStack() as stack:
             for title, layer in self._layers():
                 shadow = Shadow(layer)
                 stack.callback(shadow.restore)
-                shadow.set("propagate", partial(_propagate, title, layer, layer.propagate, batch.edge_index, weight))
+                shadow.set("propagate", partial(_propagate, title, layer, layer.propagate, pairs))
             yield
 
     def _layers(self) -> list[tuple[str, pyg_nn.MessagePassing]]:
@@ -102,7 +108,7 @@ class Weighed(Wrapper):
 def weigh(
     model: nn.Module, call: Callable[[Any, Any], Any] = default_call, weight_name: str = "edge_weight"
 ) -> Weighed:
-    """Makes a PyG model multiply every message by the weight of its edge.
+    """Makes a PyG model multiply every message by the weight of its edge; of a HeteroData, all relations have weights.
 
     A layer that aggregates messages m_e then returns sum_e w_e m_e, whether it takes their sum or their mean. With the
     weights of a :class:`~torch_gnnscale.LayerSampler`, whose ``aggregation`` says what the weighted sum estimates, this
@@ -132,14 +138,17 @@ def _propagate(
     title: str,
     layer: pyg_nn.MessagePassing,
     propagate: Callable[..., Tensor],
-    edges: Tensor,
-    weight: Tensor,
+    pairs: list[tuple[Tensor, Tensor]],
     edge_index: Any,
     size: Any = None,
     **kwargs: Any,
 ) -> Tensor:
-    """``propagate`` with weighted messages; ``edge_index``: the batch's ``edges``, or a prefix of them."""
-    if not _is_prefix(edge_index, edges):
+    """``propagate`` with weighted messages; ``edge_index``: the batch's edges of one of the ``pairs`` with their
+    weights, or a prefix of them."""
+    weight = next((weight for edges, weight in pairs if edge_index is edges), None)
+    if weight is None:
+        weight = next((weight for edges, weight in pairs if _is_prefix(edge_index, edges)), None)
+    if weight is None:
         raise ValueError(
             f"{title}: expected the batch's edge_index or a prefix of it, found other edges; a model that changes the "
             f"edges cannot be weighed"

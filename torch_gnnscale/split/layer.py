@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from .. import ops
 from ..nn.aggregate import Adjacency, Apart, sort_edges
 from ..nn.calls import Call, Read
 from ..nn.forward_pass import ForwardPass
-from ..nn.hops import HopEdges, Relation, first_rows
+from ..nn.hops import EdgeType, HopEdges, Relation, first_rows
 from ..nn.layer import NarrowedLayer
 from ..random import Purpose, batch_key
 from .own_hops import OwnHops
@@ -35,16 +35,16 @@ class SplitPass(ForwardPass):
         calls: the calls of layers, the same on all ranks, even if their numbers of rows differ; None: they are found
             out by numbers of rows.
         knows_halo: whether ``batch.x_halo`` has the halo's rows of ``batch.x``, on all ranks.
-        weight: see :class:`torch_gnnscale.nn.forward_pass.ForwardPass`.
+        weights: see :class:`torch_gnnscale.nn.forward_pass.ForwardPass`.
     """
 
     hops: OwnHops
 
     def __init__(
         self, hops: OwnHops, transport: Transport, batch: Any, calls: list[Call] | None, knows_halo: bool,
-        weight: Tensor | None = None,
+        weights: Mapping[EdgeType, Tensor] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(hops, weight, calls)
+        super().__init__(hops, weights, calls)
         self.transport, self.batch, self.knows_halo = transport, batch, knows_halo
         self.common_rows = self.own_rows = OwnNodeRows(hops, self._drop)
         self.own_rows.finds_out = calls is None

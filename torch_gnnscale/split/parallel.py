@@ -96,8 +96,8 @@ class Parallelized(Layered):
             raise ValueError(refused)
         with self._connection.failing_alone():
             own_hops = OwnHops(batch, verify=False)
-            weight = self._weight(batch)
-            split_pass = SplitPass(own_hops, transport, batch, self._calls[mode], agreed.knows_halo, weight)
+            weights = self._weights(batch)
+            split_pass = SplitPass(own_hops, transport, batch, self._calls[mode], agreed.knows_halo, weights)
             out = self._run(batch, split_pass)
             self._count(batch, split_pass)
             self._gradients.watch(self.module, out, self._connection)
@@ -284,7 +284,7 @@ class Parallelized(Layered):
             calls of layers.
         """
         share, local = cut_probe(whole, parts, part, has_halo)
-        split_pass = SplitPass(OwnHops(share, True), to, share, calls, has_halo, self._weight(share))
+        split_pass = SplitPass(OwnHops(share, True), to, share, calls, has_halo, self._weights(share))
         split_pass.own_rows.keeps_all = True
         with outputs(self.module) as of_share, self._naming_modules(whole):
             found = self._run(share, split_pass)

@@ -1,0 +1,87 @@
+"""Models of typed graphs whose messages are multiplied by weights per relation, whole and narrowed."""
+
+import pytest
+import torch
+import torch_geometric.nn as pyg_nn
+from helpers.narrow_types import FEATURES, GRAPH, HIDDEN, RELATIONS, ByRelation, batch_of, call
+from torch import nn
+
+from torch_gnnscale.nn import narrow, weigh
+
+pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
+KINDS = [
+    lambda: pyg_nn.SAGEConv((HIDDEN, HIDDEN), HIDDEN),
+    lambda: pyg_nn.GraphConv((HIDDEN, HIDDEN), HIDDEN, aggr="mean"),
+    lambda: pyg_nn.GINConv(nn.Linear(HIDDEN, HIDDEN)),
+    lambda: pyg_nn.ResGatedGraphConv((HIDDEN, HIDDEN), HIDDEN),
+]
+
+
+def weighed_batch(seed=0):
+    batch = batch_of("b", (4, 1, 4))
+    generator = torch.Generator().manual_seed(seed)
+    for relation in batch.edge_types:
+        count = batch[relation].edge_index.size(1)
+        batch[relation].edge_weight = torch.rand(count, dtype=torch.float64, generator=generator)
+    return batch
+
+
+class Summed(nn.Module):
+    """A layer of GraphConv per relation, which multiplies messages by weights itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = pyg_nn.HeteroConv({r: pyg_nn.GraphConv((FEATURES, FEATURES), HIDDEN) for r in RELATIONS})
+
+    def forward(self, batch, weights=None):
+        given = {} if weights is None else {"edge_weight_dict": weights}
+        return self.conv(batch.x_dict, batch.edge_index_dict, **given)
+
+
+def test_messages_times_weights():
+    torch.manual_seed(0)
+    model, batch = Summed().double(), weighed_batch()
+    expected = model(batch, batch.edge_weight_dict)
+    found = weigh(model, lambda model, batch: model(batch))(batch)
+    for node_type, rows in expected.items():
+        torch.testing.assert_close(found[node_type], rows, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_narrowed(by_hand):
+    torch.manual_seed(0)
+    model = ByRelation(GRAPH, lambda relation, number: KINDS[number % len(KINDS)](), skip=True).double()
+    weighed = weigh(model, call)
+    narrowed = narrow(weighed) if by_hand else narrow(weigh(model, call), check=False)
+    for seed in range(3):
+        batch = weighed_batch(seed)
+        expected, found = weighed(batch)["b"][:3], narrowed(batch)["b"]
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+        ours, theirs = (
+            torch.autograd.grad(out.square().sum(), list(model.parameters()), allow_unused=True)
+            for out in (found, expected)
+        )
+        for one, other in zip(ours, theirs, strict=True):
+            one, other = (torch.zeros(()) if grad is None else grad for grad in (one, other))
+            torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda store: store.pop("edge_weight"), r"batch\[\('a', 'r0', 'b'\)\]: expected weights of edges named"),
+        (lambda store: store.update({"edge_weight": torch.ones(2, 2)}),
+         r"batch\[\('a', 'r0', 'b'\)\].edge_weight: expected shape \(\d+,\), found \(2, 2\)$"),
+    ],
+)  # fmt: skip
+def test_weights_that_a_relation_lacks(change, message):
+    batch = weighed_batch()
+    change(batch["a", "b"])
+    for wrap in (lambda model: model, narrow):
+        with pytest.raises(ValueError, match=f"^{message}"):
+            wrap(weigh(Summed().double(), lambda model, batch: model(batch)))(batch)
+
+
+def test_layers_that_cannot_be_weighed():
+    with pytest.raises(ValueError, match=r"^conv \(HGTConv\): expected a layer that sums messages, each of one edge"):
+        weigh(nn.ModuleDict({"conv": pyg_nn.HGTConv(FEATURES, HIDDEN, GRAPH.metadata())}), call)
