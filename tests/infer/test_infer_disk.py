@@ -147,6 +147,16 @@ def test_damaged_progress(tmp_path):
         infer(model_of(), make_data(), out=tmp_path)
 
 
+def test_who_keeps_the_error_may_call_again(tmp_path, monkeypatch):
+    """As notebooks do, which keep the last error, and with it what its frames hold."""
+    monkeypatch.setattr(disk.DiskRows, "done", lambda self, number: 1 / 0)
+    with pytest.raises(ZeroDivisionError) as kept:
+        infer(model_of(), make_data(), out=tmp_path)
+    monkeypatch.undo()
+    assert infer(model_of(), make_data(), out=tmp_path).shape == (200, CLASSES)
+    assert kept.tb is not None
+
+
 def test_two_processes_at_once(tmp_path, monkeypatch):
     def again(self, number):
         infer(model_of(), make_data(), out=tmp_path)

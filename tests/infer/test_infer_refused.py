@@ -11,7 +11,7 @@ from helpers.split_models import ByHand
 from torch import nn
 from torch_geometric.data import Data
 
-from torch_gnnscale import machine
+from torch_gnnscale import FeatureStore, GraphStore, machine
 from torch_gnnscale.infer import infer
 from torch_gnnscale.nn import weigh
 
@@ -179,6 +179,19 @@ def test_what_a_call_returns(call, text):
 def test_options(options, error, text):
     with pytest.raises(error, match=f"^{re.escape(text)}"):
         infer(sage(), make_data(), **options)
+
+
+class Together(FeatureStore):
+    """A store that ranks read together."""
+
+    collective = True
+
+
+def test_stores_of_several_ranks():
+    stores = Together.from_data(make_data()), GraphStore.from_data(make_data())
+    text = "data: inference over the parts of several ranks is not implemented; open the whole graph in one process"
+    with pytest.raises(NotImplementedError, match=f"^{text}"):
+        infer(sage(), stores)
 
 
 def test_data():

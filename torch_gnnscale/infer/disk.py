@@ -130,12 +130,15 @@ class DiskRows(Rows):
             types = {self._names[node_type]: node_type for node_type in self._plan.results}
             files.finish(self._folder, KIND, entries, {"types": types, "of": self._fingerprint})
             (self._folder / _PROGRESS).unlink()
-        self._of.clear()
-        self._maps.clear()
-        self._lock.close()
         (self._folder / _LOCK).unlink(missing_ok=True)
         arrays, meta = files.load(self._folder, KIND, verify=False)
         return {node_type: arrays[name] for name, node_type in meta["types"].items()}
+
+    def close(self) -> None:
+        """Lets go of the files, and lets others write into the folder."""
+        self._of.clear()
+        self._maps.clear()
+        self._lock.close()
 
     def _save(self, stage: int, batches: int) -> None:
         """Writes the progress, after all rows."""

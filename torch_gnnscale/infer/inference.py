@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +99,11 @@ def infer(
         found = in_memory.results()
     else:
         of = fingerprint(staged.module, graph, plan, wanted, **options)
-        on_disk = DiskRows(plan, graph.sizes, places, Path(out), of)
-        if not on_disk.finished:
-            on_disk.check_space(_peak(plan, sets))
-            _run(staged, graph, plan, sets, on_disk, batch_size, most, progress)
-        found = on_disk.finish()
+        with closing(DiskRows(plan, graph.sizes, places, Path(out), of)) as on_disk:
+            if not on_disk.finished:
+                on_disk.check_space(_peak(plan, sets))
+                _run(staged, graph, plan, sets, on_disk, batch_size, most, progress)
+            found = on_disk.finish()
     return found if graph.hetero else found[None]
 
 
