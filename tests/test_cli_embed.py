@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from torch_gnnscale import NeighborLoader
 from torch_gnnscale.cli import main
 from torch_gnnscale.datasets import NodeTask, planted
 from torch_gnnscale.infer import infer
+from torch_gnnscale.tasks import TASKS
 from torch_gnnscale.tasks.nodes import NodeConfig, NodeTrainer, call_model
 from torch_gnnscale.training import CHECKPOINT
 
@@ -75,3 +77,32 @@ def test_a_run_of_another_trainer(run, tmp_path, capsys):
     said = refused(capsys, "--run", tmp_path, "--out", tmp_path / "rows")
     text = r"gnnscale: --run .*: a run of a SplitNodeTrainer is not implemented; use one of a task\n"
     assert re.fullmatch(text, said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["hetero", "links"])
+def test_tasks_of_typed_graphs(kind, tmp_path, capsys):
+    """The rows are those that batches of all neighbors have."""
+    trainer = TASKS[kind](TASKS[kind].load(), TASKS[kind].config_type(epochs=1), tmp_path / "run", quiet=True)
+    trainer.run(report=lambda line: None)
+    main(["embed", "--run", str(tmp_path / "run"), "--out", str(tmp_path / "rows")])
+    types = ["author"] if kind == "hetero" else ["user", "item"]
+    assert sorted(path.stem for path in (tmp_path / "rows").glob("*.npy")) == sorted(types)
+    trainer.model.eval()
+    for node_type in types:
+        rows = torch.from_numpy(np.load(tmp_path / "rows" / f"{node_type}.npy"))
+        with torch.no_grad():
+            if kind == "links":
+                expected = trainer.embeddings(node_type)[1]
+            else:
+                batches = NeighborLoader(trainer.data, [-1, -1], (node_type, None), batch_size=1000)
+                expected = torch.cat([trainer.scores(batch) for batch in batches])
+        torch.testing.assert_close(rows, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_run_of_events_has_no_rows_of_nodes(tmp_path, capsys):
+    config = TASKS["temporal"].config_type(epochs=1, batch_size=4096)
+    TASKS["temporal"](TASKS["temporal"].load(), config, tmp_path / "run", quiet=True).run(report=lambda line: None)
+    text = "gnnscale: EventTrainer: expected a task with rows of nodes, found one that scores pairs at their times\n"
+    assert refused(capsys, "--run", tmp_path / "run", "--out", tmp_path / "rows") == text

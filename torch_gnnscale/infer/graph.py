@@ -178,8 +178,6 @@ class WholeGraph:
             count = hop.edges[of].edge_index.size(1) if stand_in.of_edges else len(hop.seeds[of])
             storage_of(batch, of)[name] = stand_in.rows(count)
         self._put_ids(batch, hop.seeds, hop.edges)
-        for node_type, seeds in hop.seeds.items():
-            storage_of(batch, node_type).batch_size = len(seeds)
         return batch
 
     def _put_ids(
@@ -187,7 +185,7 @@ class WholeGraph:
     ) -> None:
         for node_type, ids in nodes.items():
             store = storage_of(batch, node_type)
-            store.num_nodes = len(ids)
+            store.num_nodes = store.batch_size = len(ids)
             if "n_id" not in store:
                 store.n_id = self.user_ids(ids, node_type)
         for edge_type, of_type in edges.items():

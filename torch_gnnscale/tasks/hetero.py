@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +53,10 @@ class HeteroTrainer(ClassTrainer):
     def build_model(self) -> nn.Module:
         """GraphSAGE over all relations."""
         return HeteroClassifier(self.task, self.config)
+
+    def inference(self) -> tuple[nn.Module, Callable[[nn.Module, Any], Any]]:
+        """See :meth:`Trainer.inference`: class scores of the labelled type."""
+        return self.model, lambda model, batch: {self.task.node_type: model(batch)}
 
     def called_module(self) -> nn.Module:
         """The model, which computes what the seeds need."""

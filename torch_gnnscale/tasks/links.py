@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +60,10 @@ class LinkTrainer(Trainer):
         config = self.config
         scale = config.hidden**-0.5  # keeps the first scores small
         return HeteroSAGE(self.task.sizes, config.hidden, len(config.fanouts), config.dropout, scale)
+
+    def inference(self) -> tuple[nn.Module, Callable[[nn.Module, Any], Any]]:
+        """See :meth:`Trainer.inference`: embeddings by type, on the graph of training links."""
+        return self.model, call_model
 
     def called_module(self) -> nn.Module:
         """The model, which computes what the ends of links need: by type, their embeddings."""

@@ -162,7 +162,9 @@ class Trainer(ABC):
 
     def inference(self) -> tuple[nn.Module, Callable[[nn.Module, Any], Any]]:
         """``(model, call)`` of :func:`torch_gnnscale.infer.infer`: what the task is for, of every node."""
-        raise NotImplementedError(f"{type(self).__name__}: rows of nodes are not implemented, only of pairs at a time")
+        raise NotImplementedError(
+            f"{type(self).__name__}: expected a task with rows of nodes, found one that scores pairs at their times"
+        )
 
     def baseline(self) -> tuple[str, float] | None:
         """A simple method to compare with: its name and its score on ``test``; None: there is none."""
