@@ -115,18 +115,15 @@ def test_edge_types_of_another_length():
 
 
 def test_features_without_a_type_are_refused():
-    """Tiers are of one type of nodes; a batch would have none of their rows."""
+    """A batch would have none of their rows."""
     data = make_hetero()
     graph, features = GraphStore.from_data(data), FeatureStore()
     features.put_tensor(torch.ones(len(data[PAPER].x), 2), group_name=None, attr_name="x", index=None)
     message = r"^data: expected features of types of nodes or edges, as the graph has, found \['x'\] of none$"
-    with pytest.raises(ValueError, match=message):
-        NeighborLoader((features, graph), [2], PAPER)
-    with (
-        TieredFeatureStore.from_data(node_data()) as store,
-        pytest.raises(NotImplementedError, match=r"^tiers beside a heterogeneous graph are not implemented"),
-    ):
-        NeighborLoader((store, graph), [2], PAPER)
+    with TieredFeatureStore.from_data(node_data(), names=["x"]) as tiers:
+        for store in (features, tiers):
+            with pytest.raises(ValueError, match=message):
+                NeighborLoader((store, graph), [2], PAPER)
 
 
 def test_features_of_fewer_nodes_are_refused():
