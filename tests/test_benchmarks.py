@@ -39,6 +39,7 @@ def output(command: str, folder: Path) -> str:
         "bench_loop.py --rounds 1 --graphs tiny --batches 2",
         "bench_methods.py --small",
         "bench_narrow.py --rounds 1 --steps 1 --models GraphSAGE --layers 2 --most-seeds 1",
+        "bench_narrow_typed.py --rounds 1 --graphs uniform --models HGT --hidden 8 --most-seeds 1",
         "bench_network.py --rounds 1 --graphs small --ranks 2 --rates none --steps 2",
         "bench_partition.py --rounds 1 --graphs tiny",
         "bench_policies.py --graphs small --steps 4",
