@@ -6,7 +6,7 @@ import torch_geometric.nn as pyg_nn
 from helpers.data import make_data
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, MODELS, Branches, basic
 from helpers.slow import quick
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch_geometric.data import Data
@@ -165,6 +165,7 @@ def graphs() -> st.SearchStrategy[Data]:
 
 
 @pytest.mark.parametrize("name", quick(("sage", "sage max", "gcn", "gat", "gcn2"), "gcn"))
+@settings(max_examples=20)
 @given(data=graphs(), size=st.integers(1, 5), edges=st.sampled_from([4, 30, 10_000]))
 def test_random_graphs(name, data, size, edges):
     model = evaluated(MODELS[name])

@@ -11,7 +11,7 @@ import torch_geometric.nn as pyg_nn
 from torch import Tensor
 
 from .calls import Call
-from .forward_pass import ForwardPass
+from .forward_pass import ForwardPass, refuse_compiled
 from .hops import EdgeType, NodeType, first_rows
 from .saving import LayerSize
 from .shadow import Shadow
@@ -55,6 +55,7 @@ class DictionaryLayer:
 
     def computed(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's ``forward``: by type, the rows of its destinations."""
+        refuse_compiled(self.title)
         given = {**dict(zip(self._names, args, strict=False)), **kwargs}
         hops, edges = self.forward_pass.hops, given["edge_index_dict"]
         for key, index in edges.items():

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from .aggregate import sort_edges
@@ -14,6 +15,12 @@ from .calls import Call, Calls
 from .common_rows import CommonRows
 from .hops import EdgeType, HopEdges, Hops, Relation
 from .saving import LayerSize
+
+
+def refuse_compiled(title: str) -> None:
+    """Raises NotImplementedError within ``torch.compile``: the sizes of layers change with each batch."""
+    if get_eval_frame_callback() not in (None, False):  # also where a function was left to Python
+        raise NotImplementedError(f"{title}: expected a model that is not compiled, found it within torch.compile")
 
 
 class ForwardPass:

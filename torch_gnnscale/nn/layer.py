@@ -9,14 +9,13 @@ from typing import Any
 import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor
-from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch.nn import functional
 from torch.nn.parameter import is_lazy
 
 from .. import ops
 from .aggregate import Adjacency, Apart, aggregate, aggregate_and_root
 from .calls import Call, Read
-from .forward_pass import ForwardPass
+from .forward_pass import ForwardPass, refuse_compiled
 from .gat import gat, takes
 from .hops import HopEdges, Relation, first_rows
 from .messages import refuse_twice, weigh_messages
@@ -373,12 +372,6 @@ class NarrowedLayer:
             return self.propagate(edge_index, size=size, **kwargs)
         with weigh_messages(self.layer, self._of_edges):
             return self.propagate(edge_index, size=size, **kwargs)
-
-
-def refuse_compiled(title: str) -> None:
-    """Raises NotImplementedError within ``torch.compile``: the sizes of layers change with each batch."""
-    if get_eval_frame_callback() not in (None, False):  # also where a function was left to Python
-        raise NotImplementedError(f"{title}: expected a model that is not compiled, found it within torch.compile")
 
 
 def _has_plain_products(layer: pyg_nn.MessagePassing, root: Tensor | None) -> bool:

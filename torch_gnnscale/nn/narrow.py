@@ -18,9 +18,8 @@ from . import saving
 from .calls import Call
 from .compare import agree, first_difference, outputs
 from .dictionary_layer import DictionaryLayer, takes_dictionaries
-from .forward_pass import ForwardPass, LayerOfPass
+from .forward_pass import ForwardPass, LayerOfPass, refuse_compiled
 from .hops import Hops, NodeType, num_seeds, relations_of, seed_rows
-from .layer import refuse_compiled
 from .layered import Layered
 from .trial_batch import has_nodes_as_edges, with_nodes_in_every_group
 from .weigh import default_call

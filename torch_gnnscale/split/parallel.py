@@ -20,7 +20,7 @@ from ..distributed.grid import Grid
 from ..distributed.meeting import rank_and_world
 from ..nn.calls import Call
 from ..nn.compare import agree, first_difference, outputs
-from ..nn.layer import refuse_compiled
+from ..nn.forward_pass import refuse_compiled
 from ..nn.layered import Layered
 from ..nn.weigh import default_call
 from ..nn.wrapper import modules_of
