@@ -99,14 +99,18 @@ def extension(name: str, libraries: list[str], options: list[str]) -> Extension:
     )
 
 
+def words_of(command: list[str]) -> int:
+    """How many words name the compiler that a command begins with, such as "ccache gcc"; its flags follow."""
+    return next((number for number, word in enumerate(command, 1) if Path(word).name not in LAUNCHERS), len(command))
+
+
 def cpu_command(compiler: list[str]) -> str:
     """Compiles a .cpp file, as a rule of ninja; ``compiler`` is what setuptools compiles C with."""
     flags = ["-g0", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
     flags += ["-ffp-contract=off"]  # products are rounded before they are added, as on a GPU (cuda/aggregate/columns.h)
     if sys.platform == "linux":
         flags += ["-Wno-maybe-uninitialized"]  # GCC 12 finds it in its own header of AVX-512
-    of_c = len(shlex.split(os.environ.get("CC", ""))) or 1  # words, such as "ccache gcc"; flags follow
-    compiler = [*shlex.split(os.environ.get("CXX", "c++")), *compiler[of_c:], "-fPIC"]
+    compiler = [*shlex.split(os.environ.get("CXX", "c++")), *compiler[words_of(compiler) :], "-fPIC"]
     return command(compiler, [], [*flags, *(SANITIZE and [*SANITIZE, "-g1", "-Og"])])
 
 
@@ -115,7 +119,7 @@ def cuda_command(cuda_home: str) -> str:
     flags = ["-DUSE_CUDA", "--expt-relaxed-constexpr", "-Xcompiler", "-fPIC,-fvisibility=hidden"]
     flags += architecture_flags(ARCHITECTURES)
     if words := shlex.split(os.environ.get("CC", "")):
-        flags += ["-ccbin", next((word for word in words if Path(word).name not in LAUNCHERS), words[0])]
+        flags += ["-ccbin", words[words_of(words) - 1]]
     return command([str(Path(cuda_home, "bin", "nvcc"))], [str(Path(cuda_home, "include"))], flags)
 
 

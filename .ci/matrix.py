@@ -92,13 +92,19 @@ def test_environment(
         return dict.fromkeys(pygs, (None, f"left out: no Python {python} is here"))
     results: dict[str, tuple] = {}
     try:
-        subprocess.run([base, "-m", "venv", folder], check=True)
+        made = subprocess.run([base, "-m", "venv", folder], capture_output=True, text=True)
+        if made.returncode:
+            return dict.fromkeys(
+                pygs, (None, f"left out: no environment, {(made.stdout + made.stderr).strip()[-200:]}")
+            )
         inside = folder / "bin" / "python"
         if said := install(inside, f"torch=={torch}.*", *packages):
             return dict.fromkeys(pygs, (None, f"left out: {said}"))
         for pyg in pygs:
-            if said := install(inside, f"torch_geometric=={pyg}.*", wheel):
+            if said := install(inside, f"torch_geometric=={pyg}.*"):
                 results[pyg] = None, f"left out: {said}"
+            elif said := install(inside, wheel):
+                results[pyg] = False, f"the wheel was not installed: {said}"
             else:
                 results[pyg] = run_tests(inside, tests)
     finally:

@@ -126,12 +126,18 @@ def typed() -> HeteroData:
     [
         (TypeError, "hotness: expected scores by node type, or a name, found Tensor",
          lambda _: Tiered.from_data(typed(), hotness=torch.ones(3))),
-        (ValueError, "hotness: expected scores of the nodes of 'paper', found those of ['author']",
-         lambda _: Tiered.from_data(typed(), hotness={"author": torch.ones(3)})),
+        (ValueError, "hotness: expected scores of the nodes of 'paper', found those of []",
+         lambda _: Tiered.from_data(typed(), hotness={})),
         (ValueError, "hotness: expected 3 scores for ('paper', 'x'), found 4",
          lambda _: Tiered.from_data(typed(), hotness={"paper": torch.ones(4)})),
-        (ValueError, "labelled: expected the nodes of some types that training starts from, found {} and no type's "
+        (ValueError, "labelled: expected the nodes that training starts from, found neither any nor a type's "
          "train_mask", lambda _: Tiered.from_data(typed())),
+        (TypeError, "labelled: expected a mapping by node type, found Tensor",
+         lambda _: Tiered.from_data(typed(), labelled=torch.arange(2))),
+        (TypeError, "labelled: expected ids or a mask of a graph without types, found a mapping by type",
+         lambda _: Tiered.from_data(DATA, labelled={"paper": torch.arange(2)})),
+        (ValueError, "hotness: expected scores of types among ['paper'], found 'zz'",
+         lambda _: Tiered.from_data(typed(), hotness={"paper": torch.ones(3), "zz": torch.ones(3)})),
         (ValueError, "labelled: expected types among ['paper'], found 'author'",
          lambda _: Tiered.from_data(typed(), labelled={"author": torch.arange(2)})),
         (TypeError, "hotness: expected scores as a tensor, or a name, found dict",

@@ -31,11 +31,6 @@ def hetero():
     return data
 
 
-def stores(data, store):
-    order = store.order
-    return store, GraphStore.from_data(data, order=order)
-
-
 @pytest.mark.parametrize("kwargs", [{}, SLOW({"num_workers": 2})], ids=str)
 @pytest.mark.parametrize("budgets", [{}, {"host": "40%"}, {"host": "40%", "renumbered": True}], ids=str)
 def test_batches_are_those_of_the_untiered_loader(budgets, kwargs, tmp_path):
@@ -174,3 +169,25 @@ def test_one_relation_has_the_scores_of_a_homogeneous_graph():
     expected = hotness.reverse_pagerank(csc, labelled).double()
     found = hotness.typed_reverse_pagerank({("a", "to", "a"): csc}, {"a": 50}, {"a": labelled})["a"]
     torch.testing.assert_close(found / found.sum(), expected / expected.sum(), rtol=1e-4, atol=1e-9)
+
+
+def test_bad_relations():
+    csc = GraphStore.from_edge_index(torch.tensor([[0], [1]]), 2).relation()
+    with pytest.raises(ValueError, match=r"^damping: expected 0 <= damping <= 1, found 5$"):
+        hotness.typed_reverse_pagerank({("a", "to", "a"): csc}, {"a": 2}, damping=5)
+    text = r"^relations\[\('a', 'to', 'b'\)\]: expected \(2, None\) sources and destinations, found CSC"
+    with pytest.raises(ValueError, match=text):
+        hotness.typed_reverse_pagerank({("a", "to", "b"): csc}, {"a": 2})
+
+
+def test_rows_of_all_types_fit_into_peers_of_all_bytes():
+    scores = {"a": torch.arange(101.0).flip(0), "b": torch.arange(51.0).flip(0)}
+    options = {"gpu": 0, "host": 0, "disk": False, "mapped": False, "on_gpu": True}
+    plans = plan_types(scores, {"a": {"x": 16}, "b": {"x": 16}}, peers=["100%", "100%"], **options)
+    assert {group: plan.rows("peers") for group, plan in plans.items()} == {"a": 101, "b": 51}
+
+
+def test_types_without_nodes_are_read_once():
+    nothing = {"a": torch.empty(0), "b": torch.empty(0)}
+    plans = plan_types(nothing, {"a": {"x": 16}, "b": {"x": 16}}, host=None, **ALONE)
+    assert sum(tier.hit_rate for plan in plans.values() for tier in plan.tiers) == 1

@@ -146,15 +146,18 @@ def test_a_cuda_part_that_does_not_compile(decide, compiler, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "words", "host"), [("ccache gcc", 2, "gcc"), ("/opt/bin/gcc-12", 1, "/opt/bin/gcc-12"), (None, 1, None)]
-)
-def test_a_compiler_of_several_words(decide, toolkit, monkeypatch, options, words, host):
+    ("options", "host", "flags"),
+    [
+        ("ccache gcc", "gcc", []), ("/opt/bin/gcc-12", "/opt/bin/gcc-12", []), (None, None, []),
+        ("ccache gcc -m64", "gcc", ["-m64"]),
+    ],
+)  # fmt: skip
+def test_a_compiler_of_several_words(decide, toolkit, monkeypatch, options, host, flags):
     monkeypatch.setenv("CXX", "ccache g++")
     monkeypatch.delenv("CC", raising=False)
     module, _ = decide(FORCE_CUDA=0, **({} if options is None else {"CC": options}))
     told = module.cpu_command([*(options or "gcc").split(), "-pthread"]).split()
-    assert len((options or "gcc").split()) == words
-    assert told[:3] == ["ccache", "g++", "-pthread"]
+    assert told[: 3 + len(flags)] == ["ccache", "g++", *flags, "-pthread"]
     assert "gcc" not in told
     told = module.cuda_command(str(toolkit)).split()
     assert (told[told.index("-ccbin") + 1] if host else None) == host

@@ -48,7 +48,8 @@ def scores_of(
                 "labelled: expected the nodes that training starts from, found neither it nor data.train_mask"
             )
     assert isinstance(hotness, str)
-    assert not isinstance(labelled, Mapping)
+    if isinstance(labelled, Mapping):
+        raise TypeError("labelled: expected ids or a mask of a graph without types, found a mapping by type")
     return {None: named_scores(hotness, CSC.from_data(data), labelled)}
 
 
@@ -56,16 +57,19 @@ def _typed_scores_of(data: HeteroData, hotness: Any, labelled: Any) -> dict[Node
     if isinstance(hotness, Mapping):
         if labelled is not None:
             check_hotness(torch.empty(0), labelled)
+        if unknown := [node_type for node_type in hotness if node_type not in data.node_types]:
+            raise ValueError(f"hotness: expected scores of types among {data.node_types}, found {unknown[0]!r}")
         return dict(hotness)
     if not isinstance(hotness, str):
         raise TypeError(f"hotness: expected scores by node type, or a name, found {type(hotness).__name__}")
     weighted = check_hotness(hotness, labelled)
     if weighted and labelled is None:
         labelled = {store._key: store.train_mask for store in data.node_stores if "train_mask" in store}
-    if weighted and (not isinstance(labelled, Mapping) or not labelled):
+    if labelled is not None and not isinstance(labelled, Mapping):
+        raise TypeError(f"labelled: expected a mapping by node type, found {type(labelled).__name__}")
+    if weighted and not labelled:
         raise ValueError(
-            f"labelled: expected the nodes of some types that training starts from, found {labelled!r} and no type's "
-            f"train_mask"
+            "labelled: expected the nodes that training starts from, found neither any nor a type's train_mask"
         )
     graph = GraphStore.from_data(data)
     relations = {attr.edge_type: graph.relation(attr.edge_type) for attr in graph.get_all_edge_attrs()}
@@ -170,11 +174,19 @@ def typed_reverse_pagerank(
         iterations, damping: as of :func:`reverse_pagerank`.
 
     Returns:
-        The scores of each type, float64, shape [num_nodes of the type].
+        The scores of each type, float64, shape [num_nodes of the type]. While a relation's scores are passed on, 16
+        bytes for each of its edges.
 
     Raises:
-        TypeError, ValueError, IndexError: ids or numbers of another form or out of range, or an unknown type.
+        TypeError, ValueError, IndexError: ids or numbers of another form or out of range, an unknown type, or relations
+            of other numbers of nodes.
     """
+    if not 0 <= damping <= 1:
+        raise ValueError(f"damping: expected 0 <= damping <= 1, found {damping}")
+    for edge_type, csc in relations.items():
+        expected = num_nodes.get(edge_type[0]), num_nodes.get(edge_type[-1])
+        if expected != (csc.num_src, csc.num_dst):
+            raise ValueError(f"relations[{edge_type}]: expected {expected} sources and destinations, found {csc}")
     score = {node_type: torch.ones(count, dtype=torch.float64) for node_type, count in num_nodes.items()}
     if unknown := [node_type for node_type in labelled or () if node_type not in score]:
         raise ValueError(f"labelled: expected types among {list(score)}, found {unknown[0]!r}")

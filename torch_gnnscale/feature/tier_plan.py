@@ -173,7 +173,10 @@ def plan_types(
     Args:
         scores: of the nodes of each type, sorted.
         row_bytes: of the attributes of each type, by their names.
-        others: as of :func:`plan_tiers`.
+        gpu, peers, host, disk, mapped, on_gpu: as of :func:`plan_tiers`.
+
+    Raises:
+        TypeError, ValueError: as :func:`plan_tiers` for budgets.
     """
     sizes = {
         group: {name: check_int(f"row_bytes[{name!r}]", size) for name, size in of_type.items()}
@@ -252,7 +255,7 @@ def _cut(
             first[group] += count
     for group, score in scores.items():
         if len(score) == 0:
-            tiers[group].append(Tier("host", 0, 0, 0.0 if nodes else 1.0))
+            tiers[group].append(Tier("host", 0, 0, float(nodes == 0 and group == next(iter(scores)))))
     return {group: TierPlan(tuple(tiers[group]), whole[group], row[group], 0, map_tier) for group in scores}
 
 
@@ -290,4 +293,10 @@ def _hottest(scores: Mapping[Any, Tensor], row: Mapping[Any, int], room: int, se
     found = dict.fromkeys(scores, 0)
     for group, count in zip(groups, chosen, strict=True):
         found[group] = count - count % segments
+    # A type may end within a round over the segments, if the last round of each type has room.
+    ended = {
+        group: len(scores[group]) for group, count in zip(groups, chosen, strict=True) if count == len(scores[group])
+    }
+    if sum(-(-count // segments) * row[group] for group, count in (found | ended).items()) <= each:
+        found |= ended
     return found
