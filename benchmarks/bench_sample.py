@@ -1,22 +1,30 @@
-"""Sampling a batch of 1024 x (15, 10, 5): the fused operator against pyg-lib, where that is installed.
+"""Sampling against pyg-lib, where that is installed: the fused operator, and the sampler in every mode.
 
     python benchmarks/bench_sample.py
+    python benchmarks/bench_sample.py --parts modes --modes "temporal, last"    # only this mode; not saved
+    python benchmarks/bench_sample.py --parts modes --cpu-time                  # where other work runs; not saved
 
-Both return local sources, node ids and edge ids. The fused operator also writes the column pointer; pyg-lib writes the
-destinations, and so does one more candidate of ours. The graph is given as CSC, where an edge's id is its position; and
-as COO, where edges have the user's ids: the operator writes these itself, and pyg-lib's positions are looked up in the
-permutation, as PyG's loader does. This package keeps graphs in huge pages; one more candidate is pyg-lib with its graph
-in huge pages. The limit is a loop that only makes the operator's memory accesses, in the same order and prefetched.
+The modes are those of sampler_modes.py, on one thread unless another number is named.
+
+The operator samples batches of 1024 x (15, 10, 5). It and pyg-lib return local sources, node ids and edge ids. The fused
+operator also writes the column pointer; pyg-lib writes the destinations, and so does one more candidate of ours. The
+graph is given as CSC, where an edge's id is its position; and as COO, where edges have the user's ids: the operator
+writes these itself, and pyg-lib's positions are looked up in the permutation, as PyG's loader does. This package keeps
+graphs in huge pages; one more candidate is pyg-lib with its graph in huge pages. The limit is a loop that only makes the
+operator's memory accesses, in the same order and prefetched.
 """
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
-from common import arguments, as_csc, compare, graph, has, report, save
+from common import as_csc, compare, graph, has, parser, report, save
 from limits import SamplerAccesses
+from sampler_modes import measure_modes
 
 from torch_gnnscale import ops
 
@@ -126,23 +134,40 @@ def measure(csc, edge_index, seeds, rounds: int) -> dict:
     return {"edges_per_batch": edges, **single_times, **double_times}
 
 
-def main() -> None:
-    args = arguments(__doc__.splitlines()[0])
+def measure_operator(graphs: list[str], rounds: int) -> dict:
+    """The operator on R-MAT graphs, given as COO and as CSC."""
     results = {}
-    for name in args.graphs:
+    for name in graphs:
         csc, edge_index = graph(name)
-        seeds = [torch.randperm(csc.num_dst)[:BATCH] for _ in range(args.rounds * IN_A_ROW)]
+        seeds = [torch.randperm(csc.num_dst)[:BATCH] for _ in range(rounds * IN_A_ROW)]
         print(f"\nR-MAT {name}, given as COO")
-        as_coo = measure(csc, edge_index, seeds, args.rounds)
+        as_coo = measure(csc, edge_index, seeds, rounds)
         csc = as_csc(csc)
         edge_index = torch.stack([csc.row.to(torch.int64), csc.col()])
         ops.pool_trim()
         print(f"\nR-MAT {name}, given as CSC")
-        results[name] = {"as CSC": measure(csc, edge_index, seeds, args.rounds), "as COO": as_coo}
+        results[name] = {"as CSC": measure(csc, edge_index, seeds, rounds), "as COO": as_coo}
         del csc, edge_index
         ops.pool_trim()
-    if not args.no_save:
-        save("sample", results)
+    return results
+
+
+def main() -> None:
+    options = parser(__doc__.splitlines()[0])
+    options.add_argument("--parts", nargs="+", choices=("operator", "modes"), default=["operator", "modes"])
+    options.add_argument("--modes", nargs="+", help="these modes alone; nothing is saved")
+    options.add_argument("--cpu-time", action="store_true", help="modes by the time of the process; nothing is saved")
+    args = options.parse_args()
+    if "operator" in args.parts:
+        results = measure_operator(args.graphs, args.rounds)
+        if not args.no_save:
+            save("sample", results)
+    if "modes" in args.parts:
+        warnings.simplefilter("ignore")
+        clock = time.process_time if args.cpu_time else time.perf_counter
+        results = measure_modes(args.rounds, args.modes, clock)
+        if not (args.no_save or args.modes or args.cpu_time):
+            save("modes", results)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ from typing import NamedTuple
 
 import torch
 import torch_geometric.loader
-from bench_modes import academic, knowledge_graph
 from common import judged, parser, save, say_aims, widths
 from matplotlib.figure import Figure
 from torch import nn
@@ -34,6 +33,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GraphSAGE, HeteroConv, SAGEConv
 from torch_geometric.utils import trim_to_layer
 from tqdm import tqdm
+from typed_graphs import academic, knowledge_graph
 
 from torch_gnnscale import LinkNeighborLoader, NeighborLoader, ops
 from torch_gnnscale.bench import trimmed

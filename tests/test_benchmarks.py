@@ -1,5 +1,6 @@
 """Some benchmarks that need no peer run: on small graphs, where their figures mean nothing, and nothing is saved."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ pytestmark = [
 
 def output(command: str, folder: Path) -> str:
     """What a benchmark prints that runs in this folder, where it finds no real graphs."""
-    name, *arguments = command.split()
+    name, *arguments = shlex.split(command)
     where = {"PYTHONPATH": str(FOLDER.parent), "GNNSCALE_DATA": str(folder / "data")}
     done = forked.run_file(FOLDER / name, *arguments, "--no-save", folder=folder, **where)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -44,6 +45,7 @@ def output(command: str, folder: Path) -> str:
         "bench_partition.py --rounds 1 --graphs tiny",
         "bench_policies.py --graphs small --steps 4",
         "bench_prefetch.py --rounds 1 --graph small --steps 2 --models GraphSAGE --alone",
+        "bench_sample.py --rounds 1 --graphs tiny --modes 'heterogeneous, 237 relations'",
         "bench_scaling.py --rounds 1 --graph tiny --table 16 --epochs 0",
         "bench_split.py --rounds 1 --graphs small --ranks 2 --steps 1 --presampled 1 --settings usual",
         "bench_split_plan.py --seeds 1 --graphs small",

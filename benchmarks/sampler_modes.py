@@ -1,8 +1,4 @@
-"""Sampling in every mode against PyG's own sampler with pyg-lib, on one thread unless another number is named.
-
-    python benchmarks/bench_modes.py
-    python benchmarks/bench_modes.py --modes "temporal, last"    # only this mode; not saved
-    python benchmarks/bench_modes.py --cpu-time                  # for a machine with other work; not saved
+"""The sampler in every mode against PyG's own sampler with pyg-lib; a part of bench_sample.py.
 
 Both samplers get the same data, seeds and fanouts and return PyG's outputs with the user's edge ids: ours writes them,
 and PyG's positions are looked up in its permutation, as its loader does. Every case is checked first: the edges are the
@@ -15,24 +11,23 @@ sampler with fanouts of 0: its outputs have as many tensors and dictionaries, bu
 from __future__ import annotations
 
 import threading
-import time
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import torch
 import torch_geometric.sampler
-from common import compare, has, parser, report, save
+from common import compare, has, report
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+from typed_graphs import TIMES, academic, knowledge_graph
 
 from torch_gnnscale import NeighborSampler, ops
 from torch_gnnscale.memory.huge_pages import MOVING
 from torch_gnnscale.topology import rmat
 
 NODES, EDGES, BATCH = 1_000_000, 16_000_000, 1024
-TIMES = 1000
 
 
 class Case(NamedTuple):
@@ -63,34 +58,6 @@ def homogeneous() -> Data:
         time=torch.randint(TIMES, (NODES,), generator=generator),
         weight=torch.rand(EDGES, generator=generator) + 0.01,
     )  # fmt: skip
-
-
-def academic(parts: int = 1) -> HeteroData:
-    """Papers, authors and fields with times, each relation with its reverse; all numbers divided by ``parts``."""
-    data = HeteroData()
-    sizes = {"paper": 700_000 // parts, "author": 500_000 // parts, "field": 20_000 // parts}
-    for seed, (node_type, size) in enumerate(sizes.items()):
-        data[node_type].num_nodes = size
-        data[node_type].time = torch.randint(TIMES, (size,), generator=torch.Generator().manual_seed(seed))
-    relations = [("author", "writes", "paper", 5_000_000), ("paper", "cites", "paper", 6_000_000),
-                 ("paper", "about", "field", 3_000_000)]  # fmt: skip
-    for seed, (src, name, dst, edges) in enumerate(relations):
-        row, col = rmat(1 << 20, edges // parts, seed=seed)
-        edge_index = torch.stack([row % sizes[src], col % sizes[dst]])
-        data[src, name, dst].edge_index = edge_index
-        data[dst, f"rev_{name}", src].edge_index = edge_index.flip(0)
-    return data
-
-
-def knowledge_graph() -> HeteroData:
-    """A graph with as many relations as fb15k-237, all between nodes of one type."""
-    data = HeteroData()
-    data["entity"].num_nodes = 14_541
-    for number, edges in enumerate(
-        torch.randint(100, 2200, (237,), generator=torch.Generator().manual_seed(2)).tolist()
-    ):
-        data["entity", f"relation{number}", "entity"].edge_index = rmat(14_541, edges, seed=number)
-    return data
 
 
 def with_users_ids(sampler, out):
@@ -131,7 +98,7 @@ def check_times(data: Data | HeteroData, out) -> None:
 
 def cases() -> dict[str, Callable[[], Case]]:
     """Every mode, made when its turn comes."""
-    graph = homogeneous()
+    graph = cache(homogeneous)
 
     def nodes(number: int) -> NodeSamplerInput:
         return NodeSamplerInput(None, ids(NODES, number))
@@ -143,7 +110,7 @@ def cases() -> dict[str, Callable[[], Case]]:
         return NodeSamplerInput(None, ids(14_541, number, 64), input_type="entity")
 
     def links(number: int) -> EdgeSamplerInput:
-        row, col = graph.edge_index[:, ids(EDGES, number)]
+        row, col = graph().edge_index[:, ids(EDGES, number)]
         return EdgeSamplerInput(None, row, col)
 
     def small() -> Case:
@@ -156,7 +123,7 @@ def cases() -> dict[str, Callable[[], Case]]:
 
     def of(check: Callable | None = None, negatives: NegativeSampling | None = None, **options) -> Callable[[], Case]:
         fanouts = {"num_neighbors": [15, 10, 5]}
-        return lambda: Case(graph, {**fanouts, **options}, nodes if negatives is None else links, negatives, check)
+        return lambda: Case(graph(), {**fanouts, **options}, nodes if negatives is None else links, negatives, check)
 
     return {
         "uniform": of(),
@@ -215,23 +182,10 @@ def measure(name: str, case: Case, rounds: int, clock: Callable[[], float]) -> d
     return {"edges_per_batch": edges, **times}
 
 
-def main() -> None:
-    options = parser(__doc__.splitlines()[0], graphs=False)
-    options.add_argument("--modes", nargs="+", help="these modes alone; nothing is saved")
-    options.add_argument(
-        "--cpu-time", action="store_true", help="time of the process, not of the clock; nothing is saved"
-    )
-    args = options.parse_args()
-    warnings.simplefilter("ignore")
-    results = {}
-    chosen = cases()
-    for name in args.modes or chosen:
-        case = chosen[name]
-        results[name] = measure(name, case(), args.rounds, time.process_time if args.cpu_time else time.perf_counter)
+def measure_modes(rounds: int, chosen: Sequence[str] | None, clock: Callable[[], float]) -> dict:
+    """All modes, or those that are chosen by name, by ``clock``."""
+    known, results = cases(), {}
+    for name in known if chosen is None else chosen:
+        results[name] = measure(name, known[name](), rounds, clock)
         ops.pool_trim()
-    if not (args.no_save or args.modes or args.cpu_time):
-        save("modes", results)
-
-
-if __name__ == "__main__":
-    main()
+    return results
