@@ -6,12 +6,12 @@
 
 The modes are those of sampler_modes.py, on one thread unless another number is named.
 
-The operator samples batches of 1024 x (15, 10, 5). It and pyg-lib return local sources, node ids and edge ids. The fused
-operator also writes the column pointer; pyg-lib writes the destinations, and so does one more candidate of ours. The
-graph is given as CSC, where an edge's id is its position; and as COO, where edges have the user's ids: the operator
+The operator samples batches of 1024 x (15, 10, 5). It and pyg-lib return local sources, node ids and edge ids. The
+fused operator also writes the column pointer; pyg-lib writes the destinations, and so does one more candidate of ours.
+The graph is given as CSC, where an edge's id is its position; and as COO, where edges have the user's ids: the operator
 writes these itself, and pyg-lib's positions are looked up in the permutation, as PyG's loader does. This package keeps
-graphs in huge pages; one more candidate is pyg-lib with its graph in huge pages. The limit is a loop that only makes the
-operator's memory accesses, in the same order and prefetched.
+graphs in huge pages; one more candidate is pyg-lib with its graph in huge pages. The limit is a loop that only makes
+the operator's memory accesses, in the same order and prefetched.
 """
 
 from __future__ import annotations
