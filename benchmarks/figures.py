@@ -15,7 +15,7 @@ from common import RESULTS
 RESULTS_OF = {
     "bench_grid_epoch": "grid_epoch", "bench_methods": "methods", "bench_network": "network",
     "bench_policies": "policies", "bench_prefetch": "prefetch", "bench_split": "split",
-    "bench_split_plan": "split_plan", "bench_sweep": "figure",
+    "bench_split_plan": "split_plan", "sweep": "figure",
 }  # fmt: skip
 """The results that a benchmark's figure shows. Those of bench_hotness have no curves, and no GPU has run
 bench_gpu_tiers yet."""
@@ -26,7 +26,7 @@ def saved(name: str) -> Any:
     results = json.loads((RESULTS / f"{RESULTS_OF[name]}.json").read_text())["results"]
     if name == "bench_grid_epoch":
         return results["runs"]
-    return [*results] if name == "bench_sweep" else {key: entry for key, entry in results.items() if key != "aims"}
+    return [*results] if name == "sweep" else {key: entry for key, entry in results.items() if key != "aims"}
 
 
 def main() -> None:

@@ -36,8 +36,6 @@ def output(command: str, folder: Path) -> str:
         "bench_hotness.py --rounds 1 --graphs tiny",
         "bench_infer.py --rounds 1 --graphs tiny --width 8 --limit 32 --limited-width 16",
         "bench_layerwise.py --rounds 1 --graphs tiny --no-schools --lists 1000",
-        "bench_loader.py --rounds 1 --graphs tiny",
-        "bench_loop.py --rounds 1 --graphs tiny --batches 2",
         "bench_methods.py --small",
         "bench_narrow.py --rounds 1 --steps 1 --models GraphSAGE --layers 2 --most-seeds 1",
         "bench_narrow_typed.py --rounds 1 --graphs uniform --models HGT --hidden 8 --most-seeds 1",
@@ -49,6 +47,7 @@ def output(command: str, folder: Path) -> str:
         "bench_scaling.py --rounds 1 --graph tiny --table 16 --epochs 0",
         "bench_split.py --rounds 1 --graphs small --ranks 2 --steps 1 --presampled 1 --settings usual",
         "bench_split_plan.py --seeds 1 --graphs small",
+        "bench_training.py --rounds 1 --graphs tiny --parts batches loops --batches 2",
         "bench_tiers.py --rounds 1 --graphs tiny --folder .",
     ],
 )

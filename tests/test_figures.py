@@ -80,7 +80,7 @@ def test_all_of_the_saved_results_is_seen(name, tmp_path, monkeypatch):
     ("name", "make_equal"),
     [
         ("bench_policies", equal_policies), ("bench_split", equal_accuracies),
-        ("bench_split_plan", equal_batches), ("bench_sweep", equal_speedups),
+        ("bench_split_plan", equal_batches), ("sweep", equal_speedups),
     ],
 )  # fmt: skip
 def test_equal_results_are_all_seen(name, make_equal, tmp_path, monkeypatch):

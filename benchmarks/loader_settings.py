@@ -1,6 +1,5 @@
-"""Complete batches (Data objects, 128 floats per node) of 1024 x (15, 10, 5): this loader against PyG's with pyg-lib.
-
-    python benchmarks/bench_loader.py
+"""Complete batches (Data objects, 128 floats per node) of 1024 x (15, 10, 5): this loader against PyG's with pyg-lib; a
+part of bench_training.py.
 
 Both loaders are measured at several settings; of PyG's the best one counts. Without ``prefetch`` the first epochs
 choose it, before times are taken; ``num_workers`` means threads here, and processes in PyG. Nothing consumes the
@@ -15,7 +14,7 @@ from collections import deque
 
 import torch
 import torch_geometric.loader
-from common import arguments, compare, data_of, has, judged, report, save, say_aims
+from common import compare, data_of, has, judged, report, say_aims
 
 from torch_gnnscale import NeighborLoader, ops
 
@@ -40,11 +39,12 @@ def drain(loader):
     return lambda _: deque(loader, maxlen=0)
 
 
-def main() -> None:
-    args = arguments(__doc__.splitlines()[0])
+def measure_batches(graphs: list[str], rounds: int) -> dict:
+    """Both loaders at several settings, on R-MAT graphs."""
+    warnings.simplefilter("ignore", UserWarning)
     torch.set_num_threads(2)
     results = {}
-    for of in args.graphs:
+    for of in graphs:
         data = data_of(of, FEATURES)
         seeds = torch.randperm(data.num_nodes)[: BATCH * BATCHES]
         options = {"num_neighbors": FANOUTS, "input_nodes": seeds, "batch_size": BATCH, "shuffle": True}
@@ -66,8 +66,7 @@ def main() -> None:
                     data, neighbor_sampler=first.node_sampler, persistent_workers=setting["num_workers"] > 0,
                     **setting, **options,
                 )  # fmt: skip
-        rounds = max(3, args.rounds // 3)
-        times = compare({name: drain(loader) for name, loader in loaders.items()}, rounds, BATCHES)
+        times = compare({name: drain(loader) for name, loader in loaders.items()}, max(3, rounds // 3), BATCHES)
         peers = [name for name in times if name.startswith("PyG")]
         best = min(peers, key=lambda name: times[name]["median_ms"]) if peers else None
         report(f"R-MAT {of}, time per batch", times, best)
@@ -76,10 +75,4 @@ def main() -> None:
         results[of] = {"peer": best, "workers_of_default": kept, **times}
         del data, loaders
         ops.pool_trim()
-    if not args.no_save:
-        save("loader", results)
-
-
-if __name__ == "__main__":
-    warnings.simplefilter("ignore", UserWarning)
-    main()
+    return results

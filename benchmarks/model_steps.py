@@ -1,12 +1,10 @@
-"""Training steps of ordinary PyG models on two cores: plain, with trim_to_layer, and narrowed.
-
-    python benchmarks/bench_train.py
-    python benchmarks/bench_train.py --bfloat16    # under autocast, beside float32 narrowed
+"""Training steps of ordinary PyG models: plain, with trim_to_layer, and narrowed; a part of bench_training.py.
 
 A batch of 1024 x (15, 10, 5), 128 features per node, three layers of 256 hidden channels; forward, loss, backward. The
 limit is the dense products of the narrowed model alone, forward and backward; a second one also has its biases and
 ReLUs, so that only aggregation is left out. Each candidate runs once untimed before it is timed, because it may find
-the memory allocator in another state than the one before it.
+the memory allocator in another state than the one before it. Under autocast, steps are timed beside the narrowed one in
+float32.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from itertools import accumulate
 
 import torch
 import torch_geometric.nn as pyg_nn
-from common import compare, data_of, parser, report, save
+from common import compare, data_of, report
 from torch import nn
 from torch_geometric.data import Data
 
@@ -123,23 +121,16 @@ def measure_steps(name: str, batches: list[Data], rounds: int) -> dict:
     return results
 
 
-def main() -> None:
-    options = parser(__doc__.splitlines()[0])
-    options.add_argument("--bfloat16", action="store_true", help="steps under autocast, beside float32 narrowed")
-    args = options.parse_args()
-    torch.set_num_threads(1 if args.bfloat16 else 2)
-    measure = measure_bfloat16 if args.bfloat16 else measure_steps
+def measure_models(graphs: list[str], rounds: int, bfloat16: bool) -> dict:
+    """Every model on R-MAT graphs, on two threads; ``bfloat16``: under autocast, on one."""
+    torch.set_num_threads(1 if bfloat16 else 2)
+    measure = measure_bfloat16 if bfloat16 else measure_steps
     results = {}
-    for name in args.graphs:
+    for name in graphs:
         data = data_of(name, FEATURES, CLASSES)
         seeds = torch.randperm(data.num_nodes)[: 12 * BATCH]
         loader = NeighborLoader(data, FANOUTS, seeds, batch_size=BATCH, seed=0)
-        batches = [batch for batch, _ in zip(loader, range(args.rounds), strict=False)]
+        batches = [batch for batch, _ in zip(loader, range(rounds), strict=False)]
         print(f"\nR-MAT {name}: {batches[0].num_nodes:,} nodes and {batches[0].num_edges:,} edges per batch")
-        results[name] = {model: measure(model, batches, args.rounds) for model in MODELS}
-    if not args.no_save:
-        save("train_bfloat16" if args.bfloat16 else "train", results)
-
-
-if __name__ == "__main__":
-    main()
+        results[name] = {model: measure(model, batches, rounds) for model in MODELS}
+    return results

@@ -1,6 +1,5 @@
-"""A training loop whose loader prepares batches meanwhile: how long it waits for them, and how much slower it is.
-
-    python benchmarks/bench_loop.py
+"""A training loop whose loader prepares batches meanwhile: how long it waits for them, and how much slower it is; a
+part of bench_training.py.
 
 Whole epochs of 40 batches of 1024 x (15, 10, 5), or of 64 on the graph of 2,708 nodes, with 128 features, a narrowed
 GraphSAGE and Adam, against the same loop over batches prepared beforehand. A wait is the time in the iterator's
@@ -21,8 +20,8 @@ from statistics import median
 from typing import NamedTuple
 
 import torch
-from bench_train import BATCH, CLASSES, FANOUTS, FEATURES, HIDDEN
-from common import MEASURED, SMALL, compare, data_of, judged, on_threads, parser, report, save, say_aims
+from common import compare, data_of, judged, on_threads, report, say_aims
+from model_steps import BATCH, CLASSES, FANOUTS, FEATURES, HIDDEN
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
@@ -114,27 +113,18 @@ def measure_settings(make: Callable[..., NeighborLoader], rounds: int) -> dict[s
     return results
 
 
-def main() -> None:
-    options = parser(__doc__.splitlines()[0])
-    options.set_defaults(graphs=[*MEASURED, *SMALL])
-    options.add_argument("--batches", type=int, default=BATCHES, help="per epoch")
-    args = options.parse_args()
+def measure_loops(graphs: list[str], batches: int, rounds: int) -> tuple[dict, dict]:
+    """(Both loops, the loop at each setting of ``prefetch``) on R-MAT graphs, with so many batches per epoch."""
     results, settings = {}, {}
-    for name in args.graphs:
+    for name in graphs:
         data = data_of(name, FEATURES, CLASSES)
-        batch_size, rounds = BATCH_OF.get(name, BATCH), max(1, args.rounds // 3)
-        seeds = torch.randperm(data.num_nodes)[: args.batches * batch_size]
+        batch_size, times = BATCH_OF.get(name, BATCH), max(1, rounds // 3)
+        seeds = torch.randperm(data.num_nodes)[: batches * batch_size]
         make = partial(NeighborLoader, data, FANOUTS, seeds, batch_size=batch_size, seed=0)
         print(f"R-MAT {name}")
         torch.set_num_threads(2)
-        results[name] = measure(make(), rounds)
-        settings[name] = measure_settings(make, rounds)
+        results[name] = measure(make(), times)
+        settings[name] = measure_settings(make, times)
         del data, make
         ops.pool_trim()
-    if not args.no_save:
-        save("loop", results)
-        save("ahead", settings)
-
-
-if __name__ == "__main__":
-    main()
+    return results, settings

@@ -1,6 +1,5 @@
-"""Batches and training steps against PyG with pyg-lib, over batch sizes, fanouts, rows and graphs.
-
-    python benchmarks/bench_sweep.py
+"""Batches and training steps against PyG with pyg-lib, over batch sizes, fanouts, rows and
+graphs; a part of bench_training.py.
 
 Redraws FastSample's figure 5 (speed-up of sampling and of whole training steps over batch sizes and fanouts) against
 PyG's loader, and looks for a setting in which this package would be the slower one: in the corners, on graphs from
@@ -26,7 +25,7 @@ from typing import NamedTuple
 
 import torch
 import torch_geometric.loader
-from common import judged, parser, save, say_aims, widths
+from common import judged, say_aims, widths
 from matplotlib.figure import Figure
 from torch import nn
 from torch_geometric.data import Data, HeteroData
@@ -307,22 +306,12 @@ def sweep(cases: list[Case], rounds: int) -> list[dict]:
     return results
 
 
-def main() -> None:
-    options = parser(__doc__.splitlines()[0], graphs=False)
-    options.add_argument("--parts", nargs="+", choices=("figure", "corners"), default=["figure", "corners"])
-    args = options.parse_args()
-    torch.set_num_threads(2)
-    if "figure" in args.parts:
-        cases = [Case(MAIN, size, fanouts) for fanouts in FIGURE_FANOUTS for size in FIGURE_BATCHES]
-        results = sweep(cases, max(3, args.rounds // 2))
-        if not args.no_save:
-            save("figure", results)
-            plot(results)
-    if "corners" in args.parts:
-        results = sweep(CORNERS, args.rounds)
-        if not args.no_save:
-            save("corners", results)
+def measure_figure(rounds: int) -> list[dict]:
+    """The settings of FastSample's figure 5."""
+    cases = [Case(MAIN, size, fanouts) for fanouts in FIGURE_FANOUTS for size in FIGURE_BATCHES]
+    return sweep(cases, max(3, rounds // 2))
 
 
-if __name__ == "__main__":
-    main()
+def measure_corners(rounds: int) -> list[dict]:
+    """The other settings."""
+    return sweep(CORNERS, rounds)
