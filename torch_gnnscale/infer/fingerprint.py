@@ -25,7 +25,7 @@ def fingerprint(
     for name, value in sorted(model.state_dict().items()):
         of_model = _crc(value, zlib.crc32(name.encode(), of_model)) if isinstance(value, Tensor) else of_model
     calls = [[call.title, call.level, str(call.outputs)] for call in plan.calls]
-    samples = {t: torch.arange(min(size, _SAMPLE)) * max(1, size // _SAMPLE) for t, size in graph.sizes.items()}
+    samples = {t: _sample(size) for t, size in graph.sizes.items()}
     hop = graph.one_hop(samples)
     of_rows = of_edges = 0
     for store in graph.batch(hop, {}).stores:
@@ -43,6 +43,11 @@ def fingerprint(
         "model": [of_model, calls], "graph": [sizes, edges, of_edges], "rows": of_rows, "nodes": wanted,
         "torch": str(torch.__version__), **options,
     }  # fmt: skip
+
+
+def _sample(size: int) -> Tensor:
+    count = min(size, _SAMPLE)
+    return torch.arange(count) * size // max(count, 1)
 
 
 def _crc(value: Tensor, before: int) -> int:
