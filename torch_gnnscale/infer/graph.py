@@ -63,9 +63,9 @@ class StandIn(NamedTuple):
     """Whether there is a row for each edge, and not for each node."""
 
     def rows(self, count: int) -> Tensor:
-        """Rows of NaN, of an integer type of 0: [count, ...]. They share one row's memory."""
+        """Rows of NaN, of an integer type of 0, which models may write to: [count, ...]."""
         value = float("nan") if self.dtype.is_floating_point or self.dtype.is_complex else 0
-        return torch.full((1, *self.shape), value, dtype=self.dtype).expand(count, *self.shape)
+        return torch.full((count, *self.shape), value, dtype=self.dtype)
 
 
 class WholeGraph:

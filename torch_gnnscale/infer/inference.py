@@ -30,6 +30,7 @@ from .stage import Stage
 from .trial import look
 
 
+@torch.inference_mode(False)
 @torch.no_grad()
 def infer(
     model: nn.Module,

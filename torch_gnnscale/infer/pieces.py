@@ -9,16 +9,28 @@ from torch import Tensor
 from ..nn.messages import BY_EDGE
 
 _REDUCTIONS = ("sum", "add", "mean", "max", "min")
+_STEPS = ("propagate", "edge_update", "message", "aggregate")
+"""Of MessagePassing, those whose hooks would see a piece as if it were all edges."""
 
 
 def refusal(layer: pyg_nn.MessagePassing) -> str | None:
     """Why a layer cannot aggregate pieces of a node's edges one after the other; None if it can."""
     kind, base = type(layer), pyg_nn.MessagePassing
-    if (kind.forward, kind.message) not in BY_EDGE or kind.aggregate is not base.aggregate:
+    inherited = kind.aggregate is base.aggregate and kind.update is base.update and not _has_own_propagate(kind)
+    if (kind.forward, kind.message) not in BY_EDGE or not inherited:
         return f"{kind.__name__}, which needs all of a node's edges at once"
+    for step in _STEPS:
+        if getattr(layer, f"_{step}_forward_hooks") or getattr(layer, f"_{step}_forward_pre_hooks"):
+            return f"a hook of {kind.__name__}'s {step}, which needs all of a node's edges at once"
     if layer.aggr not in _REDUCTIONS:
         return f"aggr={layer.aggr!r}, which needs all of a node's edges at once"
     return None
+
+
+def _has_own_propagate(kind: type) -> bool:
+    """Whether a kind of layer does not inherit ``propagate``. PyG compiles one for each that does."""
+    compiled, before = (getattr(kind, name, None) for name in ("_jinja_propagate", "_orig_propagate"))
+    return kind.propagate is not pyg_nn.MessagePassing.propagate and compiled is before  # type: ignore[attr-defined]
 
 
 class Pieces:
@@ -43,7 +55,8 @@ class Pieces:
         return self._next[what]
 
     def add(self, what: str, reduce: str, of_piece: Tensor, count: int) -> Tensor:
-        """The aggregate of all pieces so far; of those that were aggregated as ``what``, the next in order.
+        """The aggregate of all pieces so far; of those that were aggregated as ``what``, the next in order. Rows of 16
+        bits are summed in 32.
 
         Args:
             what: the name of the aggregation.
@@ -51,8 +64,10 @@ class Pieces:
             of_piece: the aggregate of this piece's edges: [1, ...].
             count: how many these are.
         """
-        key = what, self._number(what)
+        key, dtype = (what, self._number(what)), of_piece.dtype
         total, before = self._of.get(key, (None, 0))
+        if dtype.itemsize == 2:
+            of_piece = of_piece.float()
         if total is None or (before == 0 and count > 0):
             total = of_piece * count if reduce == "mean" else of_piece
         elif count > 0:
@@ -61,7 +76,8 @@ class Pieces:
             else:
                 total = total + (of_piece * count if reduce == "mean" else of_piece)
         self._of[key] = total, before + count
-        return total / max(before + count, 1) if reduce == "mean" else total.clone()  # layers may write to it
+        found = total / max(before + count, 1) if reduce == "mean" else total
+        return found.to(dtype, copy=True)  # layers may write to it
 
     def loops(self, index: Tensor, weight: Tensor | None, fill: float, what: str) -> tuple[Tensor, Tensor | None]:
         """PyG's ``add_remaining_self_loops`` for the node: its self loop is an edge of the last piece alone."""

@@ -99,6 +99,16 @@ class Plan:
 
 
 @dataclass
+class SeenAttribute:
+    """An attribute of the small graph, before the model ran."""
+
+    rows: Tensor
+    of_edges: bool
+    identity: tuple[int, int]
+    """Of these rows: :func:`identity`."""
+
+
+@dataclass
 class SeenInput:
     """Rows that a call got, as they were seen when the model ran on a small graph."""
 
@@ -140,14 +150,14 @@ def stand_in(tensor: Tensor, of_edges: bool = False) -> StandIn:
 
 
 def make_plan(
-    seen: list[SeenCall], results: dict[Any, Tensor], attributes: dict[Key, tuple[Tensor, bool]], reads: Reads
+    seen: list[SeenCall], results: dict[Any, Tensor], attributes: dict[Key, SeenAttribute], reads: Reads
 ) -> Plan:
     """The plan by what was seen.
 
     Args:
         seen: the calls; their outputs bore an :class:`OutputMark`.
         results: the model's output, by node type.
-        attributes: the batch's attributes and whether they are of edges; each bore its key as a mark.
+        attributes: the batch's; each bore its key as a mark.
         reads: knows the marks of the results.
     """
     levels: list[int] = []
@@ -173,8 +183,7 @@ def make_plan(
                 tables.keep(mark, stage)
     outputs = {t: Table(t, tuple(rows.shape[1:]), rows.dtype, last, last) for t, rows in results.items()}
     without = [
-        {key: stand_in(tensor, of_edges) for key, (tensor, of_edges) in attributes.items() if key not in marks}
-        for marks in targets
+        {key: stand_in(of.rows, of.of_edges) for key, of in attributes.items() if key not in marks} for marks in targets
     ]
     first = 0 if any(table.written == 0 for table in tables.written) else 1
     return Plan(calls, [*tables.written, *outputs.values()], outputs, without, list(range(first, last + 1)))
@@ -190,14 +199,12 @@ class _Tables:
     ``written``: those that stages write.
     """
 
-    def __init__(
-        self, calls: list[LayerCall], seen: list[SeenCall], attributes: dict[Key, tuple[Tensor, bool]]
-    ) -> None:
+    def __init__(self, calls: list[LayerCall], seen: list[SeenCall], attributes: dict[Key, SeenAttribute]) -> None:
         self._calls, self._seen = calls, seen
         self._known = {
-            identity(tensor): Table(key[0], tuple(tensor.shape[1:]), tensor.dtype, -1, -1, key)
-            for key, (tensor, of_edges) in attributes.items()
-            if not of_edges and key[1] != "n_id"  # which the graph need not have
+            of.identity: Table(key[0], tuple(of.rows.shape[1:]), of.rows.dtype, -1, -1, key)
+            for key, of in attributes.items()
+            if not of.of_edges and key[1] != "n_id"  # which the graph need not have
         }
         self.written: list[Table] = []
 

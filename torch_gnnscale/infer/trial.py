@@ -14,7 +14,7 @@ from ..nn.compare import agree, first_difference, outputs
 from .graph import Key, WholeGraph
 from .layer import Caller, Layer, row_of
 from .model import StagedModel
-from .plan import DEGREE, Input, OutputMark, Plan, SeenCall, SeenInput, identity, make_plan
+from .plan import DEGREE, Input, OutputMark, Plan, SeenAttribute, SeenCall, SeenInput, identity, make_plan
 from .reads import Reads
 from .rows import Rows
 from .stage import Stage, by_type
@@ -100,12 +100,12 @@ class _Seen(Caller):
         self.calls: list[SeenCall] = []
         self.reads = Reads()
         self.attributes = {
-            key: (value, of_edges)
+            key: SeenAttribute(value, of_edges, identity(value))
             for key, value, of_edges in _attributes(batch)
             if isinstance(value, Tensor) and value.dim() > 0
         }
-        for key, (value, _) in self.attributes.items():
-            self.reads.mark(value, [key])
+        for key, seen in self.attributes.items():
+            self.reads.mark(seen.rows, [key])
         self._alive: list[Any] = []  # so that identities stay those of one tensor
         self._degrees: dict[Any, Tensor] = {}
 

@@ -1,0 +1,136 @@
+"""Inference of models that write in place, of rows of 16 bits, of hubs, and in other modes of autograd."""
+
+import re
+
+import pytest
+import torch
+import torch_geometric.nn as pyg_nn
+from helpers.data import make_data
+from helpers.narrow import CLASSES, FEATURES, HIDDEN
+from torch import nn
+from torch_geometric.data import Data
+
+from torch_gnnscale.infer import infer
+from torch_gnnscale.infer.pieces import Pieces
+
+
+def check(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected.detach(), rtol=0, atol=1e-12)
+
+
+def small_data() -> Data:
+    data = make_data()
+    data.x = data.x / len(data.x)
+    return data
+
+
+class InPlace(nn.Module):
+    """Writes to its input, and to what four layers return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(pyg_nn.GraphConv(FEATURES, FEATURES) for _ in range(4))
+
+    def forward(self, x, edge_index):
+        x.mul_(2)
+        for conv in self.convs:
+            x = conv(x, edge_index).add_(x[:, :1]).relu_()
+            x += 1
+        return x
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        InPlace,
+        lambda: pyg_nn.GraphSAGE(FEATURES, HIDDEN, 4, CLASSES, act=nn.ReLU(inplace=True)),
+        lambda: pyg_nn.GIN(FEATURES, HIDDEN, 4, CLASSES, act=nn.ReLU(inplace=True), jk="cat"),
+    ],
+    ids=["by hand", "sage", "jumping"],
+)
+def test_layers_whose_outputs_are_written_to(make):
+    torch.manual_seed(0)
+    data, model = small_data(), make().double().eval()
+    check(infer(model, data, batch_size=64), model(data.x.clone(), data.edge_index))
+    assert torch.equal(data.x, small_data().x)
+
+
+def test_inference_mode():
+    data, model = small_data(), pyg_nn.GCN(FEATURES, HIDDEN, 2, CLASSES).double().eval()
+    expected = model(data.x, data.edge_index)
+    with torch.inference_mode():
+        data.x = data.x.clone()
+        check(infer(model, data), expected)
+
+
+class Updated(pyg_nn.GraphConv):
+    """Goes on with the aggregate of all edges before the root's rows are added."""
+
+    def update(self, out):
+        return out.relu()
+
+
+class Propagated(pyg_nn.GraphConv):
+    """Has a propagate of its own."""
+
+    def propagate(self, edge_index, size=None, **kwargs):
+        return pyg_nn.MessagePassing.propagate(self, edge_index, size, **kwargs).relu()
+
+
+def hooked(register: str, hook) -> nn.Module:
+    layer = pyg_nn.GraphConv(FEATURES, CLASSES)
+    getattr(layer, register)(hook)
+    return layer
+
+
+HUBS = {
+    "update": (lambda: Updated(FEATURES, CLASSES), "Updated, which needs all of a node's edges at once"),
+    "own propagate": (lambda: Propagated(FEATURES, CLASSES), "Propagated, which needs all of a node's edges at once"),
+    "aggregate": (
+        lambda: hooked("register_aggregate_forward_hook", lambda layer, given, out: out.relu()),
+        "a hook of GraphConv's aggregate, which needs all of a node's edges at once",
+    ),
+    "propagate": (
+        lambda: hooked("register_propagate_forward_hook", lambda layer, given, out: out.relu()),
+        "a hook of GraphConv's propagate, which needs all of a node's edges at once",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HUBS)
+def test_hubs_of_layers_that_go_on_with_the_aggregate(name):
+    make, text = HUBS[name]
+    data, model = small_data(), make().double().eval()
+    check(infer(model, data), model(data.x, data.edge_index))
+    data.edge_index[1, :400] = 7
+    text = f"expected a layer that takes the sum, mean, max or min of messages, found {text}; node 7 has more"
+    with pytest.raises(ValueError, match=re.escape(text)):
+        infer(model, data, memory=3000)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("reduce", ["mean", "sum"])
+def test_pieces_of_16_bits_are_summed_in_32(dtype, reduce):
+    pieces, value = Pieces(), 1.0 if reduce == "mean" else 1 / 64
+    for number in range(700):
+        pieces.begin(number == 699)
+        found = pieces.add("rows", reduce, torch.full((1, 2), value, dtype=dtype), 100)
+    expected = torch.full((1, 2), 1.0 if reduce == "mean" else 700 / 64, dtype=dtype)
+    assert found.dtype == dtype
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("call", [lambda m, b: m(b.x, b.edge_index) > 0, lambda m, b: m(b.x, b.edge_index).argmax(1)])
+def test_results_that_are_no_floating_point_numbers(call):
+    data, model = small_data(), pyg_nn.GraphSAGE(FEATURES, HIDDEN, 2, CLASSES).double().eval()
+    assert torch.equal(infer(model, data, call, batch_size=64), call(model, data))
+
+
+class Named(pyg_nn.GraphConv):
+    """Inherits everything."""
+
+
+def test_hubs_of_layers_that_inherit_from_one():
+    data, model = small_data(), Named(FEATURES, CLASSES).double().eval()
+    data.edge_index[1, :400] = 7
+    check(infer(model, data, memory=3000), model(data.x, data.edge_index))
