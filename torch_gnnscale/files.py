@@ -309,8 +309,16 @@ def checksum(path: str | os.PathLike) -> int:
     return _manifest(Path(path))["crc32"]
 
 
-def _map(file: Path, entry: dict[str, Any]) -> Tensor:
-    """The array of ``file`` as a copy-on-write tensor over the mapped file."""
+def map_array(file: Path, entry: dict[str, Any]) -> Tensor:
+    """The array of ``file`` as a copy-on-write tensor over the mapped file.
+
+    Args:
+        file: a .npy file.
+        entry: its dtype and shape, as in a manifest.
+
+    Raises:
+        FileNotFoundError, ValueError: names the file that is missing, truncated or another array.
+    """
     if not file.is_file():
         raise FileNotFoundError(f"{file}: not found")
     try:
@@ -361,7 +369,7 @@ def load(path: str | os.PathLike, kind: str, verify: bool = True) -> tuple[dict[
     arrays = {}
     for name, entry in manifest["arrays"].items():
         file = folder / f"{name}.npy"
-        tensor = arrays[name] = _map(file, entry)
+        tensor = arrays[name] = map_array(file, entry)
         if not verify:
             continue
         expected, found = entry.get("crc32"), block_checksums(tensor)

@@ -184,7 +184,7 @@ def craft(path: Path, chance: random.Random) -> str:
     if names and chance.random() < 0.75:
         name = chance.choice(names)
         with suppress(AttributeError):
-            array = files._map(
+            array = files.map_array(
                 folder / f"{name}.npy", json.loads((folder / files.MANIFEST).read_text())["arrays"][name]
             )
             put(folder, name, changed_array(array.clone(), chance))

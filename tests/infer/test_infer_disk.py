@@ -101,18 +101,23 @@ def test_a_killed_process_goes_on_with_the_same_bits(tmp_path):
     assert torch.equal(files.load(tmp_path / "rows", disk.KIND)[0]["nodes"], expected)
 
 
+def softmax(model, batch):
+    return model(batch.x, batch.edge_index).softmax(1)
+
+
 OTHERS = {
     "model": lambda data, options: options.update(model=model_of(1)),
     "graph": lambda data, options: data.edge_index[0].add_(1).remainder_(200),
     "rows": lambda data, options: data.x[0].add_(1),
     "nodes": lambda data, options: options.update(nodes=torch.arange(9)),
     "batch_size": lambda data, options: options.update(batch_size=31),
+    "output on a part of the graph": lambda data, options: options.update(call=softmax),
     "memory": lambda data, options: options.update(memory="2GiB"),
 }
 
 
 @pytest.mark.parametrize("finished", [True, False])
-@pytest.mark.parametrize("what", quick(OTHERS.keys(), "model", "rows"))
+@pytest.mark.parametrize("what", quick(OTHERS.keys(), "model", "rows", "output on a part of the graph"))
 def test_another_inference_is_refused(tmp_path, monkeypatch, what, finished):
     data, options = make_data(), {"model": model_of(), "batch_size": 30, "out": tmp_path / "rows"}
     if finished:
@@ -122,15 +127,18 @@ def test_another_inference_is_refused(tmp_path, monkeypatch, what, finished):
         with pytest.raises(ZeroDivisionError):
             infer(data=data, **options)
         monkeypatch.undo()
-    before = {file.name: file.read_bytes() for file in options["out"].iterdir() if file.name[0] != "."}
-    OTHERS[what](data, options)
+    before = {file.name: file.read_bytes() for file in options["out"].iterdir()}
     text = (
         f"out: expected a new folder, or one in which the same inference was begun, found another {what} in "
         f"{tmp_path / 'rows'}"
     )
-    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+    right = {"data": data.clone(), **options}
+    OTHERS[what](data, options)
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$") as kept:
         infer(data=data, **options)
-    assert before == {file.name: file.read_bytes() for file in options["out"].iterdir() if file.name[0] != "."}
+    assert before == {file.name: file.read_bytes() for file in options["out"].iterdir()}
+    infer(**right)
+    assert kept.tb is not None, "as notebooks keep it"
 
 
 def test_a_folder_of_something_else(tmp_path):
@@ -155,6 +163,48 @@ def test_who_keeps_the_error_may_call_again(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert infer(model_of(), make_data(), out=tmp_path).shape == (200, CLASSES)
     assert kept.tb is not None
+
+
+def test_one_stage_that_is_stopped_early_goes_on(tmp_path, monkeypatch):
+    model = pyg_nn.GraphSAGE(3, 4, 1).double().eval()
+    monkeypatch.setattr(disk.DiskRows, "done", lambda self, number: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        infer(model, make_data(), out=tmp_path)
+    monkeypatch.undo()
+    assert sorted(os.listdir(tmp_path)) == [".partial-lock", "nodes.npy", "progress.json"]
+    assert torch.equal(infer(model, make_data(), out=tmp_path), infer(model, make_data()))
+
+
+def test_files_take_their_space_when_they_are_made(tmp_path, monkeypatch):
+    """A full disk is then found before rows are written to mapped files."""
+    monkeypatch.setattr(disk.DiskRows, "_put", staticmethod(lambda to, ids, rows: 1 / 0))
+    with pytest.raises(ZeroDivisionError):
+        infer(model_of(), make_data(num_nodes=100_000, num_edges=0), out=tmp_path)
+    made = [file.stat() for file in tmp_path.glob("*.npy")]
+    assert made
+    assert all(file.st_blocks * 512 >= file.st_size > 400_000 for file in made)
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (lambda file: os.truncate(file, 300), "expected {size} bytes, found 300: the file is truncated or corrupt"),
+        (lambda file: file.unlink(), "not found"),
+    ],
+)
+def test_damaged_rows_of_a_stopped_inference(tmp_path, monkeypatch, damage, text):
+    end = disk.DiskRows.end
+    monkeypatch.setattr(disk.DiskRows, "end", lambda self, stage: 1 / 0 if stage == 2 else end(self, stage))
+    with pytest.raises(ZeroDivisionError):
+        infer(model_of(), make_data(), out=tmp_path)
+    monkeypatch.undo()
+    file = min(tmp_path.glob(".partial-*.npy"))
+    text = (
+        f"{file}: {text.format(size=file.stat().st_size)}; the inference cannot go on, delete {tmp_path} to begin anew"
+    )
+    damage(file)
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+        infer(model_of(), make_data(), out=tmp_path)
 
 
 def test_two_processes_at_once(tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .. import files
 from ..memory.budget import format_bytes
+from .fingerprint import difference
 from .plan import Plan, Table
 from .rows import Places, Rows
 
@@ -56,34 +57,43 @@ class DiskRows(Rows):
         self._lock = self._open()
 
     def _open(self) -> Any:
+        """The lock of the folder; None if the results are there, which are only read."""
         folder = self._folder
         begun = (folder / _PROGRESS).exists()
         self.finished = not begun and (folder / files.MANIFEST).exists()
         """Whether the results are there."""
-        if not begun and not self.finished:
+        if self.finished:
+            self._compare(files.load(folder, KIND, verify=False)[1]["of"])
+            return None
+        if not begun:
             files.check_unused(folder)
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / _LOCK).open("w")
         try:
+            self._take(lock, begun)
+        except BaseException:  # who keeps the error keeps the file
+            lock.close()
+            raise
+        return lock
+
+    def _take(self, lock: Any, begun: bool) -> None:
+        folder = self._folder
+        try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise BlockingIOError(error.errno, "another process writes into it", str(folder)) from None
-        if self.finished:
-            self._compare(files.load(folder, KIND, verify=False)[1]["of"])
-        elif begun:
+        if begun:
             with files.described(folder / _PROGRESS, "the progress of an inference"):
                 progress = json.loads((folder / _PROGRESS).read_text())
                 before, self.stage, self.batches = progress["of"], int(progress["stage"]), int(progress["batches"])
             self._compare(before)
-        return lock
 
     def _compare(self, before: dict[str, Any]) -> None:
-        for name, value in self._fingerprint.items():
-            if before.get(name) != value:
-                raise ValueError(
-                    f"out: expected a new folder, or one in which the same inference was begun, found another {name} "
-                    f"in {self._folder}"
-                )
+        if (name := difference(before, self._fingerprint)) is not None:
+            raise ValueError(
+                f"out: expected a new folder, or one in which the same inference was begun, found another {name} in "
+                f"{self._folder}"
+            )
 
     def check_space(self, peak: int) -> None:
         """Raises OSError unless the disk has place for ``peak`` bytes, what is in the folder already included."""
@@ -98,7 +108,10 @@ class DiskRows(Rows):
     # Stages ##########################################################################################################
 
     def begin(self, stage: int) -> None:
-        """See :meth:`Rows.begin`; files that earlier stages wrote are opened."""
+        """See :meth:`Rows.begin`; files that earlier stages wrote are opened. A file is there only after a note of the
+        progress."""
+        if not (self._folder / _PROGRESS).exists():
+            self._save(stage, 0)
         for table, name in self._files.items():
             if table.last < stage and table not in self._plan.results.values():
                 (self._folder / name).unlink(missing_ok=True)
@@ -130,7 +143,7 @@ class DiskRows(Rows):
             types = {self._names[node_type]: node_type for node_type in self._plan.results}
             files.finish(self._folder, KIND, entries, {"types": types, "of": self._fingerprint})
             (self._folder / _PROGRESS).unlink()
-        (self._folder / _LOCK).unlink(missing_ok=True)
+            (self._folder / _LOCK).unlink()
         arrays, meta = files.load(self._folder, KIND, verify=False)
         return {node_type: arrays[name] for name, node_type in meta["types"].items()}
 
@@ -138,7 +151,8 @@ class DiskRows(Rows):
         """Lets go of the files, and lets others write into the folder."""
         self._of.clear()
         self._maps.clear()
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
 
     def _save(self, stage: int, batches: int) -> None:
         """Writes the progress, after all rows."""
@@ -163,16 +177,38 @@ class DiskRows(Rows):
             rows = torch.empty(shape, dtype=table.dtype)
             with files.ArrayWriter(file, table.dtype, shape):
                 return rows
-        old = table.written < self.stage or self.batches > 0
-        mode: Any = "r+" if old else "w+"
-        dtype = files.stored_dtype(table.dtype)
-        self._maps[table] = mapped = np.lib.format.open_memmap(file, mode, dtype, shape)
+        if table.written < self.stage or self.batches > 0:
+            self._check_file(file, table, shape)
+            mapped = np.lib.format.open_memmap(file, "r+")
+        else:
+            mapped = np.lib.format.open_memmap(file, "w+", files.stored_dtype(table.dtype), shape)
+            _allocate(file)
+        self._maps[table] = mapped
         return torch.from_numpy(mapped).view(table.dtype)
+
+    def _check_file(self, file: Path, table: Table, shape: tuple[int, ...]) -> None:
+        """Raises ValueError unless a file has the size and the header that this or an earlier stage gave it."""
+        try:
+            files.map_array(file, {"dtype": str(table.dtype).removeprefix("torch."), "shape": list(shape)})
+        except (FileNotFoundError, ValueError) as error:
+            raise ValueError(f"{error}; the inference cannot go on, delete {self._folder} to begin anew") from None
 
     def _drop(self, table: Table) -> None:
         super()._drop(table)
         self._maps.pop(table, None)
         (self._folder / self._files[table]).unlink()
+
+
+def _allocate(file: Path) -> None:
+    """Takes the space of a sparse file: a full disk is an OSError here, and a SIGBUS where rows are written."""
+    if not hasattr(os, "posix_fallocate"):  # macOS
+        return
+    with file.open("r+b") as stream:
+        try:
+            os.posix_fallocate(stream.fileno(), 0, file.stat().st_size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # the file system has no such call
+                raise OSError(error.errno, os.strerror(error.errno or 0), str(file)) from None
 
 
 def result_name(node_type: Any) -> str:

@@ -9,18 +9,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..nn.compare import agree
 from .graph import WholeGraph
 from .plan import Plan
 
 _SAMPLE = 1024
 """Nodes whose rows and edges are looked at."""
+_VALUES = 256
+"""Numbers of each type's output that are looked at."""
+_OUTPUT = "output on a part of the graph"
 
 
 def fingerprint(
     model: nn.Module, graph: WholeGraph, plan: Plan, nodes: Mapping[Any, Tensor] | None, **options: Any
 ) -> dict[str, Any]:
     """By what an error calls it: all parameters and buffers of the model, the layers that it calls, the numbers of
-    nodes and edges and a sample of the edges and of the rows, the wanted nodes, and options."""
+    nodes and edges and a sample of the edges and of the rows, the wanted nodes, options, and some of what the model
+    gives on a small part of the graph, which shows what else it depends on (``call``, code, attributes of Python)."""
     of_model = zlib.crc32(repr(model).encode())
     for name, value in sorted(model.state_dict().items()):
         of_model = _crc(value, zlib.crc32(name.encode(), of_model)) if isinstance(value, Tensor) else of_model
@@ -42,7 +47,33 @@ def fingerprint(
     return {
         "model": [of_model, calls], "graph": [sizes, edges, of_edges], "rows": of_rows, "nodes": wanted,
         "torch": str(torch.__version__), **options,
+        _OUTPUT: {str(node_type): _values(rows) for node_type, rows in plan.sample.items()},
     }  # fmt: skip
+
+
+def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """What the first entry that differs is called, of two fingerprints; None if none does. Outputs may differ as those
+    of sums in another order do: :func:`.agree`."""
+    for name, value in now.items():
+        if name == _OUTPUT:
+            outputs = [{t: _tensor(*of) for t, of in of_types.items()} for of_types in (before.get(name, {}), value)]
+            same = outputs[0].keys() == outputs[1].keys() and agree(*outputs)
+        else:
+            same = before.get(name) == value
+        if not same:
+            return name
+    return None
+
+
+def _values(rows: Tensor) -> tuple[str, list[Any]]:
+    """Some of the numbers of a tensor, and their dtype."""
+    flat = (torch.view_as_real(rows) if rows.is_complex() else rows).reshape(-1)
+    chosen = torch.randperm(len(flat), generator=torch.Generator().manual_seed(0))[:_VALUES]
+    return str(flat.dtype).removeprefix("torch."), flat[chosen].tolist()
+
+
+def _tensor(dtype: str, values: list[Any]) -> Tensor:
+    return torch.tensor(values, dtype=getattr(torch, dtype))
 
 
 def _sample(size: int) -> Tensor:

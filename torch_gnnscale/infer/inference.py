@@ -69,7 +69,8 @@ def infer(
 
     Returns:
         The results: [N, ...], or [len(nodes), ...] in the order of ``nodes``; by node type in a graph with types. With
-        ``out``, they are memory-mapped from the folder's ``nodes.npy``, or from ``TYPE.npy``.
+        ``out``, they are memory-mapped from the folder's ``nodes.npy``, or from ``TYPE.npy``; what is written to them
+        does not reach the files.
 
     Raises:
         ValueError: the model is in training mode, reads more than a node and its neighbors in a layer, or changes the

@@ -84,6 +84,8 @@ class Plan:
     """Per stage, the attributes that it does not read."""
     stages: list[int]
     """The numbers of the stages that are run: 1 to the highest level, and 0 if something is kept for level 1."""
+    sample: dict[Any, Tensor]
+    """The model's output on the small graph, by node type."""
 
     def ends(self, stage: int) -> int:
         """The number of calls after which a stage has all that it needs; of the last stage, of all."""
@@ -186,7 +188,7 @@ def make_plan(
         {key: stand_in(of.rows, of.of_edges) for key, of in attributes.items() if key not in marks} for marks in targets
     ]
     first = 0 if any(table.written == 0 for table in tables.written) else 1
-    return Plan(calls, [*tables.written, *outputs.values()], outputs, without, list(range(first, last + 1)))
+    return Plan(calls, [*tables.written, *outputs.values()], outputs, without, list(range(first, last + 1)), results)
 
 
 def _outputs(marks: Marks) -> list[OutputMark]:
