@@ -62,15 +62,24 @@ def test_rows_are_read_in_words_as_wide_as_they_allow(code):
     assert seen == {"v4.u32", "v2.u16", *WORD.values()}
 
 
+READ_AS = {
+    ("float", "1"): "f32", ("float", "4"): "v4.f32", ("double", "1"): "f64", ("double", "2"): "v2.f64",
+    ("BFloat16", "1"): "u16", ("BFloat16", "8"): "v4.u32", ("Half", "1"): "u16", ("Half", "8"): "v4.u32",
+}  # fmt: skip
+"""By type of the rows and items at a time: how a row is read."""
+
+
 def test_sums_are_those_of_the_cpu(tmp_path):
     """No product is fused with a sum, nothing is added by atomics, and aligned rows are read 16 bytes at a time."""
     code = ptx_of("aggregate/aggregate_cuda.cu", tmp_path)
     seen = set()
     for name, body in code.items():
         assert not re.search(r"\bfma\.rn|\batom\.|\bred\.", body), name
-        item, count = re.search(r"<(float|double), (\d)>", name).groups()
-        word = {"float": "f32", "double": "f64"}[item]
+        item, count = re.search(r"<(?:gnnscale::)?(float|double|BFloat16|Half), (?:.*, )?(\d)>", name).groups()
+        words = READ_AS[item, count]
+        if "JoinPieces" in name and item in ("BFloat16", "Half"):
+            words = {"1": "f32", "8": "v4.f32"}[count]  # sums of pieces
         loads = re.findall(r"ld\.global\.(?:nc\.)?([\w.]+)", body)
-        assert (word if count == "1" else f"v{count}.{word}") in loads, (name, loads)
+        assert words in loads, (name, loads)
         seen.add((item, count))
-    assert seen == {("float", "1"), ("float", "4"), ("double", "1"), ("double", "2")}
+    assert seen == {*READ_AS}

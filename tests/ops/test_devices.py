@@ -73,7 +73,8 @@ def test_the_native_aggregation_is_used_where_it_is_loaded(monkeypatch):
         here, there, other = (torch.empty(2, 3, device=name) for name in ("cpu", "cuda", "xpu"))
         assert ops.can_aggregate(here)
         assert ops.can_aggregate(here.double())
-        assert not ops.can_aggregate(here.bfloat16())
+        assert ops.can_aggregate(here.bfloat16())
+        assert not ops.can_aggregate(here.int())
         assert not ops.can_aggregate(other)
         for state, expected in (("loaded", True), ("not loaded: torch sees no CUDA device", False)):
             monkeypatch.setitem(_library.status, "_CUDA", state)
