@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch_geometric.nn as pyg_nn
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.parameter import is_lazy
 from torch_geometric.utils import add_self_loops, remove_self_loops
 
+from .. import ops
 from .aggregate import Adjacency, aggregate
+from .products import is_plain, is_wide
 
 
 def gat(
@@ -22,7 +26,7 @@ def gat(
     the sums: the layer multiplies the rows of destinations, not those of sources.
 
     Args:
-        layer: of plain Linear modules, and of ``aggr`` "sum".
+        layer: one that :func:`takes` these arguments.
         x: float32 or float64, [num_src, F].
         root: the destinations' own rows, or None, as the layer takes them.
         edges: sorted by destination.
@@ -50,9 +54,29 @@ def gat(
 
 
 def takes(layer: pyg_nn.GATConv, given: dict[str, Any]) -> bool:
-    """Whether :func:`gat` computes what the layer does with these arguments, x a pair, as far as they decide."""
-    loops_of_sources = layer.add_self_loops and given["x"][1] is None
-    return layer.aggr in ("add", "sum") and not given.get("return_attention_weights") and not loops_of_sources
+    """Whether :func:`gat` computes what the layer does with these arguments, x a pair."""
+    x, root = given["x"]
+    loops_of_sources = layer.add_self_loops and root is None
+    if layer.aggr not in ("add", "sum") or given.get("return_attention_weights") or loops_of_sources:
+        return False
+    if x.dim() != 2 or not is_wide(x) or not ops.can_aggregate(x):
+        return False
+    products = [linear for linear in (layer.lin, layer.lin_src, layer.lin_dst) if linear is not None]
+    return all(is_plain(linear) and not is_lazy(linear.weight) for linear in products)
+
+
+def projected_once(linear: Callable[[Tensor], Tensor], root: Tensor) -> Callable[[Tensor], Tensor]:
+    """``linear``, which a GATConv calls with rows of which ``root`` are the first ones and then with ``root``: these
+    products are taken from those before."""
+    done: list[Tensor] = []
+
+    def project(rows: Tensor) -> Tensor:
+        if rows is root:
+            return done[0][: root.size(0)]
+        done.append(linear(rows))
+        return done[0]
+
+    return project
 
 
 def _folded(weight: Tensor, attention: Tensor) -> Tensor:

@@ -6,20 +6,18 @@ import inspect
 from contextlib import nullcontext
 from typing import Any
 
-import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.parameter import is_lazy
 
 from .. import ops
+from . import gat, sage
 from .aggregate import Adjacency, Apart, aggregate, aggregate_and_root
 from .calls import Call, Read
 from .forward_pass import ForwardPass, refuse_compiled
-from .gat import gat, takes
 from .hops import HopEdges, Relation, first_rows
 from .messages import refuse_twice, weigh_messages
-from .sage import sage
+from .products import WIDE
 from .saving import LayerSize
 from .shadow import Shadow
 
@@ -44,9 +42,7 @@ _NORMALIZES = (pyg_nn.GCNConv, pyg_nn.GCN2Conv, pyg_nn.LGConv)
 """Layers that weigh an edge by the degrees of both of its nodes, which only the whole batch has."""
 _MULTIPLIES_DESTINATIONS = {pyg_nn.SAGEConv.forward, pyg_nn.GINConv.forward, pyg_nn.GraphConv.forward}
 """Layers that multiply the aggregated rows; others multiply the rows of sources, before the aggregation."""
-_WIDE = (torch.float32, torch.float64)
 _HOOKED = ("propagate", "message", "aggregate", "message_and_aggregate")
-_AROUND = tuple(f"_{when}_hooks" for when in ("forward", "forward_pre", "backward", "backward_pre"))
 
 
 class NarrowedLayer:
@@ -138,7 +134,7 @@ class NarrowedLayer:
                     if self._fused:
                         self._aggregate_first(given, edges)
                     if self._is_gat and self._roots_are_sources and self.layer.lin is not None:
-                        self._project_once(*given["x"])
+                        self._options.set("lin", gat.projected_once(self.layer.lin, given["x"][1]))
                     args = (*(given.pop(name) for name in names[: len(args)]), *args[len(names) :])
                     with nullcontext() if self._rows_agree and not common_rows.everywhere else common_rows:
                         out = self.forward(*args, **given)
@@ -282,7 +278,7 @@ class NarrowedLayer:
     def _of_sage(self, given: dict[str, Any], edges: Adjacency) -> Tensor | None:
         """The output of a SAGEConv, as one function; None if it does more than :func:`torch_gnnscale.nn.sage.sage`."""
         layer, x = self.layer, given.get("x")
-        if not isinstance(x, tuple) or getattr(layer, "project", False) or not _has_plain_products(layer, x[1]):
+        if not isinstance(x, tuple) or not sage.takes(layer, x[1]):
             return None
         reduce, weight = self._weighed(x[0], None)
         if not self._can_aggregate(x[0], weight) or (weight is not None and weight.requires_grad):
@@ -290,21 +286,15 @@ class NarrowedLayer:
         of_neighbors, of_root = layer.lin_l, layer.lin_r
         root = None if self._roots_are_sources else x[1]
         given_to = of_neighbors.weight, of_neighbors.bias, of_root.weight, edges, reduce, self._apart
-        out = sage(x[0], root, weight, *given_to)
+        out = sage.sage(x[0], root, weight, *given_to)
         return functional.normalize(out, p=2.0, dim=-1) if layer.normalize else out
 
     def _of_gat(self, given: dict[str, Any], edges: Adjacency) -> Tensor | None:
         """The output of a GATConv by :func:`torch_gnnscale.nn.gat.gat`; None if it does something else."""
-        layer, x = self.layer, given.get("x")
-        if not isinstance(x, tuple) or self._of_edges is not None or not takes(layer, given):
+        x = given.get("x")
+        if not isinstance(x, tuple) or self._of_edges is not None or not gat.takes(self.layer, given):
             return None
-        products = [linear for linear in (layer.lin, layer.lin_src, layer.lin_dst) if linear is not None]
-        wide = x[0].dim() == 2 and x[0].dtype in _WIDE and not torch.is_autocast_enabled(x[0].device.type)
-        if not wide or not ops.can_aggregate(x[0]):
-            return None
-        if not all(_is_plain(linear) and not is_lazy(linear.weight) for linear in products):
-            return None
-        return gat(layer, x[0], x[1], edges, given.get("edge_attr"))
+        return gat.gat(self.layer, *x, edges, given.get("edge_attr"))
 
     def _reads_sum_alone(self, x: Any, weight: Any) -> bool:
         """Whether the layer reads nothing of the sources' rows x but their sum or mean, which
@@ -320,7 +310,7 @@ class NarrowedLayer:
             and (weight is None or isinstance(weight, Tensor))
             and not any(given is not None and given.requires_grad for given in (weight, of_batch))
             and isinstance(x, Tensor)
-            and x.dtype in _WIDE  # else the halo's gradients would be rounded one by one
+            and x.dtype in WIDE  # else the halo's gradients would be rounded one by one
             and self._can_aggregate(x, weight)
         )
 
@@ -340,19 +330,6 @@ class NarrowedLayer:
                 weight is None or (self.reduce in ("sum", "mean") and weight.dtype in (x.dtype, ops.sum_dtype(x.dtype)))
             )
         )
-
-    def _project_once(self, x: Tensor, root: Tensor) -> None:
-        """Takes GATConv's ``lin(root)`` from the first rows of ``lin(x)``, because ``root`` is the first rows of x."""
-        linear = self.layer.lin
-        done: list[Tensor] = []
-
-        def project(rows: Tensor) -> Tensor:
-            if rows is root:
-                return done[0][: root.size(0)]
-            done.append(linear(rows))
-            return done[0]
-
-        self._options.set("lin", project)
 
     def aggregated(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:
         """``propagate``: over the CSC if the layer's message is known, else PyG's own over the narrowed edges."""
@@ -374,25 +351,8 @@ class NarrowedLayer:
             return self.propagate(edge_index, size=size, **kwargs)
 
 
-def _has_plain_products(layer: pyg_nn.MessagePassing, root: Tensor | None) -> bool:
-    """Whether a SAGEConv computes ``lin_l(aggregate) + lin_r(root)`` as two plain products in the dtype of root.
-
-    With a dtype of 16 bits, one product would round the sum once, while PyG rounds it twice.
-    """
-    if not layer.root_weight or root is None or root.dim() != 2 or root.dtype not in _WIDE:
-        return False
-    plain = _is_plain(layer.lin_l) and _is_plain(layer.lin_r) and layer.lin_r.bias is None
-    return plain and not torch.is_autocast_enabled(root.device.type)
-
-
 def _is_pair(value: Any) -> bool:
     """Whether it is a pair of the rows of sources and, if these are given, of destinations."""
     if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[0], Tensor) or value[0].dim() == 0:
         return False
     return value[1] is None or (isinstance(value[1], Tensor) and value[1].dim() > 0)
-
-
-def _is_plain(linear: Any) -> bool:
-    """Whether calling the module does no more than PyG's ``Linear``."""
-    own = vars(linear)
-    return type(linear) is pyg_nn.Linear and "forward" not in own and not any(map(own.get, _AROUND))

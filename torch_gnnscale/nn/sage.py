@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch_geometric.nn as pyg_nn
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from .aggregate import Adjacency, Apart, RowGradient, sum_up
+from .products import is_plain, is_wide
 
 
 def _computed(
@@ -125,3 +127,10 @@ def sage(
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in may_need):
         return _Sage.apply(*given)
     return _computed(*given)[0]
+
+
+def takes(layer: pyg_nn.SAGEConv, root: Tensor | None) -> bool:
+    """Whether the layer computes ``lin_l(aggregate) + lin_r(root)`` as two plain products in the dtype of root."""
+    if getattr(layer, "project", False) or not layer.root_weight or root is None or root.dim() != 2:
+        return False
+    return is_wide(root) and is_plain(layer.lin_l) and is_plain(layer.lin_r) and layer.lin_r.bias is None
