@@ -50,3 +50,23 @@ def test_what_it_does_not_compute():
     assert not takes(pyg_nn.GATConv(2, 2), {"x": (x, None)})
     assert not takes(pyg_nn.GATConv(2, 2), {"x": (x, x), "return_attention_weights": True})
     assert not takes(pyg_nn.GATConv(2, 2, aggr="mean"), {"x": (x, x)})
+    assert not takes(pyg_nn.GATConv(-1, 2), {"x": (x, x)})
+    for other in (x.half(), x.long(), x[0]):
+        assert not takes(pyg_nn.GATConv(2, 2), {"x": (other, other)})
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not takes(pyg_nn.GATConv(2, 2), {"x": (x, x)})
+
+
+@pytest.mark.parametrize("name", ["lin", "lin_src", "lin_dst"])
+def test_products_that_do_more(name):
+    """Of another class, with a bias, or with a hook."""
+    x, channels = torch.ones(3, 2), 2 if name == "lin" else (2, 2)
+    for replace in (
+        lambda layer, linear: setattr(layer, name, torch.nn.Linear(2, 2, bias=False)),
+        lambda layer, linear: setattr(layer, name, pyg_nn.Linear(2, 2, bias=True)),
+        lambda layer, linear: linear.register_forward_hook(lambda *_: None),
+    ):
+        layer = pyg_nn.GATConv(channels, 2)
+        assert takes(layer, {"x": (x, x)})
+        replace(layer, getattr(layer, name))
+        assert not takes(layer, {"x": (x, x)})

@@ -62,7 +62,7 @@ def takes(layer: pyg_nn.GATConv, given: dict[str, Any]) -> bool:
     if x.dim() != 2 or not is_wide(x) or not ops.can_aggregate(x):
         return False
     products = [linear for linear in (layer.lin, layer.lin_src, layer.lin_dst) if linear is not None]
-    return all(is_plain(linear) and not is_lazy(linear.weight) for linear in products)
+    return all(is_plain(linear) and linear.bias is None and not is_lazy(linear.weight) for linear in products)
 
 
 def projected_once(linear: Callable[[Tensor], Tensor], root: Tensor) -> Callable[[Tensor], Tensor]:
