@@ -20,6 +20,30 @@ class ScaledSources(pyg_nn.MessagePassing):
         return dst + self.propagate(edge_index, x=(src / scale[:, None], dst), size=(len(src), len(dst)))
 
 
+class ByHand(nn.Module):
+    """Calls layers itself, with rows as one pair or as two arguments."""
+
+    def __init__(self, conv, in_pairs=True):
+        super().__init__()
+        self.conv, self.in_pairs = conv, in_pairs
+
+    def forward(self, x, edges):
+        relation = RELATIONS[0]
+        rows = x["a"], x["b"]
+        return {"b": self.conv(*([rows] if self.in_pairs else rows), edges[relation])}
+
+
+def with_loops(kind):
+    return lambda: ByHand(kind((FEATURES, FEATURES), FEATURES))
+
+
+class Apart(pyg_nn.MessagePassing):
+    """Takes the rows of sources and of destinations as two arguments."""
+
+    def forward(self, x_src, x_dst, edge_index):
+        return x_dst + self.propagate(edge_index, x=(x_src, x_dst), size=(len(x_src), len(x_dst)))
+
+
 class AllRelations(nn.Module):
     """Merges relations into one graph, as to_hetero_with_bases does."""
 
@@ -41,6 +65,12 @@ REFUSED = [
     (lambda: Dictionaries(GRAPH, pyg_nn.HGTConv, layers=3), r"convs.2 \(HGTConv\): expected one hop a layer, found"),
     (lambda: ByRelation(GRAPH, lambda *_: pyg_nn.SAGEConv((HIDDEN, HIDDEN), HIDDEN, flow="target_to_source")),
      r"convs.0.convs.<a___r0___b> \(SAGEConv\): expected flow='source_to_target', found 'target_to_source'"),
+    (with_loops(pyg_nn.GATConv),
+     r"conv \(GATConv\): expected add_self_loops=False between two types, found True for \('a', 'r0', 'b'\)"),
+    (with_loops(pyg_nn.GATv2Conv),
+     r"conv \(GATv2Conv\): expected add_self_loops=False between two types, found True for \('a', 'r0', 'b'\)"),
+    (lambda: ByHand(Apart(), in_pairs=False),
+     r"conv \(Apart\): expected rows of nodes of two types as one argument, a pair, found x_src of \d+ rows alone"),
 ]  # fmt: skip
 
 

@@ -157,6 +157,11 @@ class NarrowedLayer:
             raise ValueError(f"{self.title}: expected no size, found {given['size']}; narrowing decides it")
         if self.layer.flow != "source_to_target":
             raise ValueError(f"{self.title}: expected flow='source_to_target', found {self.layer.flow!r}")
+        if relation.src is not relation.dst and getattr(self.layer, "add_self_loops", False):
+            raise ValueError(
+                f"{self.title}: expected add_self_loops=False between two types, found True for {relation.key}: loops "
+                f"would join nodes of the same numbers, as many as the smaller type has in a batch"
+            )
         return relation
 
     def groups(self, given: dict[str, Any]) -> int:
@@ -222,7 +227,8 @@ class NarrowedLayer:
 
     def read(self, given: dict[str, Any], num_edges: int) -> Read:
         """The arguments whose rows are cut to those that the layer computes with; the relation has ``num_edges`` edges.
-        Between nodes of two types, rows of nodes are those of pairs."""
+        Between nodes of two types, rows of nodes are those of pairs: numbers of rows would not tell of which type they
+        are. Raises ValueError for other tensors there."""
         relation = self._relation
         assert relation is not None
         nodes, edges = [], []
@@ -237,6 +243,11 @@ class NarrowedLayer:
                     nodes.append(key)
                 elif value.size(0) == num_edges:
                     edges.append(key)
+                elif relation.src is not relation.dst:
+                    raise ValueError(
+                        f"{self.title}: expected rows of nodes of two types as one argument, a pair, found {key} of "
+                        f"{value.size(0)} rows alone"
+                    )
         return Read(tuple(nodes), tuple(edges))
 
     def sources(self, value: Tensor, groups: int, edges: Adjacency) -> Tensor:
