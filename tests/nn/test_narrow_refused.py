@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 import torch_geometric.nn as pyg_nn
+from helpers.data import make_data
 from helpers.narrow import (
     CLASSES,
     FEATURES,
@@ -21,8 +22,8 @@ from helpers.split_models import ByHand
 from torch import nn
 from torch_geometric.data import Data
 
-from torch_gnnscale import NeighborLoader
-from torch_gnnscale.nn import narrow
+from torch_gnnscale import LinkNeighborLoader, NeighborLoader
+from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.nn.hops import Hops
 from torch_gnnscale.nn.narrow import Narrowed
 
@@ -55,6 +56,20 @@ def test_edges_that_are_read_before_the_first_layer():
     model, batch = ByHand(first=True).double(), next(iter(batches()))
     expected = model(batch.x, batch.edge_index)[: batch.batch_size]
     torch.testing.assert_close(narrow(model)(batch), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("least", [0, 1 << 62])
+def test_scores_of_links_are_not_rows_of_nodes(least, monkeypatch):
+    monkeypatch.setattr(saving, "LEAST_SAVED", least)
+
+    def score(model, batch):
+        rows, (src, dst) = model(batch.x, batch.edge_index), batch.edge_label_index
+        return (rows[src] * rows[dst]).sum(-1)
+
+    batch = next(iter(LinkNeighborLoader(make_data(), [3], neg_sampling="binary", batch_size=60)))
+    text = r"rows of the nodes of whole hops, \[\d+, \d+\], found 120; let it return rows of nodes, and compute scores"
+    with pytest.raises(ValueError, match=f"^model: expected {text} of links from the rows of the seeds$"):
+        narrow(pyg_nn.SAGEConv(FEATURES, CLASSES).double(), score)(batch)
 
 
 def test_an_index_out_of_range_that_is_the_models_own():

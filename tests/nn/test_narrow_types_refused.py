@@ -6,7 +6,8 @@ import torch_geometric.nn as pyg_nn
 from helpers.narrow_types import FEATURES, GRAPH, HIDDEN, RELATIONS, ByRelation, Dictionaries, batch_of, call, made
 from torch import nn
 
-from torch_gnnscale.nn import narrow
+from torch_gnnscale import LinkNeighborLoader
+from torch_gnnscale.nn import narrow, saving
 
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 
@@ -79,6 +80,57 @@ def test_what_cannot_be_narrowed_is_refused(make, message):
     torch.manual_seed(0)
     with pytest.raises(ValueError, match=f"^{message}"):
         narrow(make().double(), call)(batch_of("a", (1, 2, 3, 4)))
+
+
+ROWS = r"rows of the nodes of whole hops, \[\d+, \d+, \d+\]"
+OUTPUTS = [
+    (
+        lambda rows: rows["b"],
+        rf"{ROWS} of 'a', found \d+; let it return rows of nodes, and compute scores of links from",
+    ),
+    (lambda rows: rows["a"].sum(), f"{ROWS} of 'a', found none;"),
+    (lambda rows: {"a": rows["a"][1:]}, rf"{ROWS} of 'a', found \d+;"),
+    (lambda rows: {"b": rows["b"], "c": rows["c"]}, r"rows of 'a', the seeds, found \['b', 'c'\]$"),
+]
+
+
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("least", [0, 1 << 62])
+@pytest.mark.parametrize(("choose", "message"), OUTPUTS)
+def test_outputs_without_the_rows_of_the_seeds(choose, message, least, check, monkeypatch):
+    monkeypatch.setattr(saving, "LEAST_SAVED", least)
+    narrowed = narrow(made("SAGE", GRAPH), lambda model, batch: choose(call(model, batch)), check)
+    with pytest.raises(ValueError, match=f"^model: expected {message}"):
+        narrowed(batch_of("a", (3, 1, 4, 5)))
+
+
+def test_an_output_that_is_none_is_left_out():
+    """As HGTConv gives for a type that no relation leads into."""
+    narrowed = narrow(made("SAGE", GRAPH), lambda model, batch: {**call(model, batch), "a": None})
+    assert narrowed(batch_of()) == {}
+
+
+@pytest.mark.parametrize("least", [0, 1 << 62])
+def test_scores_of_links_of_one_type(least, monkeypatch):
+    monkeypatch.setattr(saving, "LEAST_SAVED", least)
+    relation = RELATIONS[2]
+
+    def score(model, batch):
+        rows, (src, dst) = call(model, batch)["a"], batch[relation].edge_label_index
+        return (rows[src] * rows[dst]).sum(-1)
+
+    links = LinkNeighborLoader(GRAPH, [2, 2], edge_label_index=(relation, None), neg_sampling="binary", batch_size=40)
+    with pytest.raises(ValueError, match=rf"^model: expected {ROWS} of 'a', found 80; let it return rows of nodes"):
+        narrow(made("SAGE", GRAPH), score)(next(iter(links)))
+
+
+def test_rows_where_several_types_have_seeds():
+    """Only some of them would be computed."""
+    links = LinkNeighborLoader(GRAPH, [2, 2], edge_label_index=(RELATIONS[0], None), batch_size=4)
+    narrowed = narrow(made("SAGE", GRAPH), lambda model, batch: call(model, batch)["a"])
+    text = r"as many rows as for the whole batch, \d+, found \d; where several types have seeds, let it return a dict"
+    with pytest.raises(ValueError, match=f"^model: expected {text}"):
+        narrowed(next(iter(links)))
 
 
 def test_outputs_that_are_neither_tensors_nor_dictionaries():

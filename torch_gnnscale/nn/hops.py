@@ -50,19 +50,36 @@ def num_seeds(batch: Any) -> dict[NodeType, int]:
     return found
 
 
-def seed_rows(out: Any, seeds: Mapping[NodeType, int]) -> Any:
-    """What a model returns, without the rows of other nodes than the ``seeds``, which are the first ones. Of a
+def seed_rows(out: Any, batch: Any) -> Any:
+    """What a model returns, without the rows of other nodes than a batch's seeds, which are the first ones. Of a
     dictionary by node type, the types that have seeds are left. Where several types have seeds, a tensor is left as it
     is.
 
     Raises:
         TypeError: it is neither.
+        ValueError: there are not as many rows as nodes in some first groups, or no rows of a type that has seeds.
     """
+    seeds = num_seeds(batch)
     if isinstance(out, Tensor):
-        return first_rows(out, *seeds.values()) if len(seeds) == 1 else out
+        return _first_of(out, batch, *seeds.items()) if len(seeds) == 1 else out
     if not isinstance(out, Mapping) or None in seeds:
         raise TypeError(f"model: expected a tensor, or a dictionary by node type, found {type(out).__name__}")
-    return {key: first_rows(out[key], count) for key, count in seeds.items() if out.get(key) is not None}
+    if seeds and not any(key in out for key in seeds):
+        raise ValueError(f"model: expected rows of {' or '.join(map(repr, seeds))}, the seeds, found {[*out]}")
+    return {key: _first_of(out[key], batch, (key, n)) for key, n in seeds.items() if out.get(key) is not None}
+
+
+def _first_of(out: Tensor, batch: Any, seeds: tuple[NodeType, int]) -> Tensor:
+    """The rows of the seeds of a type, (type, number), of rows of its first nodes."""
+    key, count = seeds
+    rows = NodeRows((batch if key is None else batch[key]).num_sampled_nodes)
+    found = len(out) if out.dim() else "none"
+    if found != count and not (out.dim() and rows.groups(len(out))):
+        raise ValueError(
+            f"model: expected rows of the nodes of whole hops, {rows.rows}{'' if key is None else f' of {key!r}'}, "
+            f"found {found}; let it return rows of nodes, and compute scores of links from the rows of the seeds"
+        )
+    return first_rows(out, count)
 
 
 def relations_of(batch: Any) -> dict[EdgeType, Any]:

@@ -14,7 +14,7 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from .calls import Call
 from .forward_pass import ForwardPass, LayerOfPass
-from .hops import EdgeType, device_of, num_seeds, seed_rows
+from .hops import EdgeType, device_of, seed_rows
 from .layer import NarrowedLayer
 from .trial import trial
 from .weigh import Weighed, default_call
@@ -158,7 +158,7 @@ class Layered(Wrapper):
             rows = forward_pass.common_rows
             with rows if rows.everywhere or self.call is not default_call or _may_join(model) else nullcontext():
                 out = self.call(model, batch)
-            return seed_rows(out, num_seeds(batch))
+            return seed_rows(out, batch)
         finally:
             for layer in entered:
                 layer.leave()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import MessagePassing
@@ -19,7 +19,7 @@ from .calls import Call
 from .compare import agree, first_difference, outputs
 from .dictionary_layer import DictionaryLayer, takes_dictionaries
 from .forward_pass import ForwardPass, LayerOfPass, refuse_compiled
-from .hops import Hops, NodeType, num_seeds, relations_of, seed_rows
+from .hops import Hops, NodeType, relations_of, seed_rows
 from .layered import Layered
 from .trial_batch import has_nodes_as_edges, with_nodes_in_every_group
 from .weigh import default_call
@@ -61,7 +61,9 @@ class Narrowed(Layered):
         point: [num_sampled_nodes[0], ...].
 
         Raises:
-            ValueError: the batch has no hops, or the model cannot be narrowed; the message says why.
+            ValueError: the batch has no hops, or the model cannot be narrowed or returns something else; the message
+                says why.
+            TypeError: the model returns neither a tensor nor such a dictionary.
             NotImplementedError: within ``torch.compile``.
         """
         refuse_compiled("narrow")
@@ -82,7 +84,7 @@ class Narrowed(Layered):
             self._to_size = False
         # Decided by the batch alone, also for the first one: a run that resumes there computes the same.
         if not self._pays(batch):
-            return seed_rows(self._whole(batch), num_seeds(batch))
+            return seed_rows(self._whole(batch), batch)
         return self._run(batch, Hops(batch, verify=False) if hops is None else hops)
 
     def _prepare(self, name: str, layer: MessagePassing) -> LayerOfPass:
@@ -220,7 +222,12 @@ class Narrowed(Layered):
             with outputs(self.module) as narrowed:
                 found = self._run(batch, hops)
         with outputs(self.module) as whole:
-            expected = seed_rows(self._whole(batch), num_seeds(batch))
+            expected = seed_rows(self._whole(batch), batch)
+        if isinstance(expected, Tensor) and isinstance(found, Tensor) and len(expected) != len(found):
+            raise ValueError(
+                f"model: expected as many rows as for the whole batch, {len(expected)}, found {len(found)}; where "
+                f"several types have seeds, let it return a dictionary by node type, or scores of links"
+            )
         return None if agree(expected, found) else first_difference(self.module, whole, narrowed), found
 
 
