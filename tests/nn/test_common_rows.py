@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from torch_gnnscale.nn.common_rows import CommonRows
+from torch_gnnscale.nn.hops import NodeRows
 
 HOPS = SimpleNamespace(are_rows={1, 5, 9}.issuperset)
 FEW, MANY = torch.arange(5.0).view(-1, 1), torch.arange(9.0).view(-1, 1)
@@ -29,6 +30,27 @@ def test_a_single_row_is_joined_with_that_of_the_same_node():
 def test_a_single_row_is_added_to_all():
     with CommonRows(HOPS):
         assert torch.equal(MANY + torch.ones(1, 1), torch.arange(1.0, 10.0).view(-1, 1))
+
+
+def test_a_single_row_of_a_node_is_not_added_to_all():
+    """Also after other functions, of lists, too."""
+    nodes, mode = NodeRows([1, 4, 4]), CommonRows(HOPS)
+    single = torch.ones(1, 1)
+    with mode:
+        mode.returned(single, nodes)
+        for row in (single, single.relu(), torch.stack([single.tanh(), single]).max(0)[0], torch.ones(1, 1) * single):
+            assert (MANY + row).shape == (row + FEW).shape == torch.where(MANY > 0, MANY, row).shape == (1, 1)
+        single += MANY
+        assert (torch.ones(7, 1) + single).shape == (7, 1), "these are rows of no hops"
+
+
+def test_a_single_row_that_is_added_to_those_of_another_type():
+    mode = CommonRows(HOPS)
+    with mode:
+        for nodes in (NodeRows([1, 0, 0]), NodeRows([1, 1, 1])):
+            single = torch.ones(1, 1)
+            mode.returned(single, nodes)
+            assert (MANY + single).shape == MANY.shape
 
 
 @pytest.mark.parametrize("dim", [0, -2])

@@ -1,5 +1,6 @@
 """Narrowed models of typed graphs give the outputs and gradients of the model on the whole batch."""
 
+import contextlib
 import copy
 
 import pytest
@@ -201,15 +202,58 @@ def test_norms_in_training_read_the_rows_that_are_computed(fanouts, monkeypatch)
     assert all(norm.running_mean.isfinite().all() for norms in model.norms for norm in norms.values())
 
 
-def test_a_type_of_a_single_row():
-    """Which torch adds to every row of more hops: its layers are still those that the trial found, in each batch."""
-    data = make_types({"a": 30, "b": 20, "c": 1}, RELATIONS, degree=2, seed=1)
-    model = made("mixed, skipping", data)
-    narrowed = narrow(model, call)
-    for seed in range(5):
-        check(
-            model, narrowed, next(iter(NeighborLoader(data, [2, 2], ("b", torch.arange(2)), batch_size=2, seed=seed)))
+class Skips(nn.Module):
+    """Layers whose inputs are added to their outputs, which may be a single row.
+
+    Args:
+        add: ``add(x, out)``: the sum of both, by type.
+        pairs: whether relations within a type get pairs, too.
+    """
+
+    def __init__(self, data, add, pairs):
+        super().__init__()
+        self.convs = nn.ModuleList(
+            nn.ModuleDict({r[1]: pyg_nn.SAGEConv((FEATURES, FEATURES), FEATURES) for r in data.edge_types})
+            for _ in range(2)
         )
+        self.add, self.pairs = add, pairs
+        self.after = nn.ModuleDict({t: nn.Identity() for t in data.node_types})
+
+    def forward(self, x, edges):
+        for convs in self.convs:
+            found = {}
+            for (src, name, dst), index in edges.items():
+                rows = x[src] if src == dst and not self.pairs else (x[src], x[dst])
+                found.setdefault(dst, []).append(convs[name](rows, index))
+            x = {t: self.after[t](self.add(x[t], torch.stack(out).sum(0))) for t, out in found.items()}
+        return x
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("seen", [True, False], ids=["", "in a compiled module"])
+def test_a_single_row_that_a_layer_computes(seen, pairs):
+    """It is not added to rows of later hops; where nobody sees that, layers are still called as in other batches."""
+    star, both = torch.arange(1, 12), torch.zeros(11, dtype=torch.int64)
+    data = make_types({"a": 12, "b": 4}, [("a", "r0", "b"), ("a", "r1", "a"), ("b", "r2", "a")], degree=0, seed=0)
+    data["a", "b"].edge_index, data["a", "a"].edge_index = (
+        torch.stack([both[:4], star[:4] - 1]),
+        torch.stack([star, both]),
+    )
+
+    def add(x, out):
+        with contextlib.nullcontext() if seen or len(out) != 1 else torch._C.DisableTorchFunction():
+            return x + out
+
+    torch.manual_seed(0)
+    model, rows = Skips(data, add, pairs).double(), []
+    model.after["a"].register_forward_hook(lambda _, args, out: rows.append(len(out)))
+    narrowed = narrow(model, lambda model, batch: model(batch.x_dict, batch.edge_index_dict))
+    for batch in NeighborLoader(data, [3, 3], ("b", None), batch_size=2):
+        assert batch["a"].num_sampled_nodes == [0, 1, 3]
+        expected = model(batch.x_dict, batch.edge_index_dict)["b"][:2]
+        rows.clear()
+        torch.testing.assert_close(narrowed(batch)["b"], expected, rtol=1e-12, atol=1e-12)
+        assert rows[-2:] == ([1, 0] if seen else [4, 0])
     assert not narrowed._orders, "no batch was called in another order"
 
 
@@ -277,6 +321,35 @@ def test_han_with_one_relation_into_each_type():
     narrowed = narrow(model, call)
     for batch in NeighborLoader(data, [2, 2], ("a", torch.arange(12)), batch_size=4):
         check(model, narrowed, batch)
+
+
+class Scaled(pyg_nn.MessagePassing):
+    """Dictionaries with rows, and with tensors that have none, by type and by relation."""
+
+    def forward(self, x_dict, edge_index_dict, weight_dict, scale_dict):
+        out = {t: x * scale_dict[t] for t, x in x_dict.items()}
+        for key, index in edge_index_dict.items():
+            src, dst = x_dict[key[0]], x_dict[key[2]]
+            sums = self.propagate(index, x=(src, dst), weight=weight_dict[key], size=(len(src), len(dst)))
+            out[key[2]] = out[key[2]] + sums * scale_dict[key].sum()
+        return out
+
+    def message(self, x_j, weight):
+        return x_j * weight
+
+
+def test_dictionaries_of_other_tensors_than_rows():
+    """They stay whole, whatever their sizes."""
+    made = torch.Generator().manual_seed(0)
+    scales = {key: torch.rand(50, dtype=torch.float64, generator=made) for key in RELATIONS}
+    scales |= {t: torch.rand((), dtype=torch.float64, generator=made) for t in GRAPH.node_types}
+
+    def call(model, batch):
+        weights = {key: rows[:, :1] for key, rows in batch.edge_attr_dict.items()}
+        return model(batch.x_dict, batch.edge_index_dict, weights, scales)["a"]
+
+    batch, layer = batch_of(), Scaled()
+    torch.testing.assert_close(narrow(layer, call)(batch), call(layer, batch)[:3], rtol=1e-12, atol=1e-12)
 
 
 def test_copies_and_a_state_dict():

@@ -45,6 +45,13 @@ class Apart(pyg_nn.MessagePassing):
         return x_dst + self.propagate(edge_index, x=(x_src, x_dst), size=(len(x_src), len(x_dst)))
 
 
+class OfFeatures(pyg_nn.MessagePassing):
+    """Names its rows otherwise than PyG's layers of dictionaries."""
+
+    def forward(self, features, edge_index_dict):
+        return features
+
+
 class AllRelations(nn.Module):
     """Merges relations into one graph, as to_hetero_with_bases does."""
 
@@ -70,6 +77,8 @@ REFUSED = [
      r"conv \(GATConv\): expected add_self_loops=False between two types, found True for \('a', 'r0', 'b'\)"),
     (with_loops(pyg_nn.GATv2Conv),
      r"conv \(GATv2Conv\): expected add_self_loops=False between two types, found True for \('a', 'r0', 'b'\)"),
+    (lambda: Dictionaries(GRAPH, lambda *_, **__: OfFeatures()),
+     r"convs.0 \(OfFeatures\): expected an argument x_dict with rows by type, found \['features', 'edge_index_dict'\]"),
     (lambda: ByHand(Apart(), in_pairs=False),
      r"conv \(Apart\): expected rows of nodes of two types as one argument, a pair, found x_src of \d+ rows alone"),
 ]  # fmt: skip

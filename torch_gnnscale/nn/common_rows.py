@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode
+from torch.utils.weak import WeakIdKeyDictionary
 
-from .hops import Hops
+from .hops import Hops, NodeRows
 
 JOINS = {"cat", "concat", "stack"}
 """Functions of a list of tensors."""
@@ -21,7 +23,8 @@ NARROWED = JOINS | {
 
 class CommonRows(TorchFunctionMode):
     """If the operands of an element-wise function or a join have rows of different hops of a batch, cuts them to the
-    rows that all of them have. Torch itself would refuse such operands."""
+    rows that all of them have. Torch itself would refuse such operands, except for a single row, which it would add to
+    all: one that comes from a layer is a node's, and is followed from function to function."""
 
     everywhere = False
     """Whether it is active also within those layers whose operands have rows of the same hops, so that none is cut."""
@@ -29,13 +32,25 @@ class CommonRows(TorchFunctionMode):
     def __init__(self, hops: Hops) -> None:
         super().__init__()
         self.hops = hops
+        self._single = WeakIdKeyDictionary()
+        """By tensor that comes from the single row of a layer: the nodes of its type."""
+
+    def returned(self, out: Any, nodes: NodeRows) -> None:
+        """Says that a layer returned rows of the first of these nodes; other objects are left alone."""
+        if isinstance(out, Tensor) and out.dim() > 0 and out.size(0) == 1 < nodes.rows[-1]:
+            self._single[out] = nodes
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name in NARROWED:
             args, kwargs = self._cut(name, args, kwargs)
-        return func(*args, **kwargs)
+        out = func(*args, **kwargs)
+        if self._single:
+            nodes = next((self._single[t] for t in _tensors((*args, *kwargs.values())) if t in self._single), None)
+            for tensor in _tensors([out]) if nodes is not None else ():
+                self._single[tensor] = nodes
+        return out
 
     def paused(self) -> _Paused:
         """A context in which operands are left as they are. Without effect if this is not the innermost mode."""
@@ -50,8 +65,11 @@ class CommonRows(TorchFunctionMode):
             if not tensors or dim in (0, -tensors[0].dim()):
                 return args, kwargs
         most = max((t.dim() for t in tensors), default=0)
-        # A vector's rows are the columns of a matrix, and a single row is broadcast: neither is cut.
-        sizes = {t.size(0) for t in tensors if t.dim() == most and most > 0 and (joins or t.size(0) != 1)}
+        # A vector's rows are the columns of a matrix, and a single row is broadcast unless it is a node's.
+        of_rows = [t for t in tensors if t.dim() == most and most > 0]
+        sizes = {t.size(0) for t in of_rows if joins or t.size(0) != 1}
+        if self._single and any(t.size(0) == 1 and self._is_node_of(t, sizes) for t in of_rows):
+            sizes.add(1)
         if len(sizes) < 2 or not self.hops.are_rows(sizes):
             return args, kwargs
         rows = min(sizes)
@@ -60,6 +78,20 @@ class CommonRows(TorchFunctionMode):
             for v in operands
         ]
         return ((cut, *args[1:]), kwargs) if joins else (tuple(cut), kwargs)
+
+    def _is_node_of(self, single: Tensor, sizes: Iterable[int]) -> bool:
+        """Whether a single row is that of a node of a type of which each size is the number of some first nodes."""
+        nodes = self._single.get(single)
+        return nodes is not None and nodes.has(sizes)
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among values, and in lists and tuples of them."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
 
 
 class _Paused:

@@ -10,9 +10,8 @@ from typing import Any
 import torch_geometric.nn as pyg_nn
 from torch import Tensor
 
-from .calls import Call
-from .forward_pass import ForwardPass, refuse_compiled
-from .hops import EdgeType, NodeType, first_rows
+from .forward_pass import ForwardPass, Given, refuse_compiled
+from .hops import EdgeType, first_rows
 from .saving import LayerSize
 from .shadow import Shadow
 
@@ -66,16 +65,15 @@ class DictionaryLayer:
                 )
         self._refuse_statistics(edges)
         groups = self._groups(given, tuple(edges))
-        rows = {key: nodes.rows for key, nodes in hops.nodes.items()}
         for name, value in given.items():
             if isinstance(value, Mapping):
-                given[name] = {key: self._cut(key, entry, rows, groups) for key, entry in value.items()}
+                given[name] = {key: self._cut(key, entry, groups) for key, entry in value.items()}
         common_rows = self.forward_pass.common_rows
         with common_rows.paused():
             out = self.forward(**given)
         if isinstance(out, tuple):
-            return self._outputs(out[0], rows, groups), *out[1:]
-        return self._outputs(out, rows, groups)
+            return self._outputs(out[0], groups), *out[1:]
+        return self._outputs(out, groups)
 
     def _refuse_statistics(self, edges: Mapping[EdgeType, Any]) -> None:
         """Raises ValueError for a HANConv whose attention over relations reads all rows of a type: a softmax over the
@@ -94,15 +92,17 @@ class DictionaryLayer:
     def _groups(self, given: dict[str, Any], relations: tuple[EdgeType, ...]) -> int:
         """The number of first groups whose rows the layer gets, the fewest of all types: of each the most, if several
         have as many rows."""
-        hops, calls = self.forward_pass.hops, self.forward_pass.calls
-        counts = {key: x.size(0) for key, x in given["x_dict"].items() if isinstance(x, Tensor) and key in hops.nodes}
+        hops, x_dict = self.forward_pass.hops, given.get("x_dict")
+        if not isinstance(x_dict, Mapping):
+            raise ValueError(f"{self.title}: expected an argument x_dict with rows by type, found {[*given]}")
+        counts = {key: x.size(0) for key, x in x_dict.items() if isinstance(x, Tensor) and key in hops.nodes}
         of_types = {key: hops.nodes[key].groups(count) for key, count in counts.items()}
         found = min(of_types.values(), default=0)
         if found == 0:
             wrong = next((key for key, groups in of_types.items() if groups == 0), None)
-            rows = None if wrong is None else hops.nodes[wrong].rows
+            expected = None if wrong is None else hops.nodes[wrong].rows
             raise ValueError(
-                f"{self.title}: expected input rows of whole hops {rows}, found "
+                f"{self.title}: expected input rows of whole hops {expected}, found "
                 f"{'no tensor' if wrong is None else f'{counts[wrong]} rows of {wrong!r}'}"
             )
         if found == 1:
@@ -110,30 +110,27 @@ class DictionaryLayer:
                 f"{self.title}: expected one hop a layer, found that earlier layers used up the batch's {hops.depth} "
                 f"hops"
             )
-        if calls.finds_out:
-            calls.calls.append(Call(self.title, found, relations=relations))
-            return found
-        call = None if self.forward_pass.differs else calls.next(self.title)
-        if call is not None and call.relations == relations:
-            expected = {key: hops.nodes[key].rows[call.groups - 1] for key in counts}
-            fewest = min(count - expected[key] for key, count in counts.items())
-            if fewest == 0 or (fewest > 0 and 1 in expected.values()):  # single rows are broadcast
-                return call.groups
-        self.forward_pass.differs = self.forward_pass.differs or self.title
-        return found
+        rows = [Given(count, hops.nodes[key].rows) for key, count in counts.items()]
+        return self.forward_pass.groups(self.title, found, relations, rows)
 
-    def _cut(self, key: Any, value: Any, rows: Mapping[NodeType, list[int]], groups: int) -> Any:
-        """An entry of a dictionary by types of nodes or edges, without what the layer does not need."""
+    def _cut(self, key: Any, value: Any, groups: int) -> Any:
+        """An entry of a dictionary by types of nodes or edges, without the rows that the layer does not need. A tensor
+        that has no row for each edge of the type, or for each node of whole hops, stays as it is."""
         if not isinstance(value, Tensor):
             return value
-        relation = self.forward_pass.hops.relations.get(key) if isinstance(key, tuple) else None
-        if relation is not None:
-            edges = relation.edges.prefix(groups)
-            return edges.index if value is relation.index else value[: edges.num_edges]
-        return first_rows(value, rows[key][groups - 1]) if key in rows else value
+        hops = self.forward_pass.hops
+        relation, nodes = hops.relations.get(key), hops.nodes.get(key)
+        if relation is not None and value is relation.index:
+            return relation.edges.prefix(groups).index
+        count = value.size(0) if value.dim() else -1
+        if relation is not None and count == relation.ends[-1]:
+            return value[: relation.edges.prefix(groups).num_edges]
+        return value if nodes is None or not nodes.groups(count) else first_rows(value, nodes.rows[groups - 1])
 
-    def _outputs(self, out: Any, rows: Mapping[NodeType, list[int]], groups: int) -> Any:
-        return {
-            key: first_rows(value, rows[key][groups - 2]) if isinstance(value, Tensor) else value
-            for key, value in out.items()
-        }
+    def _outputs(self, out: Any, groups: int) -> Any:
+        found = {}
+        for key, value in out.items():
+            nodes = self.forward_pass.hops.nodes[key]
+            found[key] = first_rows(value, nodes.rows[groups - 2]) if isinstance(value, Tensor) else value
+            self.forward_pass.common_rows.returned(found[key], nodes)
+        return found

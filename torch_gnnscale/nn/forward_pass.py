@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +21,15 @@ def refuse_compiled(title: str) -> None:
     """Raises NotImplementedError within ``torch.compile``: the sizes of layers change with each batch."""
     if get_eval_frame_callback() not in (None, False):  # also where a function was left to Python
         raise NotImplementedError(f"{title}: expected a model that is not compiled, found it within torch.compile")
+
+
+class Given(NamedTuple):
+    """Rows of the nodes of one type that a layer gets."""
+
+    number: int
+    """How many there are."""
+    rows: Sequence[int]
+    """``rows[g - 1]`` is the number of those that are used in a call on the first g groups."""
 
 
 class ForwardPass:
@@ -42,6 +51,30 @@ class ForwardPass:
         """The title of the first layer that was not called as in ``calls``; from then on, numbers of rows decide."""
         self.common_rows = CommonRows(hops)
         self._normalized: dict[Any, tuple[Tensor | None, HopEdges, Tensor]] = {}
+
+    def groups(self, title: str, found: int, relations: tuple[EdgeType, ...], given: Sequence[Given]) -> int:
+        """The number of first groups whose rows a layer gets in the call that comes next.
+
+        Args:
+            title: the layer's.
+            found: that number by the numbers of its input's rows.
+            relations: whose edges it reads.
+            given: the rows that it gets, of each type.
+        """
+        calls = self.calls
+        if calls.finds_out:
+            calls.calls.append(Call(title, found, relations=relations))
+            return found
+        call = None if self.differs else calls.next(title)
+        if call is not None and call.relations == relations:
+            expected = [rows[call.groups - 1] for _, rows in given]
+            fewest = min(number - least for (number, _), least in zip(given, expected, strict=True))
+            # Types may have rows of more groups, of which the layer uses the fewest; a single row may have been
+            # broadcast to them in a module that is compiled.
+            if fewest == 0 or (fewest > 0 and 1 in expected):
+                return call.groups
+        self.differs = self.differs or title
+        return found
 
     def normalized(
         self, relation: Relation, weight: Tensor | None, improved: bool, loops: bool, flow: str, dtype: torch.dtype

@@ -13,8 +13,8 @@ from torch.nn import functional
 from .. import ops
 from . import gat, sage
 from .aggregate import Adjacency, Apart, aggregate, aggregate_and_root
-from .calls import Call, Read
-from .forward_pass import ForwardPass, refuse_compiled
+from .calls import Read
+from .forward_pass import ForwardPass, Given, refuse_compiled
 from .hops import HopEdges, Relation, first_rows
 from .messages import refuse_twice, weigh_messages
 from .products import WIDE
@@ -117,7 +117,7 @@ class NarrowedLayer:
             given.update(kwargs)
             self._relation = self._called_on(given)
             groups = self.groups(given)
-            hop_edges = self._relation.edges
+            hop_edges, destinations = self._relation.edges, self._relation.dst
             try:
                 if isinstance(self.layer, _NORMALIZES) and self.layer.normalize:
                     hop_edges, given["edge_weight"] = self._normalized(given)
@@ -141,9 +141,10 @@ class NarrowedLayer:
             finally:
                 self._options.restore()
                 self._relation = self._edges = self._of_edges = self._aggregated = self._apart = None
-            if isinstance(out, tuple):
-                return first_rows(out[0], edges.num_dst), *out[1:]
-            return first_rows(out, edges.num_dst)
+            rows, *others = out if isinstance(out, tuple) else (out,)
+            rows = first_rows(rows, edges.num_dst)
+            common_rows.returned(rows, destinations)
+            return (rows, *others) if isinstance(out, tuple) else rows
 
     def _called_on(self, given: dict[str, Any]) -> Relation:
         """The relation whose edges the layer gets. Raises ValueError unless it can compute on a prefix of them."""
@@ -166,23 +167,14 @@ class NarrowedLayer:
 
     def groups(self, given: dict[str, Any]) -> int:
         """The number of first groups whose rows the layer gets; it returns the rows of one group less."""
-        forward_pass, relation = self.forward_pass, self._relation
+        relation = self._relation
         assert relation is not None
         sources, destinations = self._numbers_of_rows(given)
         found = self._groups_by_rows(relation, sources, destinations)
-        if forward_pass.calls.finds_out:
-            forward_pass.calls.calls.append(Call(self.title, found, relations=(relation.key,)))
-            return found
-        call = None if forward_pass.differs else forward_pass.calls.next(self.title)
-        if call is not None and call.relations == (relation.key,):
-            expected = relation.src.rows[call.groups - 1], relation.dst.rows[call.groups - 2]
-            more = sources - expected[0]
-            others = more if destinations is None else destinations - expected[1]
-            # Types may have rows of different groups, of which the layer uses the fewest; single rows are broadcast.
-            if min(more, others) == 0 or (min(more, others) > 0 and destinations is not None and 1 in expected):
-                return call.groups
-        forward_pass.differs = forward_pass.differs or self.title
-        return found
+        rows = [Given(sources, relation.src.rows)]
+        if destinations is not None:
+            rows.append(Given(destinations, [0, *relation.dst.rows]))
+        return self.forward_pass.groups(self.title, found, (relation.key,), rows)
 
     def _numbers_of_rows(self, given: dict[str, Any]) -> tuple[int, int | None]:
         """How many rows of sources the layer gets, and how many of destinations, if it gets a pair of tensors."""
@@ -305,7 +297,7 @@ class NarrowedLayer:
         x = given.get("x")
         if not isinstance(x, tuple) or self._of_edges is not None or not gat.takes(self.layer, given):
             return None
-        return gat.gat(self.layer, *x, edges, given.get("edge_attr"))
+        return gat.gat(self.layer, x[0], x[1], edges, given.get("edge_attr"))
 
     def _reads_sum_alone(self, x: Any, weight: Any) -> bool:
         """Whether the layer reads nothing of the sources' rows x but their sum or mean, which
