@@ -27,7 +27,8 @@ from torch import nn
 
 from torch_gnnscale import LinkNeighborLoader, NeighborLoader
 from torch_gnnscale.nn import narrow, saving
-from torch_gnnscale.nn.hops import num_seeds
+from torch_gnnscale.nn.hops import Hops, num_seeds
+from torch_gnnscale.nn.narrow import Narrowed
 
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 
@@ -86,6 +87,33 @@ def test_ends_of_links(name, relation, negatives):
         check(model, narrowed, batch)
         if number == 2:
             break
+
+
+def test_links_that_carry_no_messages():
+    """Their relation has no edges in a batch."""
+    model, links = made("SAGE", GRAPH), torch.stack([torch.arange(9), torch.arange(9)])
+    relation = ("a", "likes", "b")
+    data = GRAPH.clone()
+    data[relation].edge_label_index = links
+    batch = next(iter(LinkNeighborLoader(data, [2, 2], edge_label_index=(relation, links), batch_size=9)))
+    assert "edge_index" not in batch[relation]
+    check(model, narrow(model, call), batch)
+
+
+def test_what_has_been_compared_is_not_verified_again(monkeypatch):
+    """Although the relation into c has edges in no batch: it would be compared if it had."""
+    verified, compared = [], []
+    look, compare = Hops.__init__, Narrowed._check
+    monkeypatch.setattr(
+        Hops, "__init__", lambda self, batch, verify: (verified.append(verify), look(self, batch, verify))[1]
+    )
+    monkeypatch.setattr(Narrowed, "_check", lambda self, *given: (compared.append(given), compare(self, *given))[1])
+    narrowed = narrow(made("SAGE", GRAPH), call)
+    for seeds in ((3, 1), (5, 6), (7, 8)):
+        narrowed(batch_of("a", seeds, (2, 2)))
+    assert verified.count(True) == 1
+    assert 1 <= len(compared) < 3
+    assert narrowed._to_check == {False, True}
 
 
 def test_trees_in_time():

@@ -159,7 +159,11 @@ def test_outputs_that_are_neither_tensors_nor_dictionaries():
          r"batch\[\('a', 'r0', 'b'\)\].edge_index: dst: expected edges sorted by destination"),
         (lambda b: b["a", "b"].update({"edge_index": b["a", "b"].edge_index[:, 1:]}),
          r"batch\[\('a', 'r0', 'b'\)\]: expected \d+ edges and \d+ nodes as its hops say, found"),
-        (lambda b: b["a", "b"].num_sampled_edges.append(0), r"batch: expected as many hops of all types .*\[2, 3\]"),
+        (lambda b: b["a", "b"].num_sampled_edges.append(0),
+         r"batch: expected as many hops of all types of nodes and edges, found 3 of edges of \('a', 'r0', 'b'\) and 2 "
+         r"of edges of \('b', 'r1', 'a'\)$"),
+        (lambda b: b["c"].num_sampled_nodes.pop(),
+         r"batch: expected as many hops .*, found 2 of edges of \('a', 'r0', 'b'\) and 1 of nodes of 'c'$"),
     ],
 )  # fmt: skip
 def test_bad_batches(change, message):

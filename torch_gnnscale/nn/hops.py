@@ -83,8 +83,15 @@ def _first_of(out: Tensor, batch: Any, seeds: tuple[NodeType, int]) -> Tensor:
 
 
 def relations_of(batch: Any) -> dict[EdgeType, Any]:
-    """By relation, what holds ``edge_index`` and ``num_sampled_edges``: the batch itself, or its stores."""
-    return dict(batch.edge_items()) if isinstance(batch, HeteroData) else {None: batch}
+    """By relation, what holds ``edge_index`` and ``num_sampled_edges``: the batch itself, or its stores. A relation of
+    links alone, whose store has no edges, is left out."""
+    if not isinstance(batch, HeteroData):
+        return {None: batch}
+    return {
+        key: store
+        for key, store in batch.edge_items()
+        if "edge_index" in store or "adj_t" in store or any(store.get("num_sampled_edges", ()))
+    }
 
 
 def device_of(batch: Any) -> torch.device:
@@ -250,11 +257,15 @@ class Hops:
             self.relations[key] = Relation(key, index, src, dst, counts)
         if not self.relations:
             raise ValueError("batch: expected one with types of edges, found none")
-        depths = {len(relation.ends) for relation in self.relations.values()}
-        if len(depths) > 1 or {len(nodes.rows) for nodes in self.nodes.values()} != {min(depths) + 1}:
-            raise ValueError(f"batch: expected as many hops of all types of nodes and edges, found {sorted(depths)}")
-        self.depth = depths.pop()
+        depths: list[tuple[str, Any, int]] = [("edges", key, len(edges.ends)) for key, edges in self.relations.items()]
+        depths += [("nodes", key, len(nodes.rows) - 1) for key, nodes in self.nodes.items()]
+        self.depth = depths[0][2]
         """How many hops there are."""
+        if other := next((found for found in depths if found[2] != self.depth), None):
+            one, another = (
+                f"{depth} of {what}{'' if key is None else f' of {key!r}'}" for what, key, depth in (depths[0], other)
+            )
+            raise ValueError(f"batch: expected as many hops of all types of nodes and edges, found {one} and {another}")
         if self.depth == 0:
             raise ValueError("batch: expected one with hops to narrow to, found none (num_sampled_edges=[])")
         self.tell = all(nodes.tell for nodes in self.nodes.values())

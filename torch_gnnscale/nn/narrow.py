@@ -69,12 +69,13 @@ class Narrowed(Layered):
         refuse_compiled("narrow")
         hops, training = None, self._model.training
         if training in self._to_check:
-            hops = Hops(batch, verify=True)
-            with_edges = hops.with_edges
-            if hops.has_seeds and not {"seeds", *with_edges} <= self._checked[training]:
+            checked = self._checked[training]
+            hops = Hops(batch, verify=not checked)
+            found = {"seeds", *hops.with_edges}
+            if hops.has_seeds and not found <= checked:
                 self._check(batch, hops)
-                self._checked[training] |= {"seeds", *with_edges}
-            if len(self._checked[training]) == 1 + hops.depth + len(hops.relations):
+                checked |= found
+            if {"seeds", *range(hops.depth), *hops.relations} <= checked:
                 self._to_check.discard(training)
         elif self._to_size and not self._savings and self._has_lazy():
             hops = Hops(batch, verify=False)
