@@ -189,6 +189,22 @@ def test_embeddings_and_layers_of_dictionaries():
             torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("check_first", [False, True])
+def test_a_table_of_a_type_without_nodes(check_first):
+    data = make_types({"a": 30, "b": 20, "c": 0}, [*RELATIONS[:2], ("c", "r2", "a"), ("a", "r3", "c")], 2, seed=0)
+    torch.manual_seed(0)
+    tables = nn.ModuleDict({t: nn.Embedding(data[t].num_nodes, FEATURES) for t in data.node_types})
+    model = nn.ModuleDict({"tables": tables, "body": made("SAGE", data)}).double()
+
+    def call(model, batch):
+        x = {t: model["tables"][t](ids) for t, ids in batch.n_id_dict.items()}
+        return model["body"](x, batch.edge_index_dict)["a"]
+
+    narrowed = narrow(model, call, check_first)
+    for batch in NeighborLoader(data, [2, 2], ("a", torch.arange(8)), batch_size=4):
+        torch.testing.assert_close(narrowed(batch), call(model, batch)[:4], rtol=1e-12, atol=1e-12)
+
+
 def test_no_layer_computes_more_rows_than_it_must():
     model, rows = made("SAGE", GRAPH), {}
     for name, module in model.named_modules():
@@ -267,6 +283,9 @@ def test_a_single_row_that_a_layer_computes(seen, pairs):
         torch.stack([both[:4], star[:4] - 1]),
         torch.stack([star, both]),
     )
+
+    for relation in data.edge_types:
+        del data[relation].edge_attr
 
     def add(x, out):
         with contextlib.nullcontext() if seen or len(out) != 1 else torch._C.DisableTorchFunction():

@@ -162,17 +162,23 @@ class Narrowed(Layered):
         if calls is not None or not ask or (hops.tell and not isinstance(batch, HeteroData)):
             return calls
         try:
-            with self._trial(batch):
-                full = with_nodes_in_every_group(batch)
-                of_full = Hops(full, verify=False)
-                forward_pass = ForwardPass(of_full, self._weights(full))
-                self._compute(full, forward_pass)
-        except Exception:
-            if not has_nodes_as_edges(batch):
-                raise  # else perhaps a field of edges was taken for one of nodes
-        else:
-            self._calls[key] = forward_pass.calls.calls
-        return self._calls.get(key)
+            found = self._found_out(batch)
+        except Exception as error:
+            if has_nodes_as_edges(batch):
+                return None  # perhaps a field of edges was taken for one of nodes
+            if not isinstance(error, (IndexError, RuntimeError)):
+                raise
+            found = self._found_out(batch, empty_types=False)  # perhaps a table of a type without nodes
+        self._calls[key] = found
+        return found
+
+    def _found_out(self, batch: Any, empty_types: bool = True) -> list[Call]:
+        """The calls of layers on a larger batch; arguments as of :func:`with_nodes_in_every_group`."""
+        with self._trial(batch):
+            full = with_nodes_in_every_group(batch, empty_types)
+            forward_pass = ForwardPass(Hops(full, verify=False), self._weights(full))
+            self._compute(full, forward_pass)
+        return forward_pass.calls.calls
 
     def _called_otherwise(self, key: tuple[int, bool], hops: Hops, title: str) -> None:
         """Called after a batch on which the model called its layers in another order than before. The next batch is
@@ -260,7 +266,8 @@ def narrow(model: nn.Module, call: Callable[[Any, Any], Any] = default_call, che
         call: how the model is called with a batch; the default of a weighed model is what :func:`weigh` was given.
         check: compare the first batch of each mode; this costs a forward pass of the model on the whole batch, and one
             of the narrowed model. Without it, a model with lazy parameters is run on the first batch twice: their
-            sizes decide how that batch is computed.
+            sizes decide how that batch is computed. Either way, a model of a typed graph runs once more in each mode,
+            on the batch with further nodes, which shows how its layers are called.
 
     Returns:
         A module to be called with a batch; it shares the model's parameters.

@@ -20,16 +20,17 @@ def has_nodes_as_edges(batch: Any) -> bool:
     return not isinstance(batch, HeteroData) and sum(batch.num_sampled_nodes) == batch.edge_index.size(1)
 
 
-def with_nodes_in_every_group(batch: Any) -> Any:
+def with_nodes_in_every_group(batch: Any, empty_types: bool = True) -> Any:
     """The batch, which has seeds, with more nodes: of each type at least one in each later group, and two in the first
     groups that have any, for a single row would be broadcast. No edge leads to such a node or from it; its row of every
-    field is that of the type's first node, or zeros."""
+    field is that of the type's first node, or zeros. Without ``empty_types``, a type of which the batch has no node
+    gets none."""
     found, device = copy.copy(batch), device_of(batch)
     by_name = has_nodes_as_edges(batch)
     place: dict[NodeType, tuple[Tensor, int]] = {}
     for node_type, before, store in _node_stores(batch, found):
         sizes = before.num_sampled_nodes
-        larger = _larger(sizes)
+        larger = _larger(sizes) if empty_types or any(sizes) else sizes
         num_nodes, origin, place[node_type] = sum(sizes), *_places(sizes, larger, device)
         for name, value in [*before.to_dict().items()]:
             of_nodes = isinstance(value, Tensor) and value.dim() > 0 and value.size(0) == num_nodes
