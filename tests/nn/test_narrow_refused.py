@@ -50,6 +50,11 @@ def test_what_cannot_be_narrowed_is_refused(make, message):
         narrow(make().double())(next(iter(batches())))
 
 
+def test_a_model_that_is_the_layer():
+    with pytest.raises(ValueError, match=r"^the model \(GCNConv\): expected cached=False"):
+        narrow(pyg_nn.GCNConv(FEATURES, CLASSES, cached=True).double())(next(iter(batches())))
+
+
 def test_edges_that_are_read_before_the_first_layer():
     """Its rows are those of the whole batch."""
     torch.manual_seed(0)

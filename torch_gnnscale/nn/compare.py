@@ -11,6 +11,8 @@ import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
 
+from .wrapper import title_of
+
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
 """The largest difference allowed, relative to the largest finite output; 0.1 for 16 bits, none for integers."""
 
@@ -54,6 +56,5 @@ def outputs(model: nn.Module) -> Iterator[dict[str, Any]]:
 
 def first_difference(model: nn.Module, expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """The name and kind of the first module whose outputs differ; the model's if none does."""
-    name = next((n for n, out in found.items() if n in expected and not agree(expected[n], out)), "the model")
-    kind = type(model.get_submodule(name)).__name__ if name != "the model" else type(model).__name__
-    return f"{name} ({kind})"
+    name = next((n for n, out in found.items() if n in expected and not agree(expected[n], out)), "")
+    return title_of(name, model.get_submodule(name))

@@ -14,6 +14,7 @@ from .forward_pass import ForwardPass, Given, refuse_compiled
 from .hops import EdgeType, first_rows
 from .saving import LayerSize
 from .shadow import Shadow
+from .wrapper import title_of
 
 
 def takes_dictionaries(layer: pyg_nn.MessagePassing) -> bool:
@@ -30,7 +31,7 @@ class DictionaryLayer:
     """
 
     def __init__(self, name: str, layer: pyg_nn.MessagePassing) -> None:
-        self.title = f"{name} ({type(layer).__name__})"
+        self.title = title_of(name, layer)
         self.layer = layer
         self._methods = Shadow(layer)
 

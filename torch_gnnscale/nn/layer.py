@@ -20,6 +20,7 @@ from .messages import refuse_twice, weigh_messages
 from .products import WIDE
 from .saving import LayerSize
 from .shadow import Shadow
+from .wrapper import title_of
 
 _WEIGHT_OF_MESSAGE: dict[Any, str | None] = {
     pyg_nn.SAGEConv.message: None,
@@ -49,13 +50,13 @@ class NarrowedLayer:
     """A layer that computes, between :meth:`enter` and :meth:`leave`, on prefixes of a batch.
 
     Args:
-        title: the layer's name in errors.
+        name: the layer's in the model.
         layer: the layer; before :meth:`enter` and after :meth:`leave` it is unchanged.
     """
 
-    def __init__(self, title: str, layer: pyg_nn.MessagePassing) -> None:
+    def __init__(self, name: str, layer: pyg_nn.MessagePassing) -> None:
         kind = type(layer)
-        self.title = f"{title} ({kind.__name__})"
+        self.title = title_of(name, layer)
         self.layer = layer
         self._methods, self._options = Shadow(layer), Shadow(layer)
         self._read_signature()

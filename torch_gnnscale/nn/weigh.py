@@ -15,7 +15,7 @@ from ..sampler.keyed import check_weight_name
 from .hops import EdgeType, relations_of
 from .messages import refuse_twice, refuse_unfit, weigh_messages
 from .shadow import Shadow
-from .wrapper import Wrapper
+from .wrapper import Wrapper, title_of
 
 
 def default_call(model: nn.Module, batch: Any) -> Any:
@@ -99,7 +99,7 @@ class Weighed(Wrapper):
             ValueError: a layer cannot be weighed.
         """
         layers = [(n, m) for n, m in self.module.named_modules() if isinstance(m, pyg_nn.MessagePassing)]
-        titled = [(f"{name or 'the model'} ({type(layer).__name__})", layer) for name, layer in layers]
+        titled = [(title_of(name, layer), layer) for name, layer in layers]
         for title, layer in titled:
             refuse_unfit(title, layer)
         return titled

@@ -21,6 +21,11 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
     return list(found)
 
 
+def title_of(name: str, module: nn.Module) -> str:
+    """The name and kind of a module of a model, for errors; the model's own name is empty."""
+    return f"{name or 'the model'} ({type(module).__name__})"
+
+
 def running_module(frames: Iterable[FrameType]) -> str:
     """The name and kind of the innermost module of a wrapped model whose code runs in some frames, which begin with the
     innermost one."""
@@ -30,7 +35,7 @@ def running_module(frames: Iterable[FrameType]) -> str:
         if isinstance(found, Wrapper):
             names = {module: name for name, module in found.module.named_modules()}
             module = next((module for module in running if module in names), found.module)
-            return f"{names[module] or 'the model'} ({type(module).__name__})"
+            return title_of(names[module], module)
         if isinstance(found, nn.Module):
             running.append(found)
     return "the model"

@@ -155,7 +155,7 @@ class SplitLayer(NarrowedLayer):
     @property
     def name(self) -> str:
         """Of the layer in the model."""
-        return self.title.split(" ")[0]
+        return self.title.rpartition(" (")[0]
 
     def computed(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's ``forward``: the own rows of its destinations."""
