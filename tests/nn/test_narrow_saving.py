@@ -140,3 +140,17 @@ def layer_with(**attributes):
 )
 def test_the_channels_of_a_layer(layer, channels):
     assert NarrowedLayer("", layer).size().channels == channels
+
+
+@pytest.mark.parametrize(
+    ("layer", "of_destinations"),
+    [
+        (pyg_nn.SAGEConv(3, 5), True),
+        (pyg_nn.GCNConv(3, 5), False),
+        (pyg_nn.GATConv(3, 5), True),
+        (pyg_nn.GATConv(3, 5, heads=2), False),
+        (pyg_nn.GATv2Conv(3, 5), False),
+    ],
+)
+def test_which_rows_a_layer_multiplies(layer, of_destinations):
+    assert NarrowedLayer("", layer).size().of_destinations is of_destinations

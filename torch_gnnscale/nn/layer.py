@@ -42,7 +42,8 @@ _KNOWN_FORWARD = {
 _NORMALIZES = (pyg_nn.GCNConv, pyg_nn.GCN2Conv, pyg_nn.LGConv)
 """Layers that weigh an edge by the degrees of both of its nodes, which only the whole batch has."""
 _MULTIPLIES_DESTINATIONS = {pyg_nn.SAGEConv.forward, pyg_nn.GINConv.forward, pyg_nn.GraphConv.forward}
-"""Layers that multiply the aggregated rows; others multiply the rows of sources, before the aggregation."""
+"""Layers that multiply the aggregated rows, as GATConv with one head does; others multiply the rows of sources, before
+the aggregation."""
 _HOOKED = ("propagate", "message", "aggregate", "message_and_aggregate")
 
 
@@ -83,7 +84,8 @@ class NarrowedLayer:
         parameters = sum(parameter.numel() for parameter in layer.parameters())
         channels, heads = getattr(layer, "out_channels", 0), getattr(layer, "heads", 1)
         channels = channels * heads if isinstance(channels, int) and isinstance(heads, int) else 0
-        return LayerSize(parameters, type(layer).forward in _MULTIPLIES_DESTINATIONS, channels)
+        of_destinations = type(layer).forward in _MULTIPLIES_DESTINATIONS or (self._is_gat and layer.heads == 1)
+        return LayerSize(parameters, of_destinations, channels)
 
     def enter(self, forward_pass: ForwardPass) -> None:
         """From now on the layer computes on the batch of this forward pass."""
