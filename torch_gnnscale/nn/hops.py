@@ -182,8 +182,7 @@ class Relation:
         src, dst: the nodes of the types of sources and destinations; one object if the types are the same.
         counts: ``num_sampled_edges``.
 
-    Raises:
-        ValueError: there are not as many edges as hops say.
+    Its edges are looked at by :meth:`read`, or when they are first needed.
     """
 
     def __init__(self, key: EdgeType, index: Tensor, src: NodeRows, dst: NodeRows, counts: Iterable[int]) -> None:
