@@ -41,6 +41,10 @@ def sum_dtype(of: torch.dtype) -> torch.dtype:
     return torch.float32 if of.itemsize == 2 else of
 
 
+def _either(dtype: torch.dtype, other: torch.dtype | None) -> str:
+    return f"{dtype}" if other in (dtype, None) else f"{dtype} or {other}"
+
+
 def _check_entries(ptr: Tensor, node: Tensor, edge: Tensor | None) -> None:
     check_tensor("ptr", ptr)
     if ptr.dtype != torch.int64 or ptr.dim() != 1 or ptr.numel() == 0 or not ptr.is_contiguous():
@@ -65,8 +69,9 @@ def _check_rows(
     if rows.dim() != 2:
         raise ValueError(f"{name}: expected a matrix, found shape {tuple(rows.shape)}")
     if like is not None and (rows.dtype not in (like.dtype, factor) or rows.size(1) != like.size(1)):
+        dtypes = _either(like.dtype, factor)
         raise ValueError(
-            f"{name}: expected {like.dtype} of width {like.size(1)}, found {rows.dtype} of width {rows.size(1)}"
+            f"{name}: expected {dtypes} of width {like.size(1)}, found {rows.dtype} of width {rows.size(1)}"
         )
     if count is not None and rows.size(0) != count:
         raise ValueError(f"{name}: expected {count} rows, found {rows.size(0)}")
@@ -119,7 +124,8 @@ def aggregate(
         check_tensor("weight", weight)
         if weight.dim() != 2 or weight.dtype not in (x.dtype, sum_dtype(x.dtype)) or weight.size(0) < least:
             raise ValueError(
-                f"weight: expected {x.dtype} [at least {least}, heads], found {weight.dtype} {tuple(weight.shape)}"
+                f"weight: expected {_either(x.dtype, sum_dtype(x.dtype))} [at least {least}, heads], found "
+                f"{weight.dtype} {tuple(weight.shape)}"
             )
         if weight.size(1) == 0 or x.size(1) % weight.size(1):
             raise ValueError(f"weight: expected heads that divide x's width {x.size(1)}, found {weight.size(1)}")
