@@ -3,8 +3,12 @@
 import pytest
 import torch
 import torch_geometric.nn as pyg_nn
+from helpers.data import make_data
 from helpers.graphs import random_ids
 
+from torch_gnnscale import NeighborLoader
+from torch_gnnscale.nn import gat as module
+from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.nn.aggregate import sort_edges
 from torch_gnnscale.nn.gat import gat, takes
 
@@ -55,6 +59,19 @@ def test_what_it_does_not_compute():
         assert not takes(pyg_nn.GATConv(2, 2), {"x": (other, other)})
     with torch.autocast("cpu", torch.bfloat16):
         assert not takes(pyg_nn.GATConv(2, 2), {"x": (x, x)})
+
+
+@pytest.mark.parametrize(
+    ("options", "times"), [({"heads": 2}, 2), ({}, 2), ({"edge_dim": 2}, 2), ({"aggr": "mean"}, 0), ({"v2": True}, 0)]
+)
+def test_narrowed_layers_are_computed_by_it(options, times, monkeypatch):
+    called = []
+    monkeypatch.setattr(module, "gat", lambda *given: (called.append(given), gat(*given))[1])
+    monkeypatch.setattr(saving, "LEAST_SAVED", 0)
+    batch = next(iter(NeighborLoader(make_data(), [3, 2], torch.arange(5), batch_size=5)))
+    narrowed = narrow(pyg_nn.GAT(batch.num_features, 4, 2, **options).double(), check=False)
+    narrowed(batch)
+    assert len(called) == times
 
 
 @pytest.mark.parametrize("name", ["lin", "lin_src", "lin_dst"])

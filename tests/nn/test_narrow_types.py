@@ -50,9 +50,9 @@ def check(model, narrowed, batch):
     assert set(found) == set(expected)
     for key, rows in expected.items():
         torch.testing.assert_close(found[key], rows, rtol=1e-12, atol=1e-12)
-    for (name, parameter), ours, theirs in zip(
-        model.named_parameters(), gradients(model, found), gradients(model, expected), strict=False
-    ):
+    of_found, of_expected = gradients(model, found), gradients(model, expected)
+    parameters = list(model.named_parameters()) if of_expected else []
+    for (name, parameter), ours, theirs in zip(parameters, of_found, of_expected, strict=True):
         theirs = torch.zeros_like(parameter) if theirs.dim() == 0 and parameter.dim() else theirs
         ours = torch.zeros_like(parameter) if ours.dim() == 0 and parameter.dim() else ours
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11, msg=lambda text: f"{name}: {text}")  # noqa: B023
@@ -322,6 +322,26 @@ def test_batches_that_are_not_worth_it_are_computed_whole(monkeypatch):
         narrowed(batch)
         assert rows[-1] == expected
         assert computed < whole
+
+
+def test_which_batches_are_worth_it_to_a_layer_of_dictionaries(monkeypatch):
+    """Each relation has its share of the layer's parameters."""
+    rows = []
+    model, batch = made("HGT", GRAPH), batch_of()
+    model.convs[0].register_forward_hook(lambda _, args, out: rows.append(len(out["b"])))
+    narrowed, saved = narrow(model, call, check=False), 0
+    for conv, groups in zip(model.convs, (3, 2), strict=True):
+        parameters = sum(p.numel() for p in conv.parameters()) // len(RELATIONS)
+        for relation in RELATIONS:
+            src, dst = (batch[relation[end]].num_sampled_nodes for end in (0, 2))
+            saved += parameters * sum(src[groups:]) + saving.CHANNEL * HIDDEN * sum(dst[groups - 1 :])
+            saved += saving.EDGE * sum(batch[relation].num_sampled_edges[groups - 1 :])
+    whole, computed = batch["b"].num_nodes, sum(batch["b"].num_sampled_nodes[:2])
+    assert computed < whole
+    for least, expected in ((saved // 8, computed), (saved // 8 + 1, whole)):  # of 12 calls
+        monkeypatch.setattr(saving, "LEAST_SAVED", least)
+        narrowed(batch)
+        assert rows[-1] == expected
 
 
 def test_relations_by_numbers_in_one_graph():
