@@ -33,7 +33,7 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
     )
     add = command.add_argument
     add("--run", required=True, metavar="DIR", help="the folder of a run of gnnscale train")
-    add("--out", required=True, metavar="DIR", help="a new directory")
+    add("--out", required=True, metavar="DIR", help="a new directory, or that of a command that was stopped")
     add(
         "--format",
         choices=("npy", "parquet"),
@@ -50,7 +50,7 @@ def embed(args: argparse.Namespace) -> None:
         _pyarrow()
     trainer = _trained(args)
     model, call = trainer.inference()
-    options = {name: as_option(name) for name in ("out", "batch_size", "memory")}
+    options = {name: as_option(name) for name in ("out", "batch_size", "memory")} | {"model": "--run"}
     with naming_options(options), naming_folder(args.out):
         found = infer(model, trainer.task.data, call, out=args.out, batch_size=args.batch_size, memory=args.memory)
     for node_type, rows in (found if isinstance(found, dict) else {None: found}).items():
@@ -100,7 +100,7 @@ def _pyarrow() -> Any:
 def _write_parquet(file: Path, rows: Tensor) -> None:
     """The columns ``id`` and ``row``, a list of numbers."""
     pyarrow = _pyarrow()
-    flat = rows.reshape(len(rows), -1)
+    flat = rows.reshape(len(rows), rows.shape[1:].numel())
     width, partial = flat.size(1), file.with_name(f".partial-{file.name}")
     kind = pyarrow.list_(pyarrow.from_numpy_dtype(flat.numpy().dtype), width)
     schema = pyarrow.schema([("id", pyarrow.int64()), ("row", kind)])
