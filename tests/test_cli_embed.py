@@ -65,7 +65,7 @@ def test_refused(run, tmp_path, capsys):
     assert refused(capsys, "--run", folder, "--out", tmp_path / "rows", "--batch-size", 0).startswith(
         "gnnscale: --batch-size: expected "
     )
-    text = "gnnscale: --memory: expected a number and a unit such as '8GiB', '500MB' or '25%', found 'much'\n"
+    text = "gnnscale: --memory: expected bytes or a string such as '1GiB', found 'much'\n"
     assert refused(capsys, "--run", folder, "--out", tmp_path / "rows", "--memory", "much") == text
     assert not (tmp_path / "rows").exists()
 

@@ -29,7 +29,7 @@ class Pooled(nn.Module):
 
 
 class Changing(nn.Module):
-    """Calls other layers for graphs with an edge attribute of another size."""
+    """Calls its layers in another order from the sixth call on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,9 +169,9 @@ def test_what_a_call_returns(call, text):
     [
         ({"batch_size": 0}, ValueError, "batch_size: expected"),
         ({"memory": 0.5}, ValueError, "memory: expected bytes or a string such as '1GiB', found 0.5"),
-        ({"memory": "a lot"}, ValueError, "memory: expected a number and a unit such as"),
+        ({"memory": "a lot"}, ValueError, "memory: expected bytes or a string such as '1GiB', found 'a lot'"),
         ({"nodes": torch.tensor([0, 200])}, IndexError, "nodes[1] = 200 is out of range: expected nodes in [0, 200)"),
-        ({"nodes": torch.zeros(3).bool()}, IndexError, "index: expected a mask of 200 rows, found shape (3,)"),
+        ({"nodes": torch.zeros(3).bool()}, IndexError, "nodes: expected a mask of 200 nodes, found shape (3,)"),
         ({"nodes": torch.zeros(3)}, TypeError, "nodes: expected integers, found torch.float32"),
     ],
     ids=str,

@@ -1,5 +1,6 @@
 """Which tensors a computation reads."""
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -45,3 +46,12 @@ def test_what_python_decides_by():
         return before, b * scale, torch.full((2,), c[0, 0].item()), torch.ones(2)
 
     assert marks(compute) == ["ac", "abc", "ac", "ac"]
+
+
+def test_what_others_than_torch_get():
+    def compute(a, b, c):
+        found = [torch.from_numpy(np.asarray(a) * 2)]
+        found += [torch.tensor(b.tolist()), torch.from_numpy(c.numpy() + 1)]
+        return found
+
+    assert marks(compute) == ["abc", "abc", "abc"]

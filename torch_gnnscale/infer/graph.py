@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.data.data import BaseData
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from .. import ops
 from ..feature.contract import is_collective
 from ..loader.checks import common_numbering
 from ..loader.fetch import row_source
-from ..loader.layout import EdgeLayouts
+from ..loader.layout import EdgeLayouts, has_own_values
 from ..loader.row_source import Bounds
 from ..loader.sampled import SampledEdges, SampledGraphPart, sampled_part
 from ..loader.storages import storage_of
@@ -26,6 +27,8 @@ Key = tuple[Any, str]
 """Type and name of an attribute; the only type of a homogeneous graph is None."""
 ALL, NONE = slice(None), slice(0)
 """All edges into some nodes, and none."""
+_OF_NODES = {"x", "y", "feat", "pos", "batch", "n_id"}
+"""Names of attributes that are of nodes."""
 _COO = EdgeLayouts("coo")
 _FANOUTS, _FANOUTS_OF_TYPES = [3, 2, 2, 2], [2, 1, 1, 1]
 """Of the small graph that is looked at first."""
@@ -76,7 +79,7 @@ class WholeGraph:
 
     Raises:
         TypeError, ValueError, IndexError: data of another kind; a malformed graph.
-        NotImplementedError: stores that several ranks read together.
+        NotImplementedError: stores that several ranks read together, data on another device, values of ``adj_t``.
     """
 
     def __init__(self, data: Any) -> None:
@@ -85,6 +88,8 @@ class WholeGraph:
                 "data: inference over the parts of several ranks is not implemented; open the whole graph in one "
                 "process, or give each rank a loader of its own nodes"
             )
+        if isinstance(data, BaseData):
+            _check_stores(data)
         self._graph = sampled_graph(data)
         self._data = data
         self._rows: Any = row_source(data)
@@ -104,6 +109,13 @@ class WholeGraph:
             return ids
         found = self.order.to_user(ids, node_type)
         return self.rows({node_type: ids}, (node_type, "n_id")) if found is None else found
+
+    def is_unclear(self, name: str) -> bool:
+        """Whether an attribute of a Data can be of nodes as well as of edges, for it has as many of both, and a name
+        that does not tell."""
+        if self.hetero or not isinstance(self._data, Data) or "edge" in name or "node" in name or name in _OF_NODES:
+            return False
+        return all(self.sizes[None] == relation.csc.num_edges for relation in self.relations.values())
 
     # Edges ###########################################################################################################
 
@@ -228,6 +240,21 @@ class WholeGraph:
         fanouts = [_FANOUTS if len(self.relations) == 1 else _FANOUTS_OF_TYPES] * max(len(self.relations), 1)
         sample = ops.sample_neighbors(self._graph.stored, ids, fanouts[: len(self.relations)], key=0)
         return as_output(sample, self._graph, "directional")
+
+
+def _check_stores(data: Any) -> None:
+    for store in data.stores:
+        of = "data" if store._key is None else f"data[{store._key!r}]"
+        for name, value in store.items():
+            if isinstance(value, Tensor) and value.device.type != "cpu":
+                raise NotImplementedError(
+                    f"{of}.{name}: inference with data on {value.device} is not implemented; use data.cpu()"
+                )
+        if has_own_values(store):
+            raise NotImplementedError(
+                f"{of}.adj_t: inference with its values is not implemented, for batches have edge_index; make them an "
+                f"attribute of edges"
+            )
 
 
 def _sampled(edges: InEdges, source: Tensor, num_dst: int) -> SampledEdges:

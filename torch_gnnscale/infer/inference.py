@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from .. import machine, ops
-from ..feature.feature_store import row_ids
 from ..memory import Budget
 from ..memory.budget import budget_bytes, format_bytes, is_bytes
 from ..nn.layered import Layered
 from ..nn.weigh import Weighed, default_call
 from ..ops.arguments import as_ids, as_tensor, check_int
+from ..sampler.sources import of_type
 from .disk import DiskRows
 from .fingerprint import fingerprint
 from .graph import WholeGraph
 from .model import StagedModel
-from .nodes import Sets, batches, num_edges, sets_of_stages
+from .nodes import Sets, batches, first_hub, num_edges, sets_of_stages
 from .plan import Plan, Table
 from .rows import Places, Rows
 from .stage import Stage
@@ -80,14 +80,17 @@ def infer(
         MemoryError, OSError: there is too little memory or disk space for the rows.
     """
     batch_size = check_int("batch_size", batch_size, 1)
-    if not is_bytes(memory):
-        raise ValueError(f"memory: expected bytes or a string such as '1GiB', found {memory!r}")
-    most = budget_bytes("memory", memory, 0)
+    if not callable(call):
+        raise TypeError(f"call: expected a function of a model and a batch, found {call!r}")
+    if not isinstance(progress, bool):
+        raise TypeError(f"progress: expected a bool, found {progress!r}")
+    most = _bytes(memory)
     staged = _staged(model, call)
     graph = WholeGraph(data)
     wanted = None if nodes is None else _wanted(nodes, graph)
     plan = look(staged, graph)
     sets = sets_of_stages(plan, graph, wanted)
+    _refuse_hubs(plan, graph, sets, most)
     options = {"batch_size": batch_size, "memory": most}
     places = _places(wanted, plan, graph)
     if out is None:
@@ -107,6 +110,15 @@ def infer(
                 _run(staged, graph, plan, sets, on_disk, batch_size, most, progress)
             found = on_disk.finish()
     return found if graph.hetero else found[None]
+
+
+def _bytes(memory: Any) -> int:
+    try:
+        if is_bytes(memory):
+            return budget_bytes("memory", memory, 0)
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(f"memory: expected bytes or a string such as '1GiB', found {memory!r}")
 
 
 def _staged(model: nn.Module, call: Callable[[Any, Any], Any]) -> StagedModel:
@@ -138,19 +150,26 @@ def _wanted(nodes: Any, graph: WholeGraph) -> dict[Any, Tensor]:
     if not isinstance(by_type, Mapping):
         raise TypeError(f"nodes: expected ids or masks by node type, found {type(nodes).__name__}")
     found = {}
-    for node_type, of_type in by_type.items():
+    for node_type, of_nodes in by_type.items():
         if node_type not in graph.sizes:
             raise ValueError(f"nodes: expected node types of {list(graph.sizes)}, found {node_type!r}")
         name, size = "nodes" if node_type is None else f"nodes[{node_type!r}]", graph.sizes[node_type]
-        ids = as_ids(name, as_tensor(name, of_type)) if not _is_mask(of_type) else row_ids(of_type, size)
+        ids = _ids(name, as_tensor(name, of_nodes), size)
         if (at := ops.first_outside(ids, size)) >= 0:
             raise IndexError(f"{name}[{at}] = {int(ids[at])} is out of range: expected nodes in [0, {size})")
         found[node_type] = graph.stored_ids(ids, node_type)
     return found
 
 
-def _is_mask(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dtype == torch.bool
+def _ids(name: str, nodes: Tensor, size: int) -> Tensor:
+    """The ids in a vector of ids or a mask."""
+    if nodes.dtype == torch.bool:
+        if nodes.shape != (size,):
+            raise IndexError(f"{name}: expected a mask of {size} nodes, found shape {tuple(nodes.shape)}")
+        return nodes.nonzero().view(-1)
+    if nodes.dim() != 1:
+        raise ValueError(f"{name}: expected a vector, found shape {tuple(nodes.shape)}")
+    return as_ids(name, nodes)
 
 
 def _places(wanted: Mapping[Any, Tensor] | None, plan: Plan, graph: WholeGraph) -> dict[Any, Places]:
@@ -176,6 +195,20 @@ def _peak(plan: Plan, sets: Mapping[int, Sets]) -> int:
     )
 
 
+def _refuse_hubs(plan: Plan, graph: WholeGraph, sets: Mapping[int, Sets], memory: int) -> None:
+    """Raises ValueError if a node has more edges than are held at a time, and a layer needs all of them at once."""
+    for call in plan.calls:
+        if call.refusal is None:
+            continue
+        if (hub := first_hub(graph, sets[call.level], _most_edges(plan, call.level, memory))) is not None:
+            node_type, seed = hub
+            node = f"node {int(graph.user_ids(seed, node_type))}{of_type(node_type)}"
+            raise ValueError(
+                f"{call.title}: expected a layer that takes the sum, mean, max or min of messages, found "
+                f"{call.refusal}; {node} has more neighbors than memory= holds, which must be larger for this layer"
+            )
+
+
 def _run(
     model: StagedModel, graph: WholeGraph, plan: Plan, sets: Mapping[int, Sets], rows: Rows, size: int, memory: int,
     progress: bool,
@@ -190,7 +223,7 @@ def _run(
                 continue
             rows.begin(number)
             stage = Stage(number, plan, model, graph, rows)
-            most_edges = max(1, memory // _bytes_per_edge(plan, number))
+            most_edges = _most_edges(plan, number, memory)
             for done, part in enumerate(batches(graph, of_stage, size, most_edges), 1):
                 if done > rows.batches:
                     seeds = {t: of_stage[t].slice(*bounds) for t, bounds in part.items()}
@@ -204,7 +237,7 @@ def _run(
             rows.end(number)
 
 
-def _bytes_per_edge(plan: Plan, stage: int) -> int:
-    """About how much memory an edge of a batch takes: its ids, its source's row and its message."""
+def _most_edges(plan: Plan, stage: int, memory: int) -> int:
+    """How many edges a batch has at most. An edge takes about its ids, its source's row and its message."""
     inputs = {table for call in plan.calls if call.level == stage for table in call.inputs.values()}
-    return 48 + 2 * sum(table.row_bytes for table in inputs)
+    return max(1, memory // (48 + 2 * sum(table.row_bytes for table in inputs)))

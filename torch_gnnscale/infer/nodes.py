@@ -73,26 +73,29 @@ def _add_sources(masks: dict[Any, Tensor], graph: WholeGraph, sets: Sets) -> Non
 
 def batches(graph: WholeGraph, sets: Sets, size: int, most_edges: int) -> Iterator[Part]:
     """Cuts sets of nodes into parts of at most ``size`` nodes and ``most_edges`` edges into them, or one node. Each has
-    the same share of every type, before it is cut for its edges."""
-    total = sum(of.count for of in sets.values())
-    count = -(-total // size)
+    the same share of every type, to a node, before it is cut for its edges."""
+    counts = [of.count for of in sets.values() if of.count]
+    count = -(-sum(counts) // size)
+    if sum(-(-of_type // count) for of_type in counts) > size:  # a share that is rounded up has almost a node too many
+        count = -(-sum(counts) // max(1, size - len(counts) + 1))
     for number in range(count):
         part = {t: (of.count * number // count, of.count * (number + 1) // count) for t, of in sets.items()}
-        yield from _cut(graph, sets, part, most_edges)
+        yield from _cut(graph, sets, part, size, most_edges)
 
 
-def _cut(graph: WholeGraph, sets: Sets, part: Part, most_edges: int) -> Iterator[Part]:
+def _cut(graph: WholeGraph, sets: Sets, part: Part, size: int, most_edges: int) -> Iterator[Part]:
     total = sum(end - first for first, end in part.values())
-    if total <= 1 or num_edges(graph, sets, part) <= most_edges:
-        yield part
+    if total <= 1 or (total <= size and num_edges(graph, sets, part) <= most_edges):
+        if total:
+            yield part
         return
     left, before, after = total // 2, {}, {}
     for node_type, (first, end) in part.items():
         middle = first + min(left, end - first)
         left -= middle - first
         before[node_type], after[node_type] = (first, middle), (middle, end)
-    yield from _cut(graph, sets, before, most_edges)
-    yield from _cut(graph, sets, after, most_edges)
+    yield from _cut(graph, sets, before, size, most_edges)
+    yield from _cut(graph, sets, after, size, most_edges)
 
 
 def num_edges(graph: WholeGraph, sets: Sets, part: Part) -> int:
@@ -109,3 +112,15 @@ def num_edges(graph: WholeGraph, sets: Sets, part: Part) -> int:
         else:
             total += int((colptr[ids[first:end] + 1] - colptr[ids[first:end]]).sum())
     return total
+
+
+def first_hub(graph: WholeGraph, sets: Sets, most_edges: int) -> tuple[Any, Tensor] | None:
+    """Type and stored id ([1]) of the first node with more than ``most_edges`` edges into it; None if there is none."""
+    for node_type, of in sets.items():
+        into = [relation.csc.colptr for t, relation in graph.relations.items() if end_types(t)[1] == node_type]
+        for first in range(0, of.count, _CHUNK):
+            ids = of.slice(first, min(of.count, first + _CHUNK))
+            degree = sum((colptr[ids + 1] - colptr[ids] for colptr in into), torch.zeros(len(ids), dtype=torch.int64))
+            if len(found := (degree > most_edges).nonzero().view(-1)):
+                return node_type, ids[found[:1]]
+    return None

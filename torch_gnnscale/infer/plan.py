@@ -6,6 +6,7 @@ calls of level l for all nodes, and goes on with the model until what the calls 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -65,6 +66,8 @@ class LayerCall:
     level: int
     outputs: dict[Any, StandIn | None]
     """By node type."""
+    refusal: str | None
+    """Why it cannot aggregate pieces of a node's edges: :func:`.pieces.refusal`."""
     inputs: dict[Input, Table] = field(default_factory=dict)
     """The rows that it gets for nodes."""
     kept: dict[Any, Table] = field(default_factory=dict)
@@ -86,6 +89,11 @@ class Plan:
     """The numbers of the stages that are run: 1 to the highest level, and 0 if something is kept for level 1."""
     sample: dict[Any, Tensor]
     """The model's output on the small graph, by node type."""
+
+    def reads(self, keys: Iterable[Key]) -> list[Key]:
+        """Those of some attributes that any stage reads."""
+        given = {table.attribute for call in self.calls for table in call.inputs.values()}
+        return [key for key in keys if key in given or any(key not in without for without in self.without)]
 
     def ends(self, stage: int) -> int:
         """The number of calls after which a stage has all that it needs; of the last stage, of all."""
@@ -127,6 +135,8 @@ class SeenCall:
     """A call as it was seen when the model ran on a small graph."""
 
     title: str
+    refusal: str | None
+    """See :class:`LayerCall`."""
     inputs: dict[Input, SeenInput]
     others: Marks
     """What its other arguments were computed from."""
@@ -167,7 +177,12 @@ def make_plan(
         levels.append(1 + max((levels[mark.call] for mark in _outputs(of_seen.reads)), default=0))
     last = max(levels)
     calls = [
-        LayerCall(of.title, level, {t: None if rows is None else stand_in(rows) for t, rows in of.outputs.items()})
+        LayerCall(
+            of.title,
+            level,
+            {t: None if rows is None else stand_in(rows) for t, rows in of.outputs.items()},
+            of.refusal,
+        )
         for of, level in zip(seen, levels, strict=True)
     ]
     tables = _Tables(calls, seen, attributes)

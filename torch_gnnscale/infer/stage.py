@@ -7,11 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ..sampler.sources import of_type
 from .graph import ALL, NONE, WholeGraph
 from .layer import Caller, Layer, row_of
 from .model import StagedModel
-from .pieces import Pieces, refusal
+from .pieces import Pieces
 from .plan import DEGREE, Input, LayerCall, Plan, Table
 from .rows import Rows
 
@@ -46,9 +45,6 @@ class Stage(Caller):
     def run_in_pieces(self, node_type: Any, seed: Tensor, most_edges: int) -> None:
         """:meth:`run` for a single node with more edges than ``most_edges`` of a type, of which so many are read at a
         time.
-
-        Raises:
-            ValueError: a layer needs all of them at once.
         """
         if self._edges is NONE:
             self.run({node_type: seed})
@@ -79,9 +75,8 @@ class Stage(Caller):
         call = self.plan.calls[self._next]
         self._next += 1
         if call.level == self.number:
-            if self._pieces is not None:
-                self._check_pieces(layer)
-            outputs = layer.compute(given, self._inputs(call))
+            assert self._pieces is None or call.refusal is None
+            outputs = self._computed(layer, given, call)
             for node_type, table in call.kept.items():
                 self._write(table, outputs[node_type])
         else:
@@ -94,21 +89,23 @@ class Stage(Caller):
             raise EndOfStage
         return layer.returned(outputs)
 
+    def _computed(self, layer: Layer, given: dict[str, Any], call: LayerCall) -> dict[Any, Tensor | None]:
+        try:
+            return layer.compute(given, self._inputs(call))
+        except (RuntimeError, IndexError) as error:
+            if all(bool(edges.colptr.diff().all()) for edges in self._hop.edges.values() if edges.colptr is not None):
+                raise
+            raise ValueError(
+                f"{layer.title}: expected a layer that takes nodes without edges, found that it fails on a batch with "
+                f"some: {error}"
+            ) from error
+
     def _known(self, call: LayerCall, node_type: Any) -> Tensor | None:
         """The output of a call of another level, or what stands in for it."""
         table, stand_in = call.kept.get(node_type), call.outputs[node_type]
         if table is not None and call.level < self.number <= table.last:
             return self._rows.read(table, self._hop.seeds[node_type])
         return None if stand_in is None else stand_in.rows(len(self._hop.seeds[node_type]))
-
-    def _check_pieces(self, layer: Layer) -> None:
-        if (found := refusal(layer.layer)) is not None:
-            node_type, seed = next((t, seeds) for t, seeds in self._hop.seeds.items() if len(seeds))
-            node = f"node {int(self._graph.user_ids(seed, node_type))}{of_type(node_type)}"
-            raise ValueError(
-                f"{layer.title}: expected a layer that takes the sum, mean, max or min of messages, found {found}; "
-                f"{node} has more neighbors than memory= holds, which must be larger for this layer"
-            )
 
     def _inputs(self, call: LayerCall) -> dict[Input, Tensor]:
         """The rows of all nodes of the batch, each table read once; of destinations in a pair, perhaps the seeds'."""

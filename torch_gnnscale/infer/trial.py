@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
+from .._warn import warn
 from ..loader.storages import storage_of
 from ..nn.compare import agree, first_difference, outputs
 from .graph import Key, WholeGraph
 from .layer import Caller, Layer, row_of
 from .model import StagedModel
+from .pieces import refusal
 from .plan import DEGREE, Input, OutputMark, Plan, SeenAttribute, SeenCall, SeenInput, identity, make_plan
 from .reads import Reads
 from .rows import Rows
@@ -32,12 +34,25 @@ def look(model: StagedModel, graph: WholeGraph) -> Plan:
     with outputs(model.module) as whole, seen.reads:
         out = model.run(batch, _sizes(batch), seen)
     results = by_type(out, graph.hetero)
+    if any(not isinstance(mark, tuple) or mark[1] not in ("n_id", "e_id") for mark in seen.reads.taken):
+        warn(
+            "model: it takes numbers out of rows of nodes or edges (by item(), bool(), numpy() and the like), which in "
+            "inference are those of a batch: where they stand for all nodes, results are not those on the whole graph"
+        )
     if not seen.calls:
         raise ValueError("model: expected it to call its MessagePassing layers, found that it calls none")
     for node_type, rows in results.items():
+        if node_type not in graph.sizes:
+            raise ValueError(f"call: expected node types of {list(graph.sizes)}, found {node_type!r}")
         if len(rows) != (expected := storage_of(small, node_type).num_nodes):
             raise ValueError(f"call: expected a row for each of {expected} nodes, found {len(rows)} rows")
     plan, part = make_plan(seen.calls, results, seen.attributes, seen.reads), WholeGraph(small)
+    for _, attribute in plan.reads(seen.attributes):
+        if graph.is_unclear(attribute):
+            raise ValueError(
+                f"data.{attribute}: expected a name with 'node' or 'edge', for there are as many nodes as edges, and "
+                f"nothing else tells of which it is"
+            )
     name = model.checked(small, lambda: _difference(model, plan, part, seen.calls, results, whole))
     if name is not None:
         raise ValueError(
@@ -132,7 +147,7 @@ class _Seen(Caller):
         self._alive.append((rows, dict(given), outputs))
         kept = {t: None if out is None else out.clone() for t, out in outputs.items()}
         identities = {t: identity(out) for t, out in outputs.items() if out is not None}
-        self.calls.append(SeenCall(layer.title, inputs, others, kept, identities))
+        self.calls.append(SeenCall(layer.title, refusal(layer.layer), inputs, others, kept, identities))
         return layer.returned(outputs)
 
 
