@@ -8,6 +8,7 @@ import torch
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.cli import main
+from torch_gnnscale.cli_embed import _write_parquet
 from torch_gnnscale.datasets import NodeTask, planted
 from torch_gnnscale.infer import infer
 from torch_gnnscale.tasks import TASKS
@@ -77,6 +78,19 @@ def test_a_run_of_another_trainer(run, tmp_path, capsys):
     said = refused(capsys, "--run", tmp_path, "--out", tmp_path / "rows")
     text = r"gnnscale: --run .*: a run of a SplitNodeTrainer is not implemented; use one of a task\n"
     assert re.fullmatch(text, said)
+
+
+def test_a_run_of_a_model_without_layers(run, tmp_path, capsys):
+    config = NodeConfig(epochs=1, hidden=8, fanouts=[3, 3], model="mlp")
+    NodeTrainer(run[2].task, config, tmp_path / "run", quiet=True).run(report=lambda line: None)
+    text = "gnnscale: --run: expected one with MessagePassing layers, found none in MLP\n"
+    assert refused(capsys, "--run", tmp_path / "run", "--out", tmp_path / "rows") == text
+
+
+def test_a_table_of_a_type_without_nodes(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    _write_parquet(tmp_path / "none.parquet", torch.empty(0, 4))
+    assert parquet.read_table(tmp_path / "none.parquet").num_rows == 0
 
 
 @pytest.mark.slow
