@@ -72,14 +72,16 @@ def seed_rows(out: Any, batch: Any) -> Any:
 def _first_of(out: Tensor, batch: Any, seeds: tuple[NodeType, int]) -> Tensor:
     """The rows of the seeds of a type, (type, number), of rows of its first nodes."""
     key, count = seeds
-    rows = NodeRows((batch if key is None else batch[key]).num_sampled_nodes)
     found = len(out) if out.dim() else "none"
-    if found != count and not (out.dim() and rows.groups(len(out))):
+    if found == count:
+        return out
+    rows = NodeRows((batch if key is None else batch[key]).num_sampled_nodes)
+    if not (out.dim() and rows.groups(len(out))):
         raise ValueError(
             f"model: expected rows of the nodes of whole hops, {rows.rows}{'' if key is None else f' of {key!r}'}, "
             f"found {found}; let it return rows of nodes, and compute scores of links from the rows of the seeds"
         )
-    return first_rows(out, count)
+    return out[:count]
 
 
 def relations_of(batch: Any) -> dict[EdgeType, Any]:
