@@ -141,6 +141,14 @@ def test_another_inference_is_refused(tmp_path, monkeypatch, what, finished):
     assert kept.tb is not None, "as notebooks keep it"
 
 
+def test_rows_of_all_parts_of_the_graph_are_compared(tmp_path):
+    data = make_data(num_nodes=1500, num_edges=10)
+    infer(model_of(), data, out=tmp_path)
+    data.x[1400:] += 1
+    with pytest.raises(ValueError, match="found another rows in"):
+        infer(model_of(), data, out=tmp_path)
+
+
 def test_a_folder_of_something_else(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(FileExistsError, match=r"expected a new or an empty directory, found notes.txt in it$"):
