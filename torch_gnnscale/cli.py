@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 from importlib import metadata
+from typing import Any
 
 import torch
 
@@ -47,6 +48,13 @@ def info() -> None:
     print(f"memory pool: at most {stats.limit_bytes / 2**30:.1f} GiB idle")
 
 
+class _Command(argparse.ArgumentParser):
+    """The parser of a command, whose help shows the defaults of options."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=argparse.ArgumentDefaultsHelpFormatter, **options)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """The entry point."""
     parser = argparse.ArgumentParser(prog="gnnscale", description="Mini-batch GNN training for PyTorch Geometric.")
@@ -55,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
         taker.add_argument(
             "--debug", action="store_true", default=usual, help="after an error, print Python's traceback"
         )
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Command)
     commands.add_parser("info", parents=[common], help="versions, libraries, devices, threads")
     cli_train.add_command(commands, [common, cli_data.parent()])
     cli_embed.add_command(commands, [common, cli_data.parent()])

@@ -28,7 +28,6 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
         help="measure this package beside PyG on this machine",
         description="Measures batches, training steps, training loops and gathered rows, ours beside PyG's, in turn: a "
         "table for each graph, and a file of JSON. Without --dataset: R-MAT graphs, in about a minute.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = command.add_argument
     add("--graphs", nargs="+", choices=CASES, default=None, help="generated graphs, instead of --dataset")

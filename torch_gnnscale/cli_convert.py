@@ -33,7 +33,6 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
         help="build a graph from files of edges, on disk",
         description="Sorts edges by destination in bounded memory and saves the graph, ready to be opened mapped. With "
         "rows, labels and splits of its nodes beside it, train and partition take it as --dataset.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = command.add_argument
     add("sources", nargs="+", help=".npy of shape [2, E], .parquet or text files of edges")

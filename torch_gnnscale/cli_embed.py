@@ -29,7 +29,6 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
         help="compute what a trained model gives for every node",
         description="Computes the output of a trained model for all nodes, layer by layer, into files. A command that "
         "was stopped goes on where it was if it is given again. --dataset is by default the run's.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = command.add_argument
     add("--run", required=True, metavar="DIR", help="the folder of a run of gnnscale train")

@@ -28,7 +28,6 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
         parents=parents,
         help="write a graph, its features and its data splits in parts",
         description="Chooses parts of a graph and writes each with its rows, for training over many processes.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = command.add_argument
     add("--task", choices=KINDS, default="nodes", help="as for train: what the data set is loaded for")

@@ -24,7 +24,6 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
         help="plan which rank computes which node in split parallelism",
         description="Draws batches like those of training, gives each node to a part by what they compute, saves that "
         "plan, and shows how it shares out the batches of training's first epoch.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = command.add_argument
     add("--out", required=True, help="a new directory: the plan, for split.Plan.open, and plan.png")

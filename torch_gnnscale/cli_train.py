@@ -75,7 +75,6 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
         help="train an ordinary PyG model",
         description="Trains an ordinary PyG model with neighbor sampling and tests it, beside a baseline. Started by "
         "torchrun with --parts or --split-plan, all ranks train one model.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = command.add_argument
     unless_given: dict[str, Any] = {"default": argparse.SUPPRESS}
