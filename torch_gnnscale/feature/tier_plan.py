@@ -89,14 +89,6 @@ class TypedTierPlan(dict[Any, TierPlan]):
         """Bytes of the maps from ids to places."""
         return sum(plan.map_bytes for plan in self.values())
 
-    def rows(self, name: str) -> int:
-        """The number of rows of a tier; 0 if the plan has no such tier."""
-        return sum(plan.rows(name) for plan in self.values())
-
-    def bytes_per_read(self, name: str) -> float:
-        """The bytes that are expected to be read from a tier, per row that is read from any tier."""
-        return sum(plan.bytes_per_read(name) for plan in self.values())
-
     def __str__(self) -> str:
         return "\n\n".join(f"{node_type}:\n{plan}" for node_type, plan in self.items())
 

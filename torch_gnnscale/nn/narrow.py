@@ -257,9 +257,9 @@ def narrow(model: nn.Module, call: Callable[[Any, Any], Any] = default_call, che
     batch.
 
     Layers that read more than a node and its sampled neighbors are refused: the first batch's outputs are compared with
-    those of the model on the whole batch. If it has no edges in some hop, so are those of each later batch that has
-    edges in more hops than those before. This is done once in training and once in evaluation mode. Where only a model
-    in training reads more, as a norm of one's own does, there is a warning, and every batch is narrowed in training.
+    those of the model on the whole batch. If it has no edges in some hop or relation, so are those of each later batch
+    that has edges where those before had none. This is done in training and in evaluation mode. Where only a model in
+    training reads more, as a norm of one's own does, there is a warning, and every batch is narrowed in training.
 
     Args:
         model: any module with MessagePassing layers that get the batch's ``edge_index``; or :func:`weigh` of it.
