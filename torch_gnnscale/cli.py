@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
         taker.add_argument(
             "--debug", action="store_true", default=usual, help="after an error, print Python's traceback"
         )
-    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Command)
+    commands: Any = parser.add_subparsers(dest="command", required=True, parser_class=_Command)
     commands.add_parser("info", parents=[common], help="versions, libraries, devices, threads")
     cli_train.add_command(commands, [common, cli_data.parent()])
     cli_embed.add_command(commands, [common, cli_data.parent()])

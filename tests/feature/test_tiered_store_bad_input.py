@@ -130,8 +130,8 @@ def typed() -> HeteroData:
          lambda _: Tiered.from_data(typed(), hotness={})),
         (ValueError, "hotness: expected 3 scores for ('paper', 'x'), found 4",
          lambda _: Tiered.from_data(typed(), hotness={"paper": torch.ones(4)})),
-        (ValueError, "labelled: expected the nodes that training starts from, found neither any nor a type's "
-         "train_mask", lambda _: Tiered.from_data(typed())),
+        (ValueError, "labelled: expected the nodes that training starts from, found none and no type with a train_mask",
+         lambda _: Tiered.from_data(typed())),
         (TypeError, "labelled: expected a mapping by node type, found Tensor",
          lambda _: Tiered.from_data(typed(), labelled=torch.arange(2))),
         (TypeError, "labelled: expected ids or a mask of a graph without types, found a mapping by type",

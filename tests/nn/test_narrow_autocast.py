@@ -83,7 +83,7 @@ def test_every_layer_under_autocast_aggregates_over_the_csc(name):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", OF_16_BITS)
 def test_models_of_16_bits(name, dtype):
-    """Outputs and gradients are PyG's but for rounding, and no farther from those of float64 than PyG's are."""
+    """Outputs and gradients are hardly farther from those of float64 than PyG's are."""
     torch.manual_seed(0)
     exact = MODELS[name]().double()
     theirs = copy.deepcopy(exact).to(dtype)
@@ -94,7 +94,6 @@ def test_models_of_16_bits(name, dtype):
         batch.x = batch.x.to(dtype)
         outs = theirs(batch.x, batch.edge_index)[: batch.batch_size], ours(batch)
         assert outs[1].dtype == dtype
-        torch.testing.assert_close(*outs, rtol=0.05, atol=0.05)
         errors.append([float((out.detach() - expected.detach()).abs().max()) for out in outs])
         for out in (expected, *outs):
             out.float().square().sum().backward()
@@ -102,4 +101,4 @@ def test_models_of_16_bits(name, dtype):
     assert worst[1] <= 1.5 * worst[0]
     for first, *others in zip(*(model.parameters() for model in (exact, theirs, ours)), strict=True):
         found = [float((other.grad - first.grad).norm() / first.grad.norm().clamp(min=1e-3)) for other in others]
-        assert found[1] <= max(2 * found[0], 0.05)
+        assert found[1] <= 1.5 * found[0] + 0.005

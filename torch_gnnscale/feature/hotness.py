@@ -69,7 +69,7 @@ def _typed_scores_of(data: HeteroData, hotness: Any, labelled: Any) -> dict[Node
         raise TypeError(f"labelled: expected a mapping by node type, found {type(labelled).__name__}")
     if weighted and not labelled:
         raise ValueError(
-            "labelled: expected the nodes that training starts from, found neither any nor a type's train_mask"
+            "labelled: expected the nodes that training starts from, found none and no type with a train_mask"
         )
     graph = GraphStore.from_data(data)
     relations = {attr.edge_type: graph.relation(attr.edge_type) for attr in graph.get_all_edge_attrs()}
