@@ -66,8 +66,8 @@ void for_each_column(const Entries<Ids>& entries, int64_t items_per_entry, int64
   }
 }
 
-// The columns of a result of type `Out`, summed one after the other in the type of `Row` widened: in place, if that is
-// the type of the result.
+// Sums the columns of a result, one after the other, in the type Wide<Row>: in the result itself if it has that type,
+// else in a row of its own, from which the column is then rounded.
 template <typename Row, typename Out>
 class Summed {
  public:

@@ -1,4 +1,4 @@
-// What is done with the items of a row, for `vectorized`. Results are summed in the type that rows are widened to.
+// Loops over the items of a row, to be run by `vectorized`. Sums have the type that rows are widened to.
 #pragma once
 
 #include <cstdint>

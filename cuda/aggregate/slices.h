@@ -1,9 +1,10 @@
 // What a thread of a GPU does for the operators on columns. It computes a slice of a row, N items side by side, so a
 // row is read by as many threads together as it has slices.
 //
-// The pieces of columns (see columns.h) are summed at once, by SumPieces: those of short columns into the output,
-// others into rows of their own: a later piece into that of its window, a first one into that of the window of the
-// second. JoinPieces then adds them up.
+// The pieces of columns (see columns.h) are summed at once, by SumPieces. A column that is a single piece is written to
+// the output. The pieces of other columns are written to rows of `partial`: a later piece to the row of the window in
+// which it begins, a first piece to a further row of the window in which the second one begins. JoinPieces then adds
+// them up.
 //
 // A reduction says what is summed. It is an object with
 //
@@ -66,7 +67,7 @@ GNNSCALE_HD Words<Wide<Row>, N> wide_at(const Row* from) {
   return wide;
 }
 
-// The window in which the second piece of a column begins whose entries begin at `first`.
+// Where a column's second piece begins: the number of the window. The column's entries begin at `first`.
 GNNSCALE_HD int64_t window_of_second(int64_t first) { return first / kPiece + 1; }
 
 // Adds up the entries [begin, end) but for those of edges >= num_edges, which are the last ones; returns how many it

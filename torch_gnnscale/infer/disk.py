@@ -26,7 +26,7 @@ from .rows import Places, Rows
 KIND = "embeddings"
 _PROGRESS, _LOCK, _PARTIAL = "progress.json", ".partial-lock", ".partial-"
 _SECONDS = 10.0
-"""Progress is written so often, or every ten times as long as writing takes."""
+"""The least time between two notes of the progress. It is ten times as long as writing a note took, if that is more."""
 
 
 class DiskRows(Rows):
@@ -71,7 +71,7 @@ class DiskRows(Rows):
         lock = (folder / _LOCK).open("w")
         try:
             self._take(lock, begun)
-        except BaseException:  # who keeps the error keeps the file
+        except BaseException:  # an error that is kept would keep the lock
             lock.close()
             raise
         return lock
@@ -108,8 +108,8 @@ class DiskRows(Rows):
     # Stages ##########################################################################################################
 
     def begin(self, stage: int) -> None:
-        """See :meth:`Rows.begin`; files that earlier stages wrote are opened. A file is there only after a note of the
-        progress."""
+        """See :meth:`Rows.begin`; files that earlier stages wrote are opened. The progress is noted before the first file
+        is made."""
         if not (self._folder / _PROGRESS).exists():
             self._save(stage, 0)
         for table, name in self._files.items():

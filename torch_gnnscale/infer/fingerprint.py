@@ -23,9 +23,10 @@ _OUTPUT = "output on a part of the graph"
 def fingerprint(
     model: nn.Module, graph: WholeGraph, plan: Plan, nodes: Mapping[Any, Tensor] | None, **options: Any
 ) -> dict[str, Any]:
-    """By what an error calls it: all parameters and buffers of the model, the layers that it calls, the numbers of
-    nodes and edges and a sample of the edges and of the rows, the wanted nodes, options, and some of what the model
-    gives on a small part of the graph, which shows what else it depends on (``call``, code, attributes of Python)."""
+    """What the results depend on, each by the name that an error gives it: all parameters and buffers of the model, the
+    layers that it calls, the numbers of nodes and edges and a sample of the edges and of the rows, the wanted nodes,
+    the options, and some of the model's output on a small part of the graph. That output depends on all else: ``call``,
+    code, and attributes of Python."""
     of_model = zlib.crc32(repr(model).encode())
     for name, value in sorted(model.state_dict().items()):
         of_model = _crc(value, zlib.crc32(name.encode(), of_model)) if isinstance(value, Tensor) else of_model

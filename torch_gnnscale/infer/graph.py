@@ -26,12 +26,12 @@ from ..sampler.relations import sampled_graph
 Key = tuple[Any, str]
 """Type and name of an attribute; the only type of a homogeneous graph is None."""
 ALL, NONE = slice(None), slice(0)
-"""All edges into some nodes, and none."""
+"""Which edges into some nodes are read: all of them, or none."""
 _OF_NODES = {"x", "y", "feat", "pos", "batch", "n_id"}
-"""Names of attributes that are of nodes."""
+"""These attributes are of nodes, though their names do not say so."""
 _COO = EdgeLayouts("coo")
 _FANOUTS, _FANOUTS_OF_TYPES = [3, 2, 2, 2], [2, 1, 1, 1]
-"""Of the small graph that is looked at first."""
+"""Of the small part of a graph on which a model is looked at, without and with types."""
 
 
 class InEdges(NamedTuple):
@@ -57,7 +57,7 @@ class OneHop(NamedTuple):
 
 
 class StandIn(NamedTuple):
-    """What rows are replaced by that nothing reads."""
+    """Stands in for rows that nothing reads."""
 
     shape: tuple[int, ...]
     """Of a row."""
