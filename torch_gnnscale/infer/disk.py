@@ -108,8 +108,8 @@ class DiskRows(Rows):
     # Stages ##########################################################################################################
 
     def begin(self, stage: int) -> None:
-        """See :meth:`Rows.begin`; files that earlier stages wrote are opened. The progress is noted before the first file
-        is made."""
+        """See :meth:`Rows.begin`; files that earlier stages wrote are opened. The progress is noted before the first
+        file is made."""
         if not (self._folder / _PROGRESS).exists():
             self._save(stage, 0)
         for table, name in self._files.items():
