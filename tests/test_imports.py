@@ -12,8 +12,8 @@ ROOT = Path(torch_gnnscale.__file__).parent
 ORDER = [
     "_library", "_warn", "_host", "version", "machine", "random", "ranks", "laps", "stream_time", "text",
     "ops", "reference", "matrix", "files", "memory", "topology", "feature", "sampler", "loader", "patch", "nn", "infer",
-    "bench", "partition", "distributed", "split", "datasets", "training", "tasks", "__init__", "cli_errors", "cli_data",
-    "cli_bench", "cli_convert", "cli_embed", "cli_partition", "cli_split", "cli_train", "cli", "__main__",
+    "bench", "partition", "distributed", "split", "datasets", "training", "tasks", "__init__", "cli",
+    "__main__",
 ]  # fmt: skip
 """The folders and modules of the package: each imports only from itself and from those before it."""
 KNOWN: set[tuple[str, str]] = set()

@@ -6,8 +6,8 @@ import argparse
 import os
 from typing import Any
 
-from .cli_errors import naming_options
-from .tasks import TASKS
+from ..tasks import TASKS
+from .errors import naming_options
 
 OPTIONS: dict[str, Any] = {"dataset": "planted", "root": os.environ.get("GNNSCALE_DATA", "data"), "split": 0}
 """Their names and defaults; what is not given is not in the arguments."""

@@ -7,13 +7,13 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from . import cli_data
-from .cli_errors import as_option, check_at_least, naming_folder, naming_options
-from .files import check_unused
-from .loader import NeighborLoader
-from .sampler.methods import METHODS, NEIGHBOR
-from .split import WEIGHTS, measure, plan, plot
-from .split.planning import LOADS
+from ..files import check_unused
+from ..loader import NeighborLoader
+from ..sampler.methods import METHODS, NEIGHBOR
+from ..split import WEIGHTS, measure, plan, plot
+from ..split.planning import LOADS
+from . import data as cli_data
+from .errors import as_option, check_at_least, naming_folder, naming_options
 
 
 def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import cli_data
-from .cli_errors import as_option, naming_folder, naming_options
-from .infer import infer, result_name
-from .tasks import TASKS
-from .training import CHECKPOINT, Trainer
-from .training.checkpoint import load
+from ..infer import infer, result_name
+from ..tasks import TASKS
+from ..training import CHECKPOINT, Trainer
+from ..training.checkpoint import load
+from . import data as cli_data
+from .errors import as_option, naming_folder, naming_options
 
 _ROWS = 1 << 16
 """In a row group of a parquet file."""

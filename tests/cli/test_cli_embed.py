@@ -8,7 +8,7 @@ import torch
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.cli import main
-from torch_gnnscale.cli_embed import _write_parquet
+from torch_gnnscale.cli.embed import _write_parquet
 from torch_gnnscale.datasets import NodeTask, planted
 from torch_gnnscale.infer import infer
 from torch_gnnscale.tasks import TASKS
@@ -42,7 +42,7 @@ def test_rows_of_the_best_model(run, tmp_path, capsys):
 
 def test_parquet_has_the_ids(run, tmp_path, capsys, monkeypatch):
     parquet = pytest.importorskip("pyarrow.parquet")
-    monkeypatch.setattr("torch_gnnscale.cli_embed._ROWS", 150)
+    monkeypatch.setattr("torch_gnnscale.cli.embed._ROWS", 150)
     main(["embed", "--run", str(run[0]), "--out", str(tmp_path / "rows"), "--format", "parquet"])
     assert capsys.readouterr().out == f"400 rows of 4 numbers in {tmp_path / 'rows' / 'nodes.parquet'}\n"
     table = parquet.read_table(tmp_path / "rows" / "nodes.parquet")

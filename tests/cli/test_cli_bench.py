@@ -6,8 +6,8 @@ import math
 import pytest
 from torch_geometric.data import HeteroData
 
-from torch_gnnscale import cli_data
 from torch_gnnscale.bench import FIGURES, compare, table_of
+from torch_gnnscale.cli import data as cli_data
 from torch_gnnscale.cli import main
 from torch_gnnscale.datasets import NodeTask, planted
 

@@ -11,21 +11,10 @@ from typing import Any
 
 import torch
 
-from . import (
-    __version__,
-    _library,
-    cli_bench,
-    cli_convert,
-    cli_data,
-    cli_embed,
-    cli_partition,
-    cli_split,
-    cli_train,
-    machine,
-    ops,
-)
-from .cli_errors import one_line
-from .ops.arguments import resolve_threads
+from .. import __version__, _library, machine, ops
+from ..ops.arguments import resolve_threads
+from . import bench, convert, data, embed, partition, split, train
+from .errors import one_line
 
 
 def info() -> None:
@@ -65,22 +54,22 @@ def main(arguments: list[str] | None = None) -> None:
         )
     commands: Any = parser.add_subparsers(dest="command", required=True, parser_class=_Command)
     commands.add_parser("info", parents=[common], help="versions, libraries, devices, threads")
-    cli_train.add_command(commands, [common, cli_data.parent()])
-    cli_embed.add_command(commands, [common, cli_data.parent()])
-    cli_convert.add_command(commands, [common])
-    cli_partition.add_command(commands, [common, cli_data.parent()])
-    cli_split.add_command(commands, [common, cli_data.parent()])
-    cli_bench.add_command(commands, [common, cli_data.parent()])
+    train.add_command(commands, [common, data.parent()])
+    embed.add_command(commands, [common, data.parent()])
+    convert.add_command(commands, [common])
+    partition.add_command(commands, [common, data.parent()])
+    split.add_command(commands, [common, data.parent()])
+    bench.add_command(commands, [common, data.parent()])
     args = parser.parse_args(arguments)
     try:
         run = {
             "info": lambda _: info(),
-            "train": cli_train.train,
-            "embed": cli_embed.embed,
-            "convert": cli_convert.convert,
-            "partition": cli_partition.partition,
-            "split": cli_split.split,
-            "bench": cli_bench.bench,
+            "train": train.train,
+            "embed": embed.embed,
+            "convert": convert.convert,
+            "partition": partition.partition,
+            "split": split.split,
+            "bench": bench.bench,
         }
         run[args.command](args)
     except KeyboardInterrupt:

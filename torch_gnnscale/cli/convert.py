@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
 
-from . import files
-from .cli_errors import check_at_least, naming_options
-from .datasets import node_files, saved
-from .feature import FeatureStore
-from .topology import EdgeFiles, build_on_disk
-from .topology.edge_files import Ends
-from .topology.edge_text import HEADERS
+from .. import files
+from ..datasets import node_files, saved
+from ..feature import FeatureStore
+from ..topology import EdgeFiles, build_on_disk
+from ..topology.edge_files import Ends
+from ..topology.edge_text import HEADERS
+from .errors import check_at_least, naming_options
 
 _DENSE = 1 << 28
 """Up to so many nodes, gaps between ids are taken as they are."""

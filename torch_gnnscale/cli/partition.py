@@ -7,16 +7,16 @@ import math
 from pathlib import Path
 from typing import Any
 
-from . import cli_data
-from .cli_errors import as_option, naming_options
-from .datasets import LinkTask, about_task, archives
-from .datasets.parts import KINDS
-from .files import MANIFEST
-from .memory import format_bytes
-from .partition import METHODS, TOPOLOGIES, read_report, write
-from .partition.whole import BALANCED
-from .partition.writing import check_out
-from .tasks import TASKS
+from ..datasets import LinkTask, about_task, archives
+from ..datasets.parts import KINDS
+from ..files import MANIFEST
+from ..memory import format_bytes
+from ..partition import METHODS, TOPOLOGIES, read_report, write
+from ..partition.whole import BALANCED
+from ..partition.writing import check_out
+from ..tasks import TASKS
+from . import data as cli_data
+from .errors import as_option, naming_options
 
 _ARGUMENTS = ("parts", "method", "owners", "topology", "balance", "seed", "memory", "only", "graph_attrs")
 

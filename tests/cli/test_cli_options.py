@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from torch_gnnscale import cli, cli_convert, cli_data, cli_partition, cli_train
+from torch_gnnscale.cli import command as cli
+from torch_gnnscale.cli import convert as cli_convert
+from torch_gnnscale.cli import data as cli_data
 from torch_gnnscale.cli import main
+from torch_gnnscale.cli import partition as cli_partition
+from torch_gnnscale.cli import train as cli_train
 from torch_gnnscale.datasets import NodeTask, planted
 from torch_gnnscale.tasks import TASKS
 from torch_gnnscale.topology.edge_files import Ends
@@ -314,7 +318,7 @@ def offered() -> Iterator[str]:
 def test_what_is_offered():
     """A change of a line is a change of what users type. This writes the list anew, without GNNSCALE_DATA: ::
 
-    PYTHONPATH=tests python tests/test_cli_options.py > tests/cli_options.txt
+    PYTHONPATH=tests python tests/cli/test_cli_options.py > tests/cli/cli_options.txt
     """
     expected = OFFERED.read_text().replace("default='data'", f"default={cli_data.OPTIONS['root']!r}")
     assert [*offered()] == expected.splitlines()

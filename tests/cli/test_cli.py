@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import torch_gnnscale
-from torch_gnnscale import cli_train, machine
+from torch_gnnscale import machine
 from torch_gnnscale.cli import main
+from torch_gnnscale.cli import train as cli_train
 from torch_gnnscale.datasets import NodeTask, planted, planted_links
 from torch_gnnscale.tasks import LinkConfig, NodeConfig, NodeTrainer
 from torch_gnnscale.training import Trainer, plot_run
@@ -105,7 +106,7 @@ def test_an_interrupt_is_one_line(capsys, monkeypatch):
     def interrupted(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("torch_gnnscale.cli.info", lambda: interrupted(None))
+    monkeypatch.setattr("torch_gnnscale.cli.command.info", lambda: interrupted(None))
     with pytest.raises(SystemExit) as stop:
         main(["info"])
     assert stop.value.code == 130
@@ -129,7 +130,7 @@ def test_an_error_is_one_line(error, line, capsys, monkeypatch):
     def fail():
         raise error
 
-    monkeypatch.setattr("torch_gnnscale.cli.info", fail)
+    monkeypatch.setattr("torch_gnnscale.cli.command.info", fail)
     with pytest.raises(SystemExit) as stop:
         main(["info"])
     assert (stop.value.code, capsys.readouterr().err) == (2, f"gnnscale: {line}\n")
@@ -260,7 +261,7 @@ def test_runs_of_other_tasks_models_and_data_have_folders_of_their_own(short, ta
 def test_runs_with_pygs_loader_have_folders_of_their_own(short, monkeypatch):
     monkeypatch.setattr("torch_gnnscale.tasks.classes.WITH_PYG_LIB", True)
     monkeypatch.setattr(Trainer, "run", lambda trainer: {"history": [], "seconds": {}})
-    monkeypatch.setattr("torch_gnnscale.cli_train.plot_run", lambda *_: None)
+    monkeypatch.setattr("torch_gnnscale.cli.train.plot_run", lambda *_: None)
     monkeypatch.setattr("torch_gnnscale.tasks.classes.ClassTrainer.training_batches", lambda trainer: [])
     short("--loader", "pyg")
     assert [path.name for path in Path("runs").iterdir()] == ["nodes-planted-sage-pyg"]
@@ -315,7 +316,7 @@ def test_memory_is_given_in_gib(given, expected, tmp_path, monkeypatch):
     np.save(tmp_path / "edges.npy", np.array([[0, 1], [1, 2]]))
     found, build = [], torch_gnnscale.topology.build_on_disk
     monkeypatch.setattr(
-        "torch_gnnscale.cli_convert.build_on_disk", lambda *args, **kw: found.append(kw["memory"]) or build(*args, **kw)
+        "torch_gnnscale.cli.convert.build_on_disk", lambda *args, **kw: found.append(kw["memory"]) or build(*args, **kw)
     )
     option = [] if given is None else ["--memory", given]
     main(["convert", str(tmp_path / "edges.npy"), "--out", str(tmp_path / "graph"), *option])

@@ -126,7 +126,7 @@ def test_options_of_the_method_reach_it(tmp_path, task, monkeypatch):
         raise Asked(f"{balance} {seed}")
 
     monkeypatch.setattr("torch_gnnscale.datasets.nodes.planted", lambda: task.data)
-    monkeypatch.setattr("torch_gnnscale.cli_partition.write", write)
+    monkeypatch.setattr("torch_gnnscale.cli.partition.write", write)
     command = ["partition", "--parts", "2", "--out", str(tmp_path / "parts")]
     for given, expected in (
         ([], "['nodes', 'edges', 'train'] 0"),

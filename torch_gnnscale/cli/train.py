@@ -13,23 +13,23 @@ from typing import Any, get_args
 
 import torch
 
-from . import cli_data
-from .cli_errors import as_option, check_at_least, naming_folder, naming_options
-from .datasets import task_of_part
-from .datasets.parts import kind_of_parts
-from .distributed import open_part
-from .distributed.buffer import POLICIES
-from .files import check_writable
-from .loader.share import SharedOrder
-from .ranks import Ranks
-from .sampler.methods import METHODS, NEIGHBOR
-from .split import Plan
-from .tasks import TASKS
-from .tasks.nodes import MODELS
-from .tasks.split_nodes import SplitNodeTrainer, SplitRanks
-from .training import Config, RankGroup, Trainer, plot_run
-from .training.checkpoint import keep_backup
-from .training.rank_group import launched, launched_ranks
+from ..datasets import task_of_part
+from ..datasets.parts import kind_of_parts
+from ..distributed import open_part
+from ..distributed.buffer import POLICIES
+from ..files import check_writable
+from ..loader.share import SharedOrder
+from ..ranks import Ranks
+from ..sampler.methods import METHODS, NEIGHBOR
+from ..split import Plan
+from ..tasks import TASKS
+from ..tasks.nodes import MODELS
+from ..tasks.split_nodes import SplitNodeTrainer, SplitRanks
+from ..training import Config, RankGroup, Trainer, plot_run
+from ..training.checkpoint import keep_backup
+from ..training.rank_group import launched, launched_ranks
+from . import data as cli_data
+from .errors import as_option, check_at_least, naming_folder, naming_options
 
 _OF_PARTS = ("stage", "buffer", "policy")
 """Options that only --parts understands."""

@@ -12,10 +12,10 @@ from torch_geometric.data import Data
 from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 from tqdm import tqdm
 
-from . import cli_data
-from .bench import FIGURES, Case, generated_cases, machine, measure, table_of
-from .cli_errors import check_at_least
-from .files import check_writable
+from ..bench import FIGURES, Case, generated_cases, machine, measure, table_of
+from ..files import check_writable
+from . import data as cli_data
+from .errors import check_at_least
 
 CASES = [case.name for case in generated_cases()]
 
