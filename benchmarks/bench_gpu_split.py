@@ -32,9 +32,9 @@ from torch import Tensor, multiprocessing
 from torch import distributed as dist
 
 from torch_gnnscale import CSC, ops
-from torch_gnnscale.distributed.exchange import Exchange
+from torch_gnnscale.comm.exchange import Exchange
+from torch_gnnscale.comm.peer_memory import GPUMemories
 from torch_gnnscale.split.gpu_transport import Staged
-from torch_gnnscale.split.peer_memory import GPUMemories
 from torch_gnnscale.split.peers import Peers
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 from torch_gnnscale.split.transport import Moves

@@ -20,8 +20,8 @@ from torch import distributed as dist
 from torch_geometric.data import Data
 from tqdm import tqdm
 
+from torch_gnnscale.comm.rendezvous import Rendezvous
 from torch_gnnscale.datasets import load, planted
-from torch_gnnscale.distributed.meeting import Meeting
 
 DATA = Path(os.environ.get("GNNSCALE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 FLAG = "--rank-folder"
@@ -85,7 +85,7 @@ def _rank(rank: int, world: int, folder: str, rank_main: Callable[[Path], Any]) 
     store = dist.FileStore(f"{folder}/store", world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     if os.environ[RATE]:  # ranks stand for machines, which share no memory
-        Meeting.board = lambda self, of_ranks: None  # type: ignore[method-assign]
+        Rendezvous.board = lambda self, of_ranks: None  # type: ignore[method-assign]
     found = rank_main(Path(folder))
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(found))
     dist.barrier()

@@ -9,10 +9,10 @@ from helpers.parts import batches_of_rank, expected_batches, fetched, homogeneou
 from helpers.slow import SLOW, quick
 
 from torch_gnnscale import partition
+from torch_gnnscale.comm.mesh import Ranks
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.buffer import Kept
 from torch_gnnscale.distributed.feature_store import PartitionedFeatureStore
-from torch_gnnscale.ranks import Ranks
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from helpers.slow import quick
 from torch import distributed as dist
 
 from torch_gnnscale import LinkNeighborLoader, NeighborLoader, partition
+from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.distributed.meeting import rank_and_world
 from torch_gnnscale.distributed.own_rows import MappedRows
 from torch_gnnscale.random import draw_seed
 

@@ -22,14 +22,13 @@ from helpers.parts import (
 from helpers.slow import SLOW, quick
 
 from torch_gnnscale import LayerSampler, LinkNeighborLoader, partition
+from torch_gnnscale.comm.mesh import Grid, Ranks
+from torch_gnnscale.comm.rendezvous import rank_and_world
+from torch_gnnscale.comm.steps import Steps
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.distributed.grid import Grid
 from torch_gnnscale.distributed.grid_layers import GridLayers, _squared
-from torch_gnnscale.distributed.meeting import rank_and_world
-from torch_gnnscale.distributed.steps import RankSteps
 from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.loader.share import Share
-from torch_gnnscale.ranks import Ranks
 from torch_gnnscale.reference.layerwise import count_score, count_shift
 
 METHODS = {
@@ -346,7 +345,7 @@ def test_copies_that_no_grid_has(parts):
         "c in [1], found 2"
     )
     assert cluster(2).results(refused, parts(1)[1], "ladies") == [(False, text)] * 2
-    steps, executor = RankSteps.__new__(RankSteps), GridLayers.__new__(GridLayers)
+    steps, executor = Steps.__new__(Steps), GridLayers.__new__(GridLayers)
     steps.grid, executor.options = Grid(36, 9), SimpleNamespace(drawing=SimpleNamespace(method="ladies"))
     with pytest.raises(ValueError, match=re.escape("36 / c^2 being whole: c in [1, 2, 3, 6], found 4")):
         executor.join(steps, True)

@@ -11,8 +11,8 @@ from helpers.data import wait_for
 from helpers.parts import as_plain, loader_of_part
 from torch import distributed as dist
 
+from torch_gnnscale.comm.rendezvous import end_group
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.distributed.meeting import end_group
 
 
 def in_use():
@@ -65,13 +65,13 @@ def test_parts_and_loaders(parts):
 
 
 def answering():
-    return [thread.name for thread in threading.enumerate()].count("gnnscale-presence")
+    return [thread.name for thread in threading.enumerate()].count("gnnscale-liveness")
 
 
 def dropped(path):
     """How many threads answer while a part is open, and after it was dropped without being closed."""
     part = open_part(path)
-    group, found = part._meeting._exchange.group, [answering()]
+    group, found = part._rendezvous._exchange.group, [answering()]
     del part
     gc.collect()
     until = time.monotonic() + 10

@@ -16,9 +16,9 @@ from helpers.split import GivenPlan, without_peers
 from torch import distributed as dist
 
 from torch_gnnscale import ops, partition
-from torch_gnnscale.distributed import exchange, open_part, row_exchange
+from torch_gnnscale.comm import exchange, peer_memory
+from torch_gnnscale.distributed import open_part, row_exchange
 from torch_gnnscale.distributed.row_exchange import Layout
-from torch_gnnscale.split import peer_memory
 
 WAIT = 60.0
 """Seconds after which a rank that waits gives up; no test takes as long."""

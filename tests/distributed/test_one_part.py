@@ -17,11 +17,11 @@ from helpers.slow import SLOW, quick
 from torch_geometric.sampler import BaseSampler
 
 from torch_gnnscale import partition
+from torch_gnnscale.comm.mesh import Ranks
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.part import AT_EXIT, Part
 from torch_gnnscale.distributed.part_rows import PartRows
 from torch_gnnscale.partition import open_parts
-from torch_gnnscale.ranks import Ranks
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def test_seeds_and_links_are_those_of_the_part_or_of_all(tmp_path_factory):
 
 def test_ranks_are_awaited_as_long_as_the_user_says(parts):
     with open_part(parts[1], timeout=7.5) as part:
-        assert part._meeting._timeout == 7.5
+        assert part._rendezvous._timeout == 7.5
 
 
 def test_attributes_as_pyg_lists_them(parts):

@@ -159,10 +159,11 @@ def test_ranks_of_a_part_share_memory(parts):
 
 
 def test_ranks_of_other_machines_share_nothing():
-    meeting = SimpleNamespace(rank=0, gather=lambda value: [value, "other"], all_made=lambda make: make())
+    rendezvous = SimpleNamespace(rank=0, gather=lambda value: [value, "other"], all_made=lambda make: make())
     sharers = []
     assert (
-        opened_once("own", ["here", "there"], meeting, lambda count: sharers.append(count) or "store", None) == "store"
+        opened_once("own", ["here", "there"], rendezvous, lambda count: sharers.append(count) or "store", None)
+        == "store"
     )
     assert sharers == [1]
 

@@ -5,10 +5,10 @@ import torch
 from helpers.parts import HERE, homogeneous, loader_of_part
 
 from torch_gnnscale import partition
+from torch_gnnscale.comm.mesh import Grid
+from torch_gnnscale.comm.steps import Steps
 from torch_gnnscale.distributed import open_part, part
 from torch_gnnscale.distributed.buffer import Kept
-from torch_gnnscale.distributed.grid import Grid
-from torch_gnnscale.distributed.steps import RankSteps
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +40,8 @@ OPTIONS = {
     "no tiers": (tiers, {}, None),
     "tiers": (tiers, {"tiers": {"host": "25%", "hotness": "out_degree"}}, ["host", "disk"]),
     "all rows in memory": (tiers, {"tiers": {"hotness": "out_degree"}}, ["host"]),
-    "timeout": (lambda found: found._meeting._timeout, {"timeout": 7.5}, 7.5),
-    "no timeout": (lambda found: found._meeting._timeout, {}, 600.0),
+    "timeout": (lambda found: found._rendezvous._timeout, {"timeout": 7.5}, 7.5),
+    "no timeout": (lambda found: found._rendezvous._timeout, {}, 600.0),
     "gloo": (lambda found: (found._row_group, found.features.rows_here), {}, (None, False)),
     "rows here": (lambda found: (found._row_group, found.features.rows_here), HERE, (HERE["backend"], True)),
     "copies": (lambda found: (found._grid, found.ranks.consecutive), {}, (Grid(1, 1), "copies")),
@@ -77,7 +77,7 @@ def test_checksums_are_compared_if_it_is_said(tmp_path, verify):
 
 def test_an_error_ends_the_meeting(folder, monkeypatch):
     closed = []
-    monkeypatch.setattr(part.Meeting, "close", lambda meeting: closed.append(meeting.rank))
+    monkeypatch.setattr(part.Rendezvous, "close", lambda rendezvous: closed.append(rendezvous.rank))
     with pytest.raises(ValueError, match=r"^backend: "):
         open_part(folder, backend="mpi")
     assert closed == [0]
@@ -88,7 +88,7 @@ def test_loaders_and_their_steps_are_those_of_the_part(folder):
         unused, loader = loader_of_part(found), loader_of_part(found, seed_order="global", prefetch=0)
         count = sum(1 for _ in loader)
         assert (count, len(unused)) == (len(loader), len(loader))
-        assert [type(steps) for steps in found._steps] == [RankSteps] * 2
+        assert [type(steps) for steps in found._steps] == [Steps] * 2
         stats = found.stats()
         rounds = {purpose: entry["rounds"] for purpose, entry in stats.items() if entry["rounds"]}
         assert rounds == {"requests": 2 * count, "picks": 2 * count, "ids": count, "rows": count}

@@ -9,12 +9,12 @@ from torch import distributed as dist
 from torch_geometric.data import TensorAttr
 
 from torch_gnnscale import NeighborSampler, partition
+from torch_gnnscale.comm.mesh import row_group_of
+from torch_gnnscale.comm.rendezvous import Card, check_cards
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.buffer import Kept, capacities
-from torch_gnnscale.distributed.hosts import Card, check_cards
 from torch_gnnscale.distributed.lookahead import Lookahead
 from torch_gnnscale.distributed.policies import MassiveGNN, Policy, Static
-from torch_gnnscale.distributed.row_group import row_group_of
 from torch_gnnscale.sampler.executor import Drawing
 
 MOST = 2**62

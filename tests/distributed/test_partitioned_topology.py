@@ -21,10 +21,10 @@ from torch import distributed as dist
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 
 from torch_gnnscale import NeighborLoader, partition
+from torch_gnnscale.comm.steps import Steps
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.graph_store import PartitionedGraphStore
 from torch_gnnscale.distributed.hop_by_owners import Owners
-from torch_gnnscale.distributed.steps import RankSteps
 
 MODES = {
     "nodes": {},
@@ -278,7 +278,7 @@ def test_weights_that_are_malformed_in_one_part(parts):
 
 def test_ids_of_more_edges_than_32_bits_count_travel_in_64():
     book = partition.PartitionBook({None: torch.tensor([0, 5, 10])}, {None: torch.tensor([0, 1, 1 << 32])})
-    steps = RankSteps.__new__(RankSteps)
+    steps = Steps.__new__(Steps)
     steps.gather = lambda value: [value]
     owners = Owners(book, 0, False, None, steps)
     assert (owners._requests, owners._picks) == (torch.int32, torch.int64)

@@ -77,17 +77,17 @@ def test_staged_parts(parts, tmp_path):
 @pytest.mark.parametrize("rank", range(2))
 def test_a_machine_copies_the_parts_of_its_ranks(parts, tmp_path, rank):
     machines = ["this", "the other"] if rank == 0 else ["the other", "this"]
-    meeting = SimpleNamespace(
+    rendezvous = SimpleNamespace(
         rank=rank, world=2, machines=machines, gather=lambda value: [value] * 2, all_made=lambda make: make()
     )
-    copy = places.staged(Path(parts), tmp_path, meeting, True, "copies")
+    copy = places.staged(Path(parts), tmp_path, rendezvous, True, "copies")
     assert [folder.name for folder in copy.glob("part-*")] == [f"part-0000{rank}"]
     with (copy / f"part-0000{rank}" / "rows_0.npy").open("r+b") as stream:
         stream.seek(-1, os.SEEK_END)
         stream.write(b"\x07")
-    assert places.staged(Path(parts), tmp_path, meeting, False, "copies") == copy
+    assert places.staged(Path(parts), tmp_path, rendezvous, False, "copies") == copy
     with pytest.raises(ValueError, match=r"rows_0.npy: checksum of block 0 \(64 MiB each\) differs"):
-        places.staged(Path(parts), tmp_path, meeting, True, "copies")
+        places.staged(Path(parts), tmp_path, rendezvous, True, "copies")
 
 
 def test_ranks_of_which_some_have_no_stage(parts, tmp_path):

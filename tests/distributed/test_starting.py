@@ -21,9 +21,11 @@ from helpers.parts import homogeneous, loader_of_part
 from torch import distributed as dist
 
 from torch_gnnscale import partition
-from torch_gnnscale.distributed import meeting, open_part, presence
+from torch_gnnscale.comm import liveness as liveness
+from torch_gnnscale.comm import rendezvous
+from torch_gnnscale.comm.liveness import Liveness
+from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed import part as opening
-from torch_gnnscale.distributed.presence import Presence
 
 PAGE = Path(__file__).parents[2] / "docs" / "scaling_starting.md"
 WITHIN = 30.0
@@ -57,12 +59,12 @@ def waits_at(path, where, rank, told):
     if dist.get_rank() == rank and where == "files":
         opening.open_parts = lambda *_: waits(told)
     if dist.get_rank() == rank and where == "group":
-        meeting._group = lambda *_: waits(told)
+        rendezvous._group = lambda *_: waits(told)
     with open_part(path) as part:
         if dist.get_rank() == rank and where == "loader":
             waits(told)
         if dist.get_rank() == rank and where == "group of a loader":
-            meeting._group = lambda *_: waits(told)
+            rendezvous._group = lambda *_: waits(told)
         loader_of_part(part)
 
 
@@ -205,7 +207,7 @@ def timed_out():
     def make():
         raise TimeoutError("found no time")
 
-    among = Presence(dist.get_rank(), dist.get_world_size(), 60.0)
+    among = Liveness(dist.get_rank(), dist.get_world_size(), 60.0)
     among.come(None)
     try:
         among.together(make)
@@ -230,7 +232,7 @@ def ends_while_connecting():
         wait_for(lambda: has_ended(pids[1]))
         raise RuntimeError("Connection closed by peer")
 
-    among = Presence(dist.get_rank(), dist.get_world_size(), 60.0)
+    among = Liveness(dist.get_rank(), dist.get_world_size(), 60.0)
     pids = among.come(os.getpid())
     if dist.get_rank() == 1:
         os._exit(5)
@@ -252,7 +254,7 @@ from datetime import timedelta
 from pathlib import Path
 from helpers.data import wait_for
 from torch import distributed as dist
-from torch_gnnscale.distributed import presence
+from torch_gnnscale.distributed import liveness
 
 class Late:
     def __del__(self):
@@ -271,8 +273,8 @@ else:
     wait_for(port.exists, 60)
     store = dist.TCPStore("127.0.0.1", int(port.read_text()), 2)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-presence.AT_EXIT = 60.0
-among = presence.Presence(rank, 2, 60.0)
+liveness.AT_EXIT = 60.0
+among = liveness.Liveness(rank, 2, 60.0)
 among.come(None)
 if rank == 0:
     wait_for(ends.exists, 60)
@@ -295,10 +297,10 @@ def test_a_program_may_end_while_a_thread_connects(tmp_path):
     assert [(process.returncode, process.stdout) for process in ended] == [(0, ""), (0, "ends\n")], ended
 
 
-@pytest.mark.parametrize(("rank", "seconds"), [(0, 0.0), (1, presence.AT_EXIT)])
+@pytest.mark.parametrize(("rank", "seconds"), [(0, 0.0), (1, liveness.AT_EXIT)])
 def test_the_end_of_a_program_waits_for_threads_that_ask_except_on_rank_0(rank, seconds):
-    thread = Presence._thread_for(SimpleNamespace(rank=rank), "asks")
-    assert presence._asking[thread.thread] == seconds
+    thread = Liveness._thread_for(SimpleNamespace(rank=rank), "asks")
+    assert liveness._asking[thread.thread] == seconds
     thread.end(None)
 
 

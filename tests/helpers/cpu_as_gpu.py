@@ -90,7 +90,7 @@ def main() -> None:
     sys.path.insert(0, str(Path(sys.argv[0]).parent))
     import limits_gpu
 
-    from torch_gnnscale.split.peer_memory import GPUMemories, HostMemories  # which would look for a driver
+    from torch_gnnscale.comm.peer_memory import GPUMemories, HostMemories
 
     limits_gpu.ClaimsAndAdds.run = count_edges
     GPUMemories.allocated, GPUMemories.opened = HostMemories.allocated, HostMemories.opened

@@ -13,12 +13,10 @@ from helpers.data import make_data, plain
 from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, partition
+from torch_gnnscale.comm.mesh import Consecutive, Grid, RowGroup
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.distributed.grid import Grid
-from torch_gnnscale.distributed.row_group import RowGroup
 from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.loader.share import Share
-from torch_gnnscale.ranks import Consecutive
 from torch_gnnscale.topology.reorder import Order, TypedOrder
 
 HERE = {"backend": RowGroup("gloo", torch.device("cpu"))}

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, TieredFeatureStore, ops, reference
-from torch_gnnscale.distributed.grid import Grid
+from torch_gnnscale.comm.mesh import Grid
 from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.ops.cuts import Cut
 from torch_gnnscale.random import Purpose, batch_key

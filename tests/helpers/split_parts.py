@@ -15,9 +15,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from torch_gnnscale import partition
+from torch_gnnscale.comm.mesh import Consecutive, Grid
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.distributed.grid import Grid
-from torch_gnnscale.ranks import Consecutive
 
 SEEDS = torch.cat([torch.arange(0, 200, 3), ENDS]).unique()
 

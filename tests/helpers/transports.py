@@ -3,10 +3,10 @@
 import torch
 from torch import distributed as dist
 
-from torch_gnnscale.distributed.exchange import Exchange
-from torch_gnnscale.distributed.meeting import end_group
+from torch_gnnscale.comm.exchange import Exchange
+from torch_gnnscale.comm.peer_memory import GPUMemories, HostMemories, memories_on
+from torch_gnnscale.comm.rendezvous import end_group
 from torch_gnnscale.split.gpu_transport import FromGPUToGPU, Staged
-from torch_gnnscale.split.peer_memory import GPUMemories, HostMemories, memories_on
 from torch_gnnscale.split.peers import Peers
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 from torch_gnnscale.split.transport import Moves, Transport

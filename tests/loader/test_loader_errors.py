@@ -14,6 +14,7 @@ from torch_geometric.data import Data, TensorAttr
 from torch_geometric.sampler import BaseSampler, NodeSamplerInput
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
+from torch_gnnscale.comm.mesh import Ranks
 from torch_gnnscale.feature.contract import RowStore
 from torch_gnnscale.loader import checks, share
 from torch_gnnscale.loader.adapter import InputPositions
@@ -21,7 +22,6 @@ from torch_gnnscale.loader.epochs import Followed
 from torch_gnnscale.loader.execution import Execution
 from torch_gnnscale.loader.layout import edge_device, stored_values
 from torch_gnnscale.loader.order import NumberedBatch
-from torch_gnnscale.ranks import Ranks
 from torch_gnnscale.sampler.links import check_links
 
 GPU = torch.device("cuda", 0)

@@ -13,6 +13,7 @@ import torch
 from helpers.data import make_data, no_loader_threads, plain, wait_for
 
 from torch_gnnscale import NeighborLoader
+from torch_gnnscale.comm.mesh import Ranks
 from torch_gnnscale.loader import prefetch
 from torch_gnnscale.loader.execution import Execution
 from torch_gnnscale.loader.fetch import CollectiveRows
@@ -21,7 +22,6 @@ from torch_gnnscale.loader.pipeline import Pipeline, Stage
 from torch_gnnscale.loader.prefetch import LEAST_SECONDS, TURNS, USUAL, WINDOW, PrefetchTrial
 from torch_gnnscale.loader.share import Share
 from torch_gnnscale.loader.together import Served, Together, TogetherBatches
-from torch_gnnscale.ranks import Ranks
 
 
 def same(value):

@@ -7,9 +7,9 @@ import torch
 from torch import distributed as dist
 from torch_geometric.nn import SAGEConv
 
+from torch_gnnscale.comm.peer_memory import GPUMemories, HostMemories, memories_on
 from torch_gnnscale.split import parallel
 from torch_gnnscale.split.gpu_transport import nccl_exchange
-from torch_gnnscale.split.peer_memory import GPUMemories, HostMemories, memories_on
 from torch_gnnscale.split.peers import Peers
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")

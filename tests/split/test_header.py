@@ -13,8 +13,8 @@ from helpers.split import cut_batches, random_owners
 from helpers.split_models import NODES, own_batches
 from torch import distributed as dist
 
-from torch_gnnscale.distributed.grid import Grid
-from torch_gnnscale.distributed.meeting import rank_and_world
+from torch_gnnscale.comm.mesh import Grid
+from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.split import parallelize
 from torch_gnnscale.split.description import Description

@@ -8,7 +8,7 @@ import torch_geometric.nn as pyg_nn
 from helpers.narrow import batches
 from helpers.split import cut_batches, random_owners
 
-from torch_gnnscale.distributed.exchange import Exchange
+from torch_gnnscale.comm.exchange import Exchange
 from torch_gnnscale.nn.calls import Call, Calls, Read
 from torch_gnnscale.nn.layer import ForwardPass
 from torch_gnnscale.split.layer import SplitLayer, SplitPass

@@ -18,8 +18,8 @@ from helpers.slow import quick
 from helpers.split_models import own_batches
 from torch import distributed as dist
 
-from torch_gnnscale.distributed import meeting
-from torch_gnnscale.distributed.meeting import rank_and_world
+from torch_gnnscale.comm import rendezvous
+from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.split import connection, parallelize
 
 TRANSPORTS = ["peers", "all_to_all"]
@@ -115,8 +115,10 @@ def test_a_rank_that_leaves_out_a_backward_pass_is_named(transport):
 
 
 def test_ranks_that_wait_for_different_things():
-    assert meeting._apart({0: "header", 1: "header"}) == meeting._apart({0: "header"}) == meeting._apart({}) == ""
-    assert meeting._apart({0: "backward a", 1: "header", 2: "backward a"}) == (
+    assert (
+        rendezvous._apart({0: "header", 1: "header"}) == rendezvous._apart({0: "header"}) == rendezvous._apart({}) == ""
+    )
+    assert rendezvous._apart({0: "backward a", 1: "header", 2: "backward a"}) == (
         "rank 0, 2 waited for the others in 'backward a'; rank 1 waited for the others in 'header'; did one of them "
         "leave out a call, such as a backward pass?"
     )
@@ -267,7 +269,7 @@ class Held:
     """What a model's groups are to an exchange; rank 1 has left why it failed."""
 
     def __init__(self):
-        self.ended, self.why, self.meeting = False, [], self
+        self.ended, self.why, self.rendezvous = False, [], self
 
     def lost(self, error, waited_for):
         assert waited_for == "parameters"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from torch_gnnscale.distributed.exchange import Exchange
+from torch_gnnscale.comm.exchange import Exchange
 from torch_gnnscale.split.norms import _normalize, _track
 from torch_gnnscale.split.transport import Transport
 

@@ -14,7 +14,7 @@ from torch import distributed as dist
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, TieredFeatureStore, split
-from torch_gnnscale.distributed.meeting import rank_and_world
+from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.split.planning import FIRST_EPOCH
 
 SEEDS = torch.arange(0, 200, 3)
@@ -141,11 +141,11 @@ def test_ranks_of_a_loader_read_each_node_of_a_batch_once(tmp_path):
 @pytest.mark.parametrize("world", [1, 3])
 def test_hot_rows_of_all_ranks_are_in_memory(tmp_path, monkeypatch, world):
     """The first of several ranks makes the store of its machine, which is seen here before others open it."""
-    meeting = SimpleNamespace(machines=["here"] * world, all_made=lambda make: make(), close=lambda: None)
+    rendezvous = SimpleNamespace(machines=["here"] * world, all_made=lambda make: make(), close=lambda: None)
     fakes = {
         "rank_and_world": lambda: (0, world),
-        "Meeting": lambda *_: meeting,
-        "opened_once": lambda budgets, machines, meeting, make_store, opened: make_store(world),
+        "Rendezvous": lambda *_: rendezvous,
+        "opened_once": lambda budgets, machines, rendezvous, make_store, opened: make_store(world),
         "own_view": lambda store, *_: store,
     }
     for name, fake in fakes.items():

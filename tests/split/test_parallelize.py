@@ -14,7 +14,7 @@ from helpers.split_models import OWNERS, weights_of
 from torch import distributed as dist
 from torch import nn
 
-from torch_gnnscale.distributed.exchange import Exchange
+from torch_gnnscale.comm.exchange import Exchange
 from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.split import parallelize
 

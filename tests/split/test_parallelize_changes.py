@@ -12,7 +12,7 @@ from helpers.split import cut_batches, cut_of, random_owners
 from helpers.split_models import NODES, own_batches
 from torch import nn
 
-from torch_gnnscale.distributed.meeting import rank_and_world
+from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.split import parallelize
 

@@ -13,8 +13,8 @@ from helpers.split import cut_batches, cut_of, random_owners
 from helpers.split_models import NODES, own_batches, weights_of
 
 from torch_gnnscale import NeighborLoader
-from torch_gnnscale.distributed.exchange import Traffic
-from torch_gnnscale.distributed.meeting import rank_and_world
+from torch_gnnscale.comm.exchange import Traffic
+from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.split import Moved, parallelize
 

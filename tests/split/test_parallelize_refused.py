@@ -24,7 +24,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import HeteroData
 
-from torch_gnnscale.distributed.meeting import rank_and_world
+from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.split import parallelize
 
 REFUSED = {

@@ -15,8 +15,8 @@ from torch import distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from torch_gnnscale.distributed.exchange import Exchange
-from torch_gnnscale.distributed.meeting import rank_and_world
+from torch_gnnscale.comm.exchange import Exchange
+from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.nn import narrow, saving, weigh
 from torch_gnnscale.split import parallelize
 from torch_gnnscale.split.gradients import GradientSum

@@ -10,11 +10,11 @@ from helpers.mapped import memories, memories_left
 from helpers.transports import ended, made, swaps, swaps_on
 from torch import distributed as dist
 
-from torch_gnnscale.distributed.exchange import Exchange
-from torch_gnnscale.distributed.meeting import end_group
+from torch_gnnscale.comm.exchange import Exchange
+from torch_gnnscale.comm.peer_memory import GPUMemories, HostMemories
+from torch_gnnscale.comm.rendezvous import end_group
 from torch_gnnscale.memory import HostMemory
 from torch_gnnscale.split.connection import ENDED
-from torch_gnnscale.split.peer_memory import GPUMemories, HostMemories
 from torch_gnnscale.split.peers import Peers
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 from torch_gnnscale.split.transport import Moves

@@ -12,7 +12,7 @@ from torch import nn
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader
-from torch_gnnscale.distributed.meeting import rank_and_world
+from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.split import parallelize
 from torch_gnnscale.split.halo_rows import SplitRows

@@ -22,10 +22,10 @@ from torch import distributed as dist
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, LayerSampler, NeighborLoader, NeighborSampler
-from torch_gnnscale.ranks import Ranks
+from torch_gnnscale.comm.mesh import Ranks
+from torch_gnnscale.comm.peer_memory import HostMemories
 from torch_gnnscale.split import owned_batches
 from torch_gnnscale.split.owned_batches import OwnedBatches
-from torch_gnnscale.split.peer_memory import HostMemories
 
 UNEQUAL = (torch.arange(200) % 50 == 0).long()
 """Of 200 nodes, the second part owns 4."""

@@ -90,6 +90,6 @@ def test_options_of_a_model_arrive():
     ):
         made = parallelize(model, **given)
         assert (made.transport, made.timeout, made.call) == expected
-        assert made._connection._held.meeting._timeout == expected[1]
+        assert made._connection._held.rendezvous._timeout == expected[1]
         assert made.module is model
         made.close()

@@ -18,9 +18,9 @@ from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput, SamplerOutput
 
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler, split
-from torch_gnnscale.distributed.exchange import Exchange
-from torch_gnnscale.distributed.grid import Grid
-from torch_gnnscale.distributed.meeting import rank_and_world
+from torch_gnnscale.comm.exchange import Exchange
+from torch_gnnscale.comm.mesh import Grid
+from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.ops.shuffle import MAX_TABLES
 from torch_gnnscale.sampler.keyed import KeyedSampler
 from torch_gnnscale.split import owned_batches, parallelize
@@ -278,8 +278,8 @@ def test_parts_of_which_no_kernel_knows_the_tables():
 
 def test_steps_that_cannot_be_made_leave_no_meeting(monkeypatch):
     closed = []
-    monkeypatch.setattr(owned_batches.Meeting, "close", lambda meeting: closed.append(meeting.world))
-    monkeypatch.setattr(owned_batches, "RankSteps", lambda *_, **__: 1 // 0)
+    monkeypatch.setattr(owned_batches.Rendezvous, "close", lambda rendezvous: closed.append(rendezvous.world))
+    monkeypatch.setattr(owned_batches, "Steps", lambda *_, **__: 1 // 0)
     made = PLAN.of_loader(NeighborSampler(make_data(), [2]), NodeSamplerInput, make_data(), None)
     with refuses(ZeroDivisionError, "integer division or modulo by zero"):
         made.open_steps()

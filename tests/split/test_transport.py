@@ -14,8 +14,8 @@ from helpers.split import cut_batches, own_and_halo, random_owners
 from helpers.transports import FLOATS, ended, made, swaps
 from torch import distributed as dist
 
-from torch_gnnscale.distributed.exchange import Exchange
-from torch_gnnscale.distributed.meeting import end_group
+from torch_gnnscale.comm.exchange import Exchange
+from torch_gnnscale.comm.rendezvous import end_group
 from torch_gnnscale.nn.aggregate import aggregate_and_root
 from torch_gnnscale.sampler.output import NO_IDS
 from torch_gnnscale.split import parallelize

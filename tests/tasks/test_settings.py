@@ -10,9 +10,9 @@ from helpers.refused import refuses
 from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import NeighborLoader
+from torch_gnnscale.comm.mesh import Ranks
 from torch_gnnscale.datasets import EventTask, NodeTask, planted, planted_events, planted_types
 from torch_gnnscale.datasets.planted_types import with_reverses
-from torch_gnnscale.ranks import Ranks
 from torch_gnnscale.split import Plan, plan
 from torch_gnnscale.tasks import (
     EventConfig,

@@ -11,10 +11,10 @@ from helpers.data import silent
 from helpers.parts import stores_of
 
 from torch_gnnscale import partition
+from torch_gnnscale.comm.mesh import Grid
 from torch_gnnscale.datasets import LinkTask, NodeTask, about_task, planted, planted_links, planted_types, task_of_part
 from torch_gnnscale.datasets.parts import kind_of_parts
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.distributed.grid import Grid
 from torch_gnnscale.tasks import TASKS, classes
 from torch_gnnscale.training import RankGroup
 

@@ -7,7 +7,7 @@ from helpers.slow import SLOW
 from torch import distributed as dist
 from torch import nn
 
-from torch_gnnscale.ranks import Ranks
+from torch_gnnscale.comm.mesh import Ranks
 from torch_gnnscale.training import RankGroup
 from torch_gnnscale.training.rank_group import launched, launched_ranks
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from helpers.data import silent
 
+from torch_gnnscale.comm.mesh import Ranks
 from torch_gnnscale.datasets import NodeTask, planted
-from torch_gnnscale.ranks import Ranks
 from torch_gnnscale.tasks import NodeConfig, NodeTrainer
 from torch_gnnscale.training import RankGroup
 from torch_gnnscale.training.clock import Clock

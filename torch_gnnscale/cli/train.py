@@ -13,13 +13,13 @@ from typing import Any, get_args
 
 import torch
 
+from ..comm.mesh import Ranks
 from ..datasets import task_of_part
 from ..datasets.parts import kind_of_parts
 from ..distributed import open_part
 from ..distributed.buffer import POLICIES
 from ..files import check_writable
 from ..loader.share import SharedOrder
-from ..ranks import Ranks
 from ..sampler.methods import METHODS, NEIGHBOR
 from ..split import Plan
 from ..tasks import TASKS

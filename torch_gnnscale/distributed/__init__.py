@@ -1,9 +1,9 @@
 """Training over many processes: partitioned stores and the exchange between ranks."""
 
-from .exchange import Exchange, Traffic
+from ..comm.exchange import Exchange, Traffic
+from ..comm.mesh import Grid
 from .feature_store import PartitionedFeatureStore
 from .graph_store import PartitionedGraphStore
-from .grid import Grid
 from .part import Part, open_part
 from .part_rows import PartRows
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from ..comm.steps import Steps
 from ..laps import Laps
 from ..ops.arguments import check_key
 from ..partition import PartitionBook
-from ..ranks import Steps
 from ..sampler.executor import Drawing, Executor
 from ..sampler.graph import SampledGraph
 from ..sampler.hop_by_hop import Frontier, Hops, Picked, by_hops, finish_together

@@ -12,18 +12,17 @@ from torch import Tensor
 from torch_geometric.data import TensorAttr
 from torch_geometric.typing import NodeType
 
+from ..comm.mesh import Ranks, RowGroup
+from ..comm.steps import Steps
 from ..feature import TieredFeatureStore
 from ..feature.contract import CollectiveRowStore
 from ..partition import StoredPart, StoredParts
 from ..partition.reading import checked_halo
-from ..ranks import Ranks, Steps
 from .buffer import Kept, PrefetchBuffer, capacities
 from .loader_buffers import Asked, LoaderBuffers
 from .part_rows import PartRows
 from .row_exchange import NOWHERE, Came, Located, Travelled, counts_by_part, exchange_rows, locate
-from .row_group import RowGroup
 from .rows_here import Arrived, Coming, answered
-from .steps import RankSteps
 
 
 @dataclass
@@ -56,7 +55,7 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
 
     def __init__(
         self, parts: StoredParts, part: StoredPart, ranks: Ranks, tiers: TieredFeatureStore | None,
-        refuse: Callable[[str], None], open_steps: Callable[..., RankSteps], kept: Kept, row_group: RowGroup | None,
+        refuse: Callable[[str], None], open_steps: Callable[..., Steps], kept: Kept, row_group: RowGroup | None,
     ) -> None:  # fmt: skip
         super().__init__(parts, part, ranks, refuse, open_steps, tiers)
         state = self.__dict__
@@ -144,7 +143,6 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
 
     def read(self, needs: RowNeeds, asked: Tensor, steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.read`."""
-        assert isinstance(steps, RankSteps)
         assert needs.asked is not None
         assert needs.counts is not None
         with steps.rows.awaited():
@@ -178,7 +176,6 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
 
     def arrive(self, needs: RowNeeds, steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.arrive`."""
-        assert isinstance(steps, RankSteps)
         assert needs.asked is not None
         assert needs.coming is not None
         assert steps.rows_here is not None

@@ -13,6 +13,7 @@ from torch_geometric.sampler.base import DataType
 
 from .. import ops
 from ..partition import StoredPart, StoredParts
+from ..partition.numbering import PartNumbering, numbering_of
 from ..sampler.graph import Relation, SampledGraph
 from ..sampler.layer_executor import LayerExecutor, LayerOptions
 from ..sampler.relations import prepared_edges
@@ -22,7 +23,6 @@ from ..topology import CSC
 from .executor import PartitionedExecutor, not_implemented
 from .grid_layers import GridLayers
 from .layers import OwnersLayers
-from .numbering import PartNumbering, numbering_of
 
 
 @dataclass(eq=False)

@@ -8,15 +8,14 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from ..comm.steps import Steps
 from ..ops.layerwise import square_bits
-from ..ranks import Steps
 from ..sampler.hop_by_hop import Frontier, Picked, WeightedPicks, finish_together
 from ..topology.sort_on_disk import id_dtype
 from .hop_by_owners import Owners, divided, expanded, joined, packed, taken, unpacked
 from .layer_edges import drawn_weights, stored_edges
 from .layers import PartitionedLayers
 from .row_exchange import counts_by_part
-from .steps import RankSteps
 
 
 class GridLayers(PartitionedLayers):
@@ -36,7 +35,6 @@ class GridLayers(PartitionedLayers):
         Raises:
             ValueError: on all ranks: p/c^2 is not a whole number; or as in :meth:`PartitionedLayers.join`.
         """
-        assert isinstance(steps, RankSteps)
         grid = steps.grid
         if grid.parts % grid.copies:
             allowed = [c for c in range(1, grid.ranks + 1) if grid.ranks % c**2 == 0]

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from ..comm.steps import Steps
 from ..partition import PartitionBook
-from ..ranks import Steps
 from ..sampler.hop_by_hop import Frontier, Picked, WeightedPicks
 from ..topology.sort_on_disk import id_dtype
-from .steps import RankSteps
 
 
 class Requests(NamedTuple):
@@ -51,7 +50,6 @@ class Owners:
     def __init__(
         self, book: PartitionBook, part: int, own_seeds: bool, problem: Exception | None, steps: Steps
     ) -> None:
-        assert isinstance(steps, RankSteps)
         self.steps, self._part, self._own_seeds = steps, part, own_seeds
         self._bounds = book.bounds[None]
         self._requests = id_dtype(book.num_nodes())

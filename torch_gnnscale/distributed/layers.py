@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from ..comm.steps import Steps
 from ..ops.arguments import check_ids
 from ..partition import PartitionBook
-from ..ranks import Steps
 from ..sampler.graph import SampledGraph
 from ..sampler.hop_by_hop import Frontier, Hops, WeightedPicks, by_hops
 from ..sampler.layer_executor import LayerExecutor, LayerOptions

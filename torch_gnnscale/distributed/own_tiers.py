@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from ..comm.rendezvous import Rendezvous
 from ..feature import TieredFeatureStore
 from ..feature.hotness import check_hotness, labelled_ids, named_scores
 from ..feature.tier_builder import Source
@@ -20,7 +21,6 @@ from ..memory import Budget, budget_bytes, peer_budgets
 from ..ops.arguments import checked_device
 from ..partition import StoredPart, StoredParts
 from ..topology import CSC
-from .meeting import Meeting
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _within(csc: CSC, nodes: range) -> CSC:
 
 
 def open_together(
-    tiers: OwnTiers, parts: StoredParts, part: StoredPart, holds: Sequence[Hashable], meeting: Meeting
+    tiers: OwnTiers, parts: StoredParts, part: StoredPart, holds: Sequence[Hashable], rendezvous: Rendezvous
 ) -> TieredFeatureStore:
     """The tiers of this rank's part, filled by the first rank that holds an equal value.
 
@@ -136,19 +136,21 @@ def open_together(
         tiers: what this rank's user has said.
         parts, part: as this rank has opened them.
         holds: by rank, (where its directory is, its part), equal for ranks that share memory.
-        meeting: of all ranks.
+        rendezvous: of all ranks.
 
     Raises:
         ValueError: on all ranks, if one of them cannot fill or open its tiers, or ranks that share them have been given
             different budgets.
     """
-    return opened_once(tiers.budgets, holds, meeting, lambda sharers: tiers.filled(parts, part, sharers), tiers.opened)
+    return opened_once(
+        tiers.budgets, holds, rendezvous, lambda sharers: tiers.filled(parts, part, sharers), tiers.opened
+    )
 
 
 def opened_once(
     budgets: str,
     holds: Sequence[Hashable],
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     make_store: Callable[[int], TieredFeatureStore],
     opened: Callable[[bytes], TieredFeatureStore],
 ) -> TieredFeatureStore:
@@ -158,25 +160,25 @@ def opened_once(
     Args:
         budgets: equal texts for equal budgets.
         holds: by rank, a value that is equal for ranks that share memory.
-        meeting: of all ranks.
+        rendezvous: of all ranks.
         make_store: makes the store; called with the number of ranks that share it.
         opened: opens what ForkingPickler made of the store of another process of this machine.
 
     Raises:
         ValueError: as of :func:`open_together`.
     """
-    own = holds[meeting.rank]
-    given = [text for of, text in zip(holds, meeting.gather(budgets), strict=True) if of == own]
+    own = holds[rendezvous.rank]
+    given = [text for of, text in zip(holds, rendezvous.gather(budgets), strict=True) if of == own]
     first, filled = holds.index(own), []
 
     def make() -> bytes:
         if len(set(given)) > 1:
             raise ValueError(f"tiers: expected equal budgets on ranks that share them, found {given}")
-        if meeting.rank != first:
+        if rendezvous.rank != first:
             return b""
         filled.append(make_store(len(given)))
         return bytes(ForkingPickler.dumps(filled[0])) if len(given) > 1 else b""
 
-    sent = meeting.gather(meeting.all_made(make))
+    sent = rendezvous.gather(rendezvous.all_made(make))
     # The first rank keeps them open until all have opened them.
-    return meeting.all_made(lambda: filled[0] if filled else opened(sent[first]))
+    return rendezvous.all_made(lambda: filled[0] if filled else opened(sent[first]))

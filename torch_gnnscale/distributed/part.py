@@ -17,25 +17,23 @@ from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
+from ..comm.exchange import Traffic
+from ..comm.mesh import Backend, Consecutive, Grid, RowGroup, row_group_of
+from ..comm.rendezvous import Rendezvous, rank_and_world
+from ..comm.steps import Steps
 from ..feature import TieredFeatureStore
 from ..memory import Budget
 from ..ops.arguments import check_ids
 from ..partition import StoredPart, StoredParts, open_parts
-from ..ranks import Consecutive
+from ..partition.numbering import numbering_of
 from ..topology import GraphStore
 from ..version import __version__
 from .buffer import Kept
-from .exchange import Traffic
 from .feature_store import PartitionedFeatureStore
 from .graph_store import PartitionedGraphStore
-from .grid import Grid
-from .meeting import Meeting, rank_and_world
-from .numbering import numbering_of
 from .own_tiers import OwnTiers, open_together
 from .part_rows import PartRows
 from .places import is_first, places, staged, warn_of_network
-from .row_group import Backend, RowGroup, row_group_of
-from .steps import RankSteps
 
 Of = Literal["part", "all"]
 """Whose seeds: this part's, or those of all parts."""
@@ -52,29 +50,29 @@ class Part:
         parts: the opened directory.
         stored: the part of it that this rank holds.
         grid: of the run's ranks.
-        meeting: of the run's ranks; closed with the part.
+        rendezvous: of the run's ranks; closed with the part.
         kept: which rows of other parts its loaders keep.
         tiers: the rows of the part's own nodes, if they are in tiers; closed with the part.
         row_group: in which the threads that iterate exchange rows; None: the threads of steps do.
     """
 
     def __init__(
-        self, parts: StoredParts, stored: StoredPart, grid: Grid, meeting: Meeting, kept: Kept,
+        self, parts: StoredParts, stored: StoredPart, grid: Grid, rendezvous: Rendezvous, kept: Kept,
         tiers: TieredFeatureStore | None, row_group: RowGroup | None,
     ) -> None:  # fmt: skip
-        ranks = grid.ranks_of(meeting.rank)
-        self.parts, self.stored, self.ranks, self._grid, self._meeting = parts, stored, ranks, grid, meeting
+        ranks = grid.ranks_of(rendezvous.rank)
+        self.parts, self.stored, self.ranks, self._grid, self._rendezvous = parts, stored, ranks, grid, rendezvous
         self._row_group = row_group
-        self._steps: list[RankSteps] = []  # of the loaders that are there
+        self._steps: list[Steps] = []  # of the loaders that are there
         self._earlier: dict[str, Traffic] = {}  # of loaders that are gone
         self._counting = threading.Lock()
         self.features: PartRows
         """The rows. ``features.tiers`` has the tier plan and counts what is read, if the part was opened with tiers."""
         if ranks.world == 1 and parts.topology == "replicated":  # nobody to meet
-            self.features = PartRows(parts, stored, ranks, meeting.refuse, self._open_steps, tiers)
+            self.features = PartRows(parts, stored, ranks, rendezvous.refuse, self._open_steps, tiers)
         else:
             self.features = PartitionedFeatureStore(
-                parts, stored, ranks, tiers, meeting.refuse, self._open_steps, kept, row_group
+                parts, stored, ranks, tiers, rendezvous.refuse, self._open_steps, kept, row_group
             )
         self.graph: GraphStore | PartitionedGraphStore
         """The edges, in stored ids."""
@@ -178,17 +176,17 @@ class Part:
                 _count(total, steps)
         return {purpose: asdict(traffic) for purpose, traffic in total.items()}
 
-    def _open_steps(self, identity: Mapping[str, Any] | None = None, *, by_column: bool = False) -> RankSteps:
-        """The steps of a loader. ``identity`` and ``by_column``, as in :class:`RankSteps`, are given for a loader of
+    def _open_steps(self, identity: Mapping[str, Any] | None = None, *, by_column: bool = False) -> Steps:
+        """The steps of a loader. ``identity`` and ``by_column``, as in :class:`Steps`, are given for a loader of
         split batches."""
         alike = {"version": __version__, "partition book": self.parts.fingerprint, **(identity or {})}
-        steps = RankSteps(
-            self._meeting, self._grid, alike, self._dropped, by_column=by_column, row_group=self._row_group
+        steps = Steps(
+            self._rendezvous, self._grid, alike, self._dropped, by_column=by_column, row_group=self._row_group
         )
         self._steps.append(steps)
         return steps
 
-    def _dropped(self, steps: RankSteps) -> None:
+    def _dropped(self, steps: Steps) -> None:
         """Keeps what the steps of a loader that is gone have counted, and nothing else of them."""
         with self._counting:
             _count(self._earlier, steps)
@@ -201,7 +199,7 @@ class Part:
             steps.close(timeout)
         if self.features.tiers is not None:
             self.features.tiers.close()
-        self._meeting.close()
+        self._rendezvous.close()
         self.parts.close()
 
     def __enter__(self) -> Part:
@@ -209,7 +207,7 @@ class Part:
 
     def __exit__(self, kind: Any, error: Any, *_: Any) -> None:
         if kind is not None:
-            self._meeting.leave(f"{kind.__name__}: {error}")
+            self._rendezvous.leave(f"{kind.__name__}: {error}")
         self.close(None if kind is None else AT_EXIT)
 
 
@@ -261,22 +259,22 @@ def open_part(
         RuntimeError: a rank does not come, or ends in the meantime; names it.
     """
     rank, world = rank_and_world()
-    meeting = Meeting(rank, world, timeout)
+    rendezvous = Rendezvous(rank, world, timeout)
     try:
         kept = partial(Kept, buffer, policy, policy_options)
         to = None if stage is None else Path(stage)
-        return _opened(Path(path), to, meeting, verify, kept, tiers, backend, consecutive)
+        return _opened(Path(path), to, rendezvous, verify, kept, tiers, backend, consecutive)
     except BaseException:
-        meeting.close()
+        rendezvous.close()
         raise
 
 
 def _opened(
-    path: Path, stage: Path | None, meeting: Meeting, verify: bool, kept: Callable[[], Kept],
+    path: Path, stage: Path | None, rendezvous: Rendezvous, verify: bool, kept: Callable[[], Kept],
     tiers: Mapping[str, Any] | None, backend: Backend, consecutive: Consecutive,
 ) -> Part:  # fmt: skip
     by = f"{backend.backend} on {backend.device}" if isinstance(backend, RowGroup) else str(backend)
-    given = meeting.gather((stage is not None, tiers is not None, by, consecutive))
+    given = rendezvous.gather((stage is not None, tiers is not None, by, consecutive))
     stages, with_tiers, backends, layouts = (list(found) for found in zip(*given, strict=True))
     if len(set(stages)) > 1:
         raise ValueError(f"stage: expected a folder on all ranks or on none, found {stages}")
@@ -288,28 +286,28 @@ def _opened(
         raise ValueError(f"consecutive: expected the same on all ranks, found {layouts}")
     if consecutive not in get_args(Consecutive):
         raise ValueError(f"consecutive: expected one of {get_args(Consecutive)}, found {consecutive!r}")
-    row_group = meeting.all_made(lambda: (row_group_of(backend),))[0]
+    row_group = rendezvous.all_made(lambda: (row_group_of(backend),))[0]
     if stage is not None:
-        path, verify = staged(path, stage, meeting, verify, consecutive), False  # the copy is verified
-    where, rank = places(path / "book", meeting), meeting.rank
-    warn_of_network(path, where, meeting)
+        path, verify = staged(path, stage, rendezvous, verify, consecutive), False  # the copy is verified
+    where, rank = places(path / "book", rendezvous), rendezvous.rank
+    warn_of_network(path, where, rendezvous)
 
     def opened() -> tuple[StoredParts, StoredPart, Grid, list[Hashable], Kept, OwnTiers | None]:
         parts = open_parts(path, verify and is_first(where, rank))
-        if meeting.world == 1 < (count := parts.book.num_parts):
+        if rendezvous.world == 1 < (count := parts.book.num_parts):
             hint = "partition.open_parts(path).stores() has all parts"
             raise ValueError(f"ranks: expected a multiple of {count} parts, found 1 rank; {hint}")
-        grid = Grid(meeting.world, parts.book.num_parts, consecutive)
+        grid = Grid(rendezvous.world, parts.book.num_parts, consecutive)
         holds: list[Hashable] = [(of, grid.part(other)) for other, of in enumerate(where)]
         stored = parts.part(grid.part(rank), verify and is_first(holds, rank))
         return parts, stored, grid, holds, kept(), None if tiers is None else OwnTiers.of(tiers, parts)
 
-    parts, stored, grid, holds, keeping, own = meeting.all_made(opened)
-    store = None if own is None else open_together(own, parts, stored, holds, meeting)
-    return meeting.all_made(lambda: Part(parts, stored, grid, meeting, keeping, store, row_group))
+    parts, stored, grid, holds, keeping, own = rendezvous.all_made(opened)
+    store = None if own is None else open_together(own, parts, stored, holds, rendezvous)
+    return rendezvous.all_made(lambda: Part(parts, stored, grid, rendezvous, keeping, store, row_group))
 
 
-def _count(total: dict[str, Traffic], steps: RankSteps) -> None:
+def _count(total: dict[str, Traffic], steps: Steps) -> None:
     """Adds what steps have exchanged."""
     for exchange in steps.exchanges:
         for purpose, traffic in exchange.traffic.items():

@@ -10,18 +10,18 @@ from torch import Tensor
 from torch_geometric.data import TensorAttr
 
 from .. import ops
+from ..comm.liveness import CLOSED
+from ..comm.mesh import Ranks
+from ..comm.steps import Steps
 from ..feature import TieredFeatureStore
 from ..feature.contract import BoundedAttr
 from ..feature.feature_store import row_ids
 from ..ops.arguments import check_ids
 from ..partition import RowsMeta, StoredPart, StoredParts
+from ..partition.numbering import numbering_of
 from ..partition.written_rows import WrittenRows
-from ..ranks import Ranks
-from .numbering import numbering_of
-from .one_thread import CLOSED
 from .own_rows import MappedRows, OwnRows, TierRows
 from .row_exchange import RowKind
-from .steps import RankSteps
 
 N_ID = "n_id"
 """The attribute of each node type that holds the user's ids."""
@@ -50,7 +50,7 @@ class PartRows(WrittenRows):
 
     def __init__(
         self, parts: StoredParts, part: StoredPart, ranks: Ranks, refuse: Callable[[str], None],
-        open_steps: Callable[..., RankSteps], tiers: TieredFeatureStore | None = None,
+        open_steps: Callable[..., Steps], tiers: TieredFeatureStore | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         state = self.__dict__
@@ -83,7 +83,7 @@ class PartRows(WrittenRows):
 
     # What loaders ask ################################################################################################
 
-    def open_split_steps(self, identity: dict[str, Any]) -> RankSteps:
+    def open_split_steps(self, identity: dict[str, Any]) -> Steps:
         """The steps of a loader whose batches the ranks of a column make together.
 
         Args:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from ..comm.exchange import Exchange, OtherRankFailed
 from ..ops.exchanged_rows import row_bytes
 from ..sampler.output import NO_IDS
-from .exchange import Elsewhere, Exchange
 from .own_rows import OwnRows
 
 ID_BYTES = 8
@@ -120,7 +120,7 @@ def exchange_rows(
         For each type and attribute, the rows in the order of ``wanted``.
 
     Raises:
-        Elsewhere: another rank could not read the rows.
+        OtherRankFailed: another rank could not read the rows.
         Exception: this rank could not read rows for others; the error as it was raised, after the exchange.
     """
     with exchange.awaited():
@@ -145,7 +145,7 @@ def exchange_known_rows(
         The rows of rank 0, then 1, ..., each in the order in which that rank sends them.
 
     Raises:
-        Elsewhere, Exception: as of :func:`exchange_rows`.
+        OtherRankFailed, Exception: as of :func:`exchange_rows`.
     """
     with exchange.awaited():
         given, taken = (
@@ -175,7 +175,9 @@ def _replied(
         if error is not None:
             raise error
         part = [part for part in range(exchange.size) if part != exchange.rank][int(unread[0])]
-        raise Elsewhere(f"rows: expected those of part {part}, found that its rank could not read them: {why[part]}")
+        raise OtherRankFailed(
+            f"rows: expected those of part {part}, found that its rank could not read them: {why[part]}"
+        )
     of_types = enumerate(taken.kinds)
     return [[Travelled(received, taken.offsets(t, a)) for a in range(len(kinds))] for t, kinds in of_types]
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from ..comm.exchange import Exchange
 from ..feature.tiered_rows import sent
 from ..ops.arguments import check_ids
-from .exchange import Exchange
 from .own_rows import OwnRows, merged
 from .row_exchange import Layout, RowKind, exchange_ids
 

@@ -13,7 +13,8 @@ from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import TensorAttr
 from torch_geometric.typing import NodeType
 
-from ..ranks import Ranks, Steps
+from ..comm.mesh import Ranks
+from ..comm.steps import Steps
 from ..topology.numbering import Numbering
 
 Version: TypeAlias = tuple[Any, int | None]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
+from ..comm.steps import Steps
 from ..feature.contract import (
     BoundedAttr,
     CollectiveRowStore,
@@ -20,7 +21,6 @@ from ..feature.contract import (
     may_be_read_by_threads,
     without_number,
 )
-from ..ranks import Steps
 from .data_rows import DataRows
 from .layout import EdgeLayout, EdgeLayouts, laid_out, set_edges
 from .row_source import NO_ROWS, Bounds, CollectiveSource, RowSource, unless_late

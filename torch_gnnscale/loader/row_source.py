@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from ..ranks import Steps
+from ..comm.steps import Steps
 from ..sampler.keyed import KeyedSampler
 from .layout import EdgeLayout, EdgeLayouts
 from .sampled import SampledEdges, SampledGraphPart

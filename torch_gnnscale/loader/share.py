@@ -9,10 +9,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import torch
 from torch.utils.data import DistributedSampler
 
+from ..comm.header import check_alike
+from ..comm.mesh import Ranks
+from ..comm.steps import Steps
 from ..feature.contract import RowStore
 from ..ops.arguments import to_int
 from ..random import draw_seed
-from ..ranks import Ranks, Steps, check_alike
 
 Shard: TypeAlias = bool | tuple[int, int] | None
 """A loader's ``shard``: True for the ranks of torch.distributed, or (rank, number of ranks)."""

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.utils.data import BatchSampler
 from torch_geometric.sampler import BaseSampler
 
+from ..comm.steps import Steps
 from ..feature.contract import CollectiveRowStore
 from ..ops.arguments import to_int
 from ..random import draw_seed
-from ..ranks import Steps
 from ..sampler.keyed import Inputs, KeyedSampler
 from . import checks
 from .chunks import Chunks, ChunksOfParts

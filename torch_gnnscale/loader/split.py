@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor
 from torch_geometric.sampler.base import SubgraphType
 
-from ..ranks import Ranks, Steps
+from ..comm.mesh import Ranks
+from ..comm.steps import Steps
 from ..sampler.keyed import Inputs, KeyedSampler
 from .row_source import CollectiveSource, RowSource
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from ..ranks import Steps
+from ..comm.steps import Steps
 from ..sampler.keyed import KeyedSampler
 from .collate import Fetched
 from .execution import Execution

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from ..ranks import Steps
+from ..comm.steps import Steps
 from ..topology.segmented import SegmentedCSC
 from .graph import SampledGraph
 

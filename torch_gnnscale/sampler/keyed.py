@@ -16,7 +16,7 @@ from torch_geometric.sampler import (
 )
 from torch_geometric.typing import EdgeType, NodeType
 
-from ..ranks import Steps
+from ..comm.steps import Steps
 
 Inputs: TypeAlias = NodeSamplerInput | EdgeSamplerInput
 """What a batch is sampled from: seeds, or links."""

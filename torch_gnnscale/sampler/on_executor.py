@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch_geometric.typing import NodeType
 
-from ..ranks import Steps
+from ..comm.steps import Steps
 from .executor import Executor
 from .graph import SampledGraph
 from .keyed import KeyedSampler

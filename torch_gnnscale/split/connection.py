@@ -11,9 +11,9 @@ from typing import Any
 from torch import Tensor
 from torch import distributed as dist
 
-from ..distributed.exchange import Broken, Exchange, keep_for_ever
-from ..distributed.grid import Grid
-from ..distributed.meeting import Meeting, end_group
+from ..comm.exchange import Broken, Exchange, keep_for_ever
+from ..comm.mesh import Grid
+from ..comm.rendezvous import Rendezvous, end_group
 from .transport import Transport
 
 ENDED = "expected a connection between the ranks, found one that was closed, or that failed"
@@ -38,7 +38,7 @@ class Connection:
 
     def __init__(self, rank: int, world: int, timeout: float) -> None:
         self.rank, self.world = rank, world
-        self._held = _Held(Meeting(rank, world, timeout))
+        self._held = _Held(Rendezvous(rank, world, timeout))
         self._end = weakref.finalize(self, self._held.end)
         self.all = self.exchange([list(range(world))])
         """Between all ranks: headers, and what they say when the model is made."""
@@ -54,10 +54,10 @@ class Connection:
         A collective of it that fails is a RuntimeError that names the rank which failed, is gone, or did not come.
         """
         own = next(number for number, ranks in enumerate(of_ranks) if self.rank in ranks)
-        ranks, group = of_ranks[own], self._held.meeting.groups(of_ranks, backend)[own]
+        ranks, group = of_ranks[own], self._held.rendezvous.groups(of_ranks, backend)[own]
         made = _Connected(group, len(ranks), ranks.index(self.rank), self._held, backend)
         if backend == "gloo":
-            made.board = self._held.meeting.board(of_ranks)
+            made.board = self._held.rendezvous.board(of_ranks)
         self._held.exchanges.append(made)
         return made
 
@@ -99,7 +99,7 @@ class Connection:
 class _Held:
     """What ends with the connection."""
 
-    meeting: Meeting
+    rendezvous: Rendezvous
     exchanges: list[_Connected] = field(default_factory=list)
     transports: dict[tuple[Grid, tuple[int, ...]], Transport] = field(default_factory=dict)
     of_all: Transport | None = None
@@ -112,7 +112,7 @@ class _Held:
             return
         self.ended = True
         if why:
-            self.meeting.fail(why)
+            self.rendezvous.fail(why)
         for transport in (*self.transports.values(), self.of_all):
             if transport is not None:
                 transport.close()
@@ -126,7 +126,7 @@ class _Held:
             else:
                 end_group(group)
             del group
-        self.meeting.close()
+        self.rendezvous.close()
 
 
 class _Connected(Exchange):
@@ -171,7 +171,7 @@ class _Connected(Exchange):
         try:
             yield
         except Broken as error:
-            why = held.meeting.lost(error, waited_for=purpose)
+            why = held.rendezvous.lost(error, waited_for=purpose)
             held.end("", failed=True)
             raise RuntimeError(f"split: {why}") from error
         finally:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch_geometric.sampler import NodeSamplerInput
 
+from ..comm.steps import Steps
 from ..distributed.executor import PartitionedExecutor, not_implemented
 from ..partition import PartitionBook
-from ..ranks import Steps
 from ..sampler.keyed import Inputs, KeyedSampler
 from ..sampler.neighbor import NeighborSampler
 from ..topology.sort_on_disk import id_dtype

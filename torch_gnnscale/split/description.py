@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from ..distributed.exchange import Exchange
+from ..comm.exchange import Exchange
 from ..nn.wrapper import modules_of
 
 

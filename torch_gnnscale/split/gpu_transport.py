@@ -9,9 +9,9 @@ from torch import Tensor
 from torch import distributed as dist
 
 from .. import machine
-from ..distributed.exchange import Exchange
+from ..comm.exchange import Exchange
+from ..comm.header import check_kinds, kind_of
 from .connection import Connection
-from .kinds import check_kinds, kind_of
 from .transport import Transport
 
 

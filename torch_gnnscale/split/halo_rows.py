@@ -11,16 +11,15 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from .. import ops
-from ..distributed.exchange import Exchange
+from ..comm.exchange import Exchange
+from ..comm.peer_memory import memories_on
+from ..comm.steps import Steps
 from ..distributed.own_rows import MappedRows
 from ..distributed.row_exchange import RowKind, exchange_known_rows
-from ..distributed.steps import RankSteps
 from ..feature.tiered_rows import sent
 from ..loader.layout import EdgeLayout, EdgeLayouts
 from ..loader.row_source import Bounds, CollectiveSource, RowSource
 from ..loader.sampled import SampledEdges, SampledGraphPart
-from ..ranks import Steps
-from .peer_memory import memories_on
 from .peers import Peers
 from .shuffle_index import ShuffleIndex
 from .split_sampler import SplitOutput
@@ -131,7 +130,6 @@ class SplitRows(CollectiveSource):
             ValueError: on all ranks, if they have parts of different batches, features of different sizes, or expect
                 other rows of each other.
         """
-        assert isinstance(steps, RankSteps)
         with steps.rows.awaited():
             said = torch.tensor([needs.balance, *needs.alike.values()]).expand(needs.index.parts, -1)
         balances, *alike = steps.rows.numbers(said, "counts").t().tolist()

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..distributed.exchange import Exchange
-from ..distributed.grid import Grid
+from ..comm.exchange import Exchange
+from ..comm.header import DTYPES, dtype_text, kind_of, kind_text
+from ..comm.mesh import Grid
 from .description import Description
-from .kinds import DTYPES, dtype_text, kind_of, kind_text
 from .shuffle_index import ShuffleIndex
 
 _COMMON: dict[str, Callable[[int], str]] = {

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric.utils import add_remaining_self_loops, scatter
 
 from .. import ops
+from ..comm.peer_memory import empty_rows
 from ..nn.aggregate import Adjacency, Apart, sort_edges
 from ..nn.calls import Call, Read
 from ..nn.forward_pass import ForwardPass
@@ -19,7 +20,6 @@ from ..nn.layer import NarrowedLayer
 from ..random import Purpose, batch_key
 from .own_hops import OwnHops
 from .own_node_rows import OwnNodeRows
-from .peer_memory import empty_rows
 from .transport import Moves, Transport
 
 _CHECKPOINT = "/".join(("torch", "utils", "checkpoint.py"))

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from ..distributed.grid import Grid
-from ..distributed.meeting import Meeting, rank_and_world
+from ..comm.mesh import Grid
+from ..comm.rendezvous import Rendezvous, rank_and_world
 from ..distributed.own_tiers import opened_once
 from ..feature import FeatureStore, TieredFeatureStore
 from ..feature.feature_store import KIND
@@ -31,13 +31,13 @@ def own_store(
     """What :meth:`torch_gnnscale.split.Plan.store` returns, given the plan's owners and counts of rows."""
     rank, world = rank_and_world()
     mine = torch.ones_like(owners, dtype=torch.bool)
-    meeting = Meeting(rank, world, timeout)
+    rendezvous = Rendezvous(rank, world, timeout)
     try:
-        sources = meeting.all_made(lambda: _sources(data, names, len(owners)))
-        machines: list[Hashable] = list(meeting.machines)
+        sources = rendezvous.all_made(lambda: _sources(data, names, len(owners)))
+        machines: list[Hashable] = list(rendezvous.machines)
         here = mine
         if world > 1:
-            grid = meeting.all_made(lambda: Grid(world, parts, "parts"))
+            grid = rendezvous.all_made(lambda: Grid(world, parts, "parts"))
             mine = owners == grid.part(rank)
             of_machine = [grid.part(other) for other, machine in enumerate(machines) if machine == machines[rank]]
             here = torch.isin(owners, torch.tensor(of_machine, dtype=owners.dtype))
@@ -49,11 +49,11 @@ def own_store(
             cpu = torch.device("cpu")
             return TieredFeatureStore.of_sources(sources, {None: score}, False, 0, (), host, spill, cpu, sharers)
 
-        store = opened_once(str({"host": host}), machines, meeting, make_store, ForkingPickler.loads)
+        store = opened_once(str({"host": host}), machines, rendezvous, make_store, ForkingPickler.loads)
         own = mine.nonzero().view(-1)
-        return meeting.all_made(lambda: own_view(store, own, counts[own], gpu, device))
+        return rendezvous.all_made(lambda: own_view(store, own, counts[own], gpu, device))
     finally:
-        meeting.close()
+        rendezvous.close()
 
 
 def _sources(data: Any, names: Sequence[str] | None, num_nodes: int) -> list[Source]:

@@ -13,14 +13,14 @@ from torch_geometric.sampler import NodeSamplerInput
 
 from .. import ops
 from .._warn import warn
-from ..distributed.grid import Grid
-from ..distributed.meeting import Meeting, rank_and_world
+from ..comm.header import check_alike
+from ..comm.mesh import Grid, Ranks
+from ..comm.rendezvous import Rendezvous, rank_and_world
+from ..comm.steps import Steps
 from ..distributed.part_rows import PartRows
-from ..distributed.steps import RankSteps
 from ..loader.checks import common_numbering
 from ..loader.row_source import CollectiveSource, RowSource
 from ..loader.split import Split, SplitBatches
-from ..ranks import Ranks, Steps, check_alike
 from ..sampler.keyed import Inputs, KeyedSampler
 from ..topology.numbering import Numbering
 from ..version import __version__
@@ -78,9 +78,9 @@ class SplitByOwners(Split):
             return
         valid = isinstance(timeout, (int, float)) and timeout > 0
         with contextlib.suppress(RuntimeError, ValueError):  # they do not come, or cannot
-            meeting = Meeting(rank, world, float(timeout) if valid else TIMEOUT)  # type: ignore[arg-type]
-            meeting.refuse(why)
-            meeting.close()
+            rendezvous = Rendezvous(rank, world, float(timeout) if valid else TIMEOUT)  # type: ignore[arg-type]
+            rendezvous.refuse(why)
+            rendezvous.close()
 
     def owners_in(self, order: Numbering | None) -> Tensor:
         """``owners`` by stored ids. ``order``: the numbering of the stores; None if they have the user's ids."""
@@ -123,19 +123,19 @@ class OwnedBatches(SplitBatches):
 
     def open_steps(self) -> Steps:
         """See :meth:`SplitBatches.open_steps`."""
-        meeting = Meeting(*rank_and_world(), self._timeout)
+        rendezvous = Rendezvous(*rank_and_world(), self._timeout)
         try:
-            meeting.all_made(lambda: True)  # here a rank refuses
-            check_alike(meeting.gather(self._identity))  # before there are groups by the number of parts
-            steps = RankSteps(meeting, self.grid, self._identity, lambda _: meeting.close(), by_column=True)
+            rendezvous.all_made(lambda: True)  # here a rank refuses
+            check_alike(rendezvous.gather(self._identity))  # before there are groups by the number of parts
+            steps = Steps(rendezvous, self.grid, self._identity, lambda _: rendezvous.close(), by_column=True)
         except BaseException:
-            meeting.close()
+            rendezvous.close()
             raise
         _open.add(steps)
         return steps
 
 
-_open: weakref.WeakSet[RankSteps] = weakref.WeakSet()
+_open: weakref.WeakSet[Steps] = weakref.WeakSet()
 
 
 @atexit.register

@@ -15,9 +15,10 @@ from torch.nn.parameter import is_lazy
 from torch_geometric.data import HeteroData
 
 from .._warn import warn
-from ..distributed.exchange import Exchange, Traffic
-from ..distributed.grid import Grid
-from ..distributed.meeting import rank_and_world
+from ..comm.exchange import Exchange, Traffic
+from ..comm.mesh import Grid
+from ..comm.peer_memory import HostMemories, memories_on
+from ..comm.rendezvous import rank_and_world
 from ..nn.calls import Call
 from ..nn.compare import agree, first_difference, outputs
 from ..nn.forward_pass import refuse_compiled
@@ -33,7 +34,6 @@ from .header import compare_headers, own_header
 from .layer import SplitLayer, SplitPass, refuse_recomputing
 from .norms import SplitNorms
 from .own_hops import OwnHops
-from .peer_memory import HostMemories, memories_on
 from .peers import Peers
 from .probe import SEEDS, cut_probe, fields_of, probe_batch
 from .shuffle_index import ShuffleIndex

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from ..comm.mesh import Ranks
+from ..comm.steps import Steps
 from ..distributed.part_rows import PartRows
 from ..loader.row_source import CollectiveSource, RowSource
 from ..loader.split import SplitBatches
-from ..ranks import Ranks, Steps
 from ..sampler.keyed import KeyedSampler
 from .cooperative import CooperativeSampler
 from .halo_rows import SplitRows

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from .. import machine
-from ..distributed.exchange import Elsewhere, Exchange
+from ..comm.exchange import Exchange, OtherRankFailed
+from ..comm.header import check_kinds, kind_of
+from ..comm.peer_memory import Offered, PeerMemories, PeerMemory
 from .connection import ENDED
-from .kinds import check_kinds, kind_of
-from .peer_memory import Offered, PeerMemories, PeerMemory
 from .transport import Moves, Transport
 
 _LEAST = 1 << 20
@@ -43,7 +43,7 @@ class Peers(Transport):
         shared: how they share memory, the same way on all ranks.
         memories: of all ranks, in their order; each is two buffers of the same size.
         tells: True: a rank that cannot write its rows still comes to the barrier and says so; it then raises its error,
-            the others raise :class:`Elsewhere`, and all can go on. False: it raises at once, and the others wait.
+            the others raise :class:`OtherRankFailed`, and all can go on. False: it raises at once, and the others wait.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Peers(Transport):
 
         Raises:
             ValueError: on all ranks, if one of them has rows of another type or width.
-            Elsewhere: another rank could not write its rows, and tells.
+            OtherRankFailed: another rank could not write its rows, and tells.
         """
         exchange, turn = self.exchange, self._turn % 2
         self._turn += 1
@@ -218,7 +218,7 @@ class Peers(Transport):
             raise error
         if _FAILED in said:
             part = said.index(_FAILED)
-            raise Elsewhere(
+            raise OtherRankFailed(
                 f"{purpose}: expected those of part {part}, found that its rank could not write them: {why[part]}"
             )
         check_kinds(purpose, [values[-2] for values in heard])

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..distributed.exchange import Exchange
+from ..comm.exchange import Exchange
 
 
 class Shuffled(NamedTuple):

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .. import ops
-from ..distributed.exchange import Exchange
+from ..comm.exchange import Exchange
+from ..comm.peer_memory import empty_rows
 from ..nn.aggregate import Apart, sort_edges
-from .peer_memory import empty_rows
 from .shuffle_index import ShuffleIndex
 from .work import Moved
 

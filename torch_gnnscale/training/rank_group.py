@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ..ranks import Ranks
+from ..comm.mesh import Ranks
 
 T = TypeVar("T")
 ALONE = Ranks(0, 1)

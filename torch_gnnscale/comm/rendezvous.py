@@ -1,20 +1,113 @@
-"""The ranks that open parts together: how they connect, and what they exchange besides the steps of loaders."""
+"""The ranks that open parts together: what they check of their machines, how they connect, and what they exchange
+besides the steps of loaders."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import ipaddress
+import os
 import pickle
+import resource
+import socket
+import struct
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from torch import distributed as dist
 
 from .. import machine
-from .board import Board, board_memory, opened
-from .exchange import Broken, Exchange
-from .hosts import Card, check_cards, check_open_files, own_card
-from .presence import Presence
+from .exchange import Board, Broken, Exchange, board_memory, opened
+from .liveness import Liveness
+
+_OTHER_FILES = 16
+"""Further files that a process may open for a moment."""
+_SIOCGIFADDR = 0x8915
+
+
+class Card(NamedTuple):
+    """What a rank tells the others of its machine."""
+
+    machine: str
+    """:func:`torch_gnnscale.machine.identity`."""
+    host: str
+    """The machine's name."""
+    address: str
+    """The address at which Gloo listens; "" if that is not known."""
+    problem: str | None
+    """Why this rank cannot connect to others; None if it can."""
+
+
+def own_card(files: int) -> Card:
+    """The card of this process, which is going to open ``files`` files and sockets."""
+    problem = None
+    try:
+        check_open_files(files)
+    except OSError as error:
+        problem = str(error)
+    return Card(machine.identity(), socket.gethostname(), gloo_address(), problem)
+
+
+def check_cards(cards: Sequence[Card]) -> None:
+    """Checks the cards of all ranks.
+
+    Raises:
+        ValueError: a rank cannot connect; or ranks are on several machines, and Gloo of one listens at a loopback
+            address, which other machines do not reach.
+    """
+    several = len({card.machine for card in cards}) > 1
+    for rank, card in enumerate(cards):
+        if card.problem is not None:
+            raise ValueError(f"rank {rank}: {card.problem}")
+        if several and card.address and ipaddress.ip_address(card.address).is_loopback:
+            raise ValueError(
+                f"rank {rank} on {card.host}: expected an address that other machines reach, found that Gloo listens "
+                f"at {card.address}; set GLOO_SOCKET_IFNAME there to the name of a network interface, such as eth0"
+            )
+
+
+def check_open_files(files: int) -> int:
+    """Checks that this process may open ``files`` files and sockets more; returns its limit of open files.
+
+    Raises:
+        OSError: the limit is too low.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    needed = machine.open_files() + files + _OTHER_FILES
+    if limit != resource.RLIM_INFINITY and limit < needed:
+        raise OSError(f"open files: expected a limit of at least {needed}, for {files} more, found {limit}; "
+                      f"ulimit -n {needed} sets it")  # fmt: skip
+    return limit
+
+
+def gloo_address() -> str:
+    """The address at which Gloo of this process listens: that of the interface that GLOO_SOCKET_IFNAME names ("" if it
+    has no IPv4 address); else the first address of the host's name that belongs to this machine; else 127.0.0.1."""
+    if names := os.environ.get("GLOO_SOCKET_IFNAME"):
+        return _address_of(names.split(",")[0])
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+    except OSError:
+        found = []
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as tried:
+                tried.bind(address)
+        except OSError:
+            continue
+        return str(address[0]).partition("%")[0]
+    return "127.0.0.1"
+
+
+def _address_of(interface: str) -> str:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+    except OSError:
+        return ""
+    return socket.inet_ntoa(answer[20:24])
+
 
 T = TypeVar("T")
 
@@ -25,7 +118,7 @@ def rank_and_world() -> tuple[int, int]:
     return (dist.get_rank(), dist.get_world_size()) if known else (0, 1)
 
 
-class Meeting:
+class Rendezvous:
     """The ranks of a run, in a Gloo group of their own; without a group for a single rank. All ranks make it together.
 
     Every method except :meth:`lost` and :meth:`fail` is called by one thread, in the same order on all ranks.
@@ -41,7 +134,7 @@ class Meeting:
 
     def __init__(self, rank: int, world: int, timeout: float) -> None:
         self.rank, self.world, self._timeout = rank, world, timeout
-        self._presence: Presence | None = None
+        self._liveness: Liveness | None = None
         self._exchange = Exchange(None, 1, 0)
         self._topics = 0
         self._has_lost = False  # whether a collective failed because of another rank
@@ -51,13 +144,13 @@ class Meeting:
             return
         connections = world if rank == 0 else 1  # to the store, which rank 0 may keep
         own = own_card(_files(range(world)) + connections)
-        presence = self._presence = Presence(rank, world, timeout)
+        liveness = self._liveness = Liveness(rank, world, timeout)
         try:
-            cards = [Card(*card) for card in presence.come(own)]
+            cards = [Card(*card) for card in liveness.come(own)]
             check_cards(cards)
-            group = presence.together(lambda: _group(list(range(world)), timeout))
+            group = liveness.together(lambda: _group(list(range(world)), timeout))
         except BaseException:
-            presence.close()
+            liveness.close()
             raise
         self.machines = [card.machine for card in cards]
         self._exchange = Exchange(group, world, rank)
@@ -104,11 +197,11 @@ class Meeting:
 
     def groups(self, of_ranks: list[list[int]], backend: str = "gloo") -> list[dist.ProcessGroup | None]:
         """A new group for each list of ranks, None for a single rank. Errors as of :meth:`all_made`."""
-        if self._presence is None:
+        if self._liveness is None:
             return [None] * len(of_ranks)
         own = [ranks for ranks in of_ranks if self.rank in ranks]
         self.all_made(lambda: check_open_files(sum(map(_files, own))))
-        return self._presence.together(lambda: [_group(ranks, self._timeout, backend) for ranks in of_ranks])
+        return self._liveness.together(lambda: [_group(ranks, self._timeout, backend) for ranks in of_ranks])
 
     def board(self, of_ranks: list[list[int]]) -> Board | None:
         """A board for each list of ranks; returns that of this rank. None if the ranks of its list are not on one
@@ -139,9 +232,9 @@ class Meeting:
             why: the text that the others' errors show.
             about: what fails: a :meth:`topic`; or 0, everything that the ranks do together.
         """
-        if self._presence is not None:
+        if self._liveness is not None:
             with contextlib.suppress(RuntimeError):  # no thread can be started any more, or there is no store
-                self._presence.say(why, about)
+                self._liveness.say(why, about)
 
     def lost(self, error: Broken, about: int = 0, waited_for: str = "") -> str:
         """Why a collective of these ranks failed. Every rank on which it failed calls this.
@@ -155,16 +248,16 @@ class Meeting:
             A text that names a rank that said why it failed; if none did, the ranks that are gone; if none are, the
             ranks that did not come, or what each rank waited for.
         """
-        presence = self._presence
-        if presence is None:
+        liveness = self._liveness
+        if liveness is None:
             return str(error)
         self._has_lost = True
-        presence.say("", about, waited_for)
-        heard = presence.heard(about)
+        liveness.say("", about, waited_for)
+        heard = liveness.heard(about)
         if not any(heard.values()):
-            if gone := presence.gone():
+            if gone := liveness.gone():
                 return f"{gone}: {error}"
-            heard = presence.heard(about)  # by now the others have said something, too
+            heard = liveness.heard(about)  # by now the others have said something, too
         for rank, why in heard.items():
             if why:
                 return f"rank {rank}: {why}"
@@ -174,9 +267,9 @@ class Meeting:
                 f"rank {elsewhere} did not come within {self._timeout:g} seconds to what the others do together "
                 f"(timeout=; a rank that is busy for longer needs a larger one)"
             )
-            presence.conclude(found, about)
+            liveness.conclude(found, about)
         else:  # perhaps this rank came too late, to what the others have ended
-            found = presence.concluded(about) or _apart(presence.waited(about)) or "a rank failed"
+            found = liveness.concluded(about) or _apart(liveness.waited(about)) or "a rank failed"
         return f"{found}: {error}"
 
     def leave(self, why: str) -> None:
@@ -189,8 +282,8 @@ class Meeting:
     def close(self) -> None:
         """Ends the group, and this rank's answers."""
         self._end()
-        if self._presence is not None:
-            self._presence.close()
+        if self._liveness is not None:
+            self._liveness.close()
 
     def _end(self) -> None:
         group, self._exchange.group = self._exchange.group, None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch_geometric.typing import NodeType
 
-from ..partition import StoredParts
+from . import StoredParts
 
 
 def numbering_of(parts: StoredParts) -> PartNumbering | None:

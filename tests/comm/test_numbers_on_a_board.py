@@ -8,8 +8,9 @@ import torch
 from helpers.cluster import cluster
 from torch import distributed as dist
 
-from torch_gnnscale.distributed import Exchange, board
-from torch_gnnscale.distributed.meeting import Meeting
+from torch_gnnscale.comm import exchange as board
+from torch_gnnscale.comm.rendezvous import Rendezvous
+from torch_gnnscale.distributed import Exchange
 
 
 class Counted(Exchange):
@@ -22,9 +23,9 @@ class Counted(Exchange):
         super()._all_to_all(*given, **options)
 
 
-def connected(meeting):
-    exchange = Counted(dist.group.WORLD, meeting.world, meeting.rank)
-    exchange.board = meeting.board([[*range(meeting.world)]])
+def connected(rendezvous):
+    exchange = Counted(dist.group.WORLD, rendezvous.world, rendezvous.rank)
+    exchange.board = rendezvous.board([[*range(rendezvous.world)]])
     assert exchange.board is not None
     return exchange
 
@@ -35,8 +36,8 @@ def expected_of(step, source, to, count):
 
 def rounds(steps, late):
     """Exchanges a few numbers, in other rounds more than a board has room for; in some, one rank comes late."""
-    meeting = Meeting(dist.get_rank(), dist.get_world_size(), 30.0)
-    rank, world, exchange, over_group = meeting.rank, meeting.world, connected(meeting), []
+    rendezvous = Rendezvous(dist.get_rank(), dist.get_world_size(), 30.0)
+    rank, world, exchange, over_group = rendezvous.rank, rendezvous.world, connected(rendezvous), []
     before, board._PATIENCE = board._PATIENCE, 20_000
     try:
         for step in range(steps):
@@ -51,7 +52,7 @@ def rounds(steps, late):
             over_group.append(exchange.collectives - known)
     finally:
         board._PATIENCE = before
-        meeting.close()
+        rendezvous.close()
     traffic = exchange.traffic["test"]
     assert traffic.headers == steps
     return over_group
@@ -69,17 +70,17 @@ def test_numbers_are_those_of_the_group(world):
 
 def meanwhile_fails(patience):
     """Rank 0 fails while the ranks exchange numbers; what the others get, and what all get in the next round."""
-    meeting = Meeting(dist.get_rank(), dist.get_world_size(), 30.0)
+    rendezvous = Rendezvous(dist.get_rank(), dist.get_world_size(), 30.0)
     before, board._PATIENCE = board._PATIENCE, patience
-    exchange, found = connected(meeting), []
+    exchange, found = connected(rendezvous), []
 
     def fail():
         time.sleep(0.05)
         raise ValueError("no luck")
 
     try:
-        for meanwhile in (fail if meeting.rank == 0 else None, None):
-            sent = torch.full((2, 1), meeting.rank)
+        for meanwhile in (fail if rendezvous.rank == 0 else None, None):
+            sent = torch.full((2, 1), rendezvous.rank)
             try:
                 found.append(exchange.numbers(sent, "test", meanwhile).tolist())
             except ValueError as error:
@@ -87,7 +88,7 @@ def meanwhile_fails(patience):
             assert not exchange.broken
     finally:
         board._PATIENCE = before
-        meeting.close()
+        rendezvous.close()
     return found
 
 
@@ -98,17 +99,17 @@ def test_an_error_meanwhile_leaves_the_others_alone(patience):
 
 def without(what):
     """Which of two lists of ranks have a board: of ranks 0 and 1, and of rank 2."""
-    meeting = Meeting(dist.get_rank(), dist.get_world_size(), 30.0)
+    rendezvous = Rendezvous(dist.get_rank(), dist.get_world_size(), 30.0)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         if what == "machine":
-            meeting.machines = ["one", "another", "one"]
-        elif what == meeting.rank:
+            rendezvous.machines = ["one", "another", "one"]
+        elif what == rendezvous.rank:
             resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
-        return meeting.board([[0, 1], [2]]) is not None
+        return rendezvous.board([[0, 1], [2]]) is not None
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-        meeting.close()
+        rendezvous.close()
 
 
 @pytest.mark.parametrize(("what", "expected"), [("nothing", True), ("machine", False), (0, False), (1, False)])

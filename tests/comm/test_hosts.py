@@ -8,7 +8,7 @@ from helpers import forked
 from helpers.parts import homogeneous
 
 from torch_gnnscale import partition
-from torch_gnnscale.distributed.hosts import Card, check_cards, gloo_address
+from torch_gnnscale.comm.rendezvous import Card, check_cards, gloo_address
 
 ONE, OTHER = "one 1 net", "other 2 net"
 
@@ -28,7 +28,7 @@ def test_cards():
 LISTENS = """
 import os, socket
 from torch import distributed as dist
-from torch_gnnscale.distributed.hosts import gloo_address
+from torch_gnnscale.comm.rendezvous import gloo_address
 
 def sockets():
     links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]

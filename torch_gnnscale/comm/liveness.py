@@ -11,16 +11,72 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Executor, Future, wait
 from concurrent.futures import TimeoutError as NoAnswer
-from concurrent.futures import wait
 from datetime import timedelta
+from functools import partial
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import torch
 from torch import distributed as dist
 
 from .exchange import keep_for_ever
-from .one_thread import OneThread
+
+CLOSED = "expected the stores of an open part, found that it was closed"
+"""The error of a call that is submitted after the end."""
+
+
+class OneThread(Executor):
+    """Runs calls one after another on a thread of its own.
+
+    An iterator that is dropped submits its last call from ``__del__``, which may run anywhere: also within
+    ThreadPoolExecutor.submit, which holds a lock that all pools share. This executor takes no lock.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[tuple[Future, Callable[[], Any]] | None] = SimpleQueue()  # its put is reentrant
+        self._ended = False
+        self.thread = threading.Thread(target=_run, args=(self._calls,), name=name, daemon=True)
+        """The thread."""
+        self.thread.start()
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
+        """A future of the call; after :meth:`shutdown`, one with a RuntimeError."""
+        future: Future = Future()
+        if self._ended:
+            future.set_exception(RuntimeError(CLOSED))
+        else:
+            self._calls.put((future, partial(function, *args, **kwargs)))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Ends the thread after the calls so far."""
+        assert not cancel_futures, "not implemented"
+        self.end(None if wait else 0.0)
+
+    def end(self, timeout: float | None) -> bool:
+        """Ends the thread after the calls so far. Waits for that at most ``timeout`` seconds, and returns whether it
+        has ended. With ``timeout=0`` this does not wait, so that any thread may call it."""
+        if not self._ended:
+            self._ended = True
+            self._calls.put(None)
+        if timeout != 0.0:
+            self.thread.join(timeout)
+        return not self.thread.is_alive()
+
+
+def _run(calls: SimpleQueue) -> None:
+    while (entry := calls.get()) is not None:
+        future, call = entry
+        if not future.set_running_or_notify_cancel():
+            continue
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+        del future, call, entry  # else this thread would keep what they refer to until the next call
+
 
 T = TypeVar("T")
 ANSWER = 2.5
@@ -38,7 +94,7 @@ _answering: weakref.WeakKeyDictionary[threading.Thread, threading.Event] = weakr
 """Threads that answer other ranks, and what ends them."""
 
 
-class Presence:
+class Liveness:
     """This rank's announcement to the others, and its answers to them. All ranks make their objects in the same order.
 
     A thread with its own connection to the store answers when another rank asks which ranks are alive, even while this
@@ -65,7 +121,7 @@ class Presence:
             self._ended,
             self._every,
         )  # without a reference to this object, with which the thread ends
-        self._thread = threading.Thread(target=_serve, args=serve, name="gnnscale-presence", daemon=True)
+        self._thread = threading.Thread(target=_serve, args=serve, name="gnnscale-liveness", daemon=True)
         weakref.finalize(self, self._ended.set)
 
     def come(self, value: Any) -> list[Any]:

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import distributed as dist
 
+from torch_gnnscale.comm.exchange import keep_for_ever
+from torch_gnnscale.comm.liveness import Liveness
+from torch_gnnscale.comm.rendezvous import Rendezvous
 from torch_gnnscale.distributed import Exchange
-from torch_gnnscale.distributed.exchange import keep_for_ever
-from torch_gnnscale.distributed.meeting import Meeting
 from torch_gnnscale.distributed.own_rows import MappedRows
-from torch_gnnscale.distributed.presence import Presence
 from torch_gnnscale.distributed.row_exchange import RowKind, Travelled, counts_by_part, exchange_rows, locate
 
 
@@ -161,17 +161,17 @@ def test_who_waits_for_other_ranks_may_give_up():
 
 
 def made_by_all(errors):
-    meeting = Meeting(dist.get_rank(), dist.get_world_size(), 30.0)
+    rendezvous = Rendezvous(dist.get_rank(), dist.get_world_size(), 30.0)
 
     def make():
-        if (error := errors[meeting.rank]) is not None:
+        if (error := errors[rendezvous.rank]) is not None:
             raise error
-        return meeting.rank
+        return rendezvous.rank
 
     try:
-        return meeting.all_made(make)
+        return rendezvous.all_made(make)
     finally:
-        meeting.close()
+        rendezvous.close()
 
 
 def test_what_one_rank_cannot_make_is_an_error_on_all():
@@ -184,7 +184,7 @@ def test_what_one_rank_cannot_make_is_an_error_on_all():
 
 
 def seconds_between_looks(worlds):
-    return [Presence(0, world, 1.0)._every for world in worlds]
+    return [Liveness(0, world, 1.0)._every for world in worlds]
 
 
 def test_more_ranks_do_not_ask_the_store_more_often():
@@ -203,19 +203,19 @@ def test_time_adds_up():
 
 
 def test_nothing_was_heard_where_the_store_does_not_answer():
-    presence = Presence.__new__(Presence)
-    presence._asked = lambda ask: None
-    assert (presence.heard(3), presence._silent()) == ({}, None)
-    assert presence.gone().endswith("which keeps the store of the ranks, is gone or does not answer")
+    liveness = Liveness.__new__(Liveness)
+    liveness._asked = lambda ask: None
+    assert (liveness.heard(3), liveness._silent()) == ({}, None)
+    assert liveness.gone().endswith("which keeps the store of the ranks, is gone or does not answer")
 
 
 def test_a_presence_that_is_closed_answers_no_more():
-    presence = Presence.__new__(Presence)
-    presence._ended = threading.Event()
-    presence._thread = threading.Thread(target=presence._ended.wait, args=[30])
-    presence._thread.start()
-    presence.close()
-    assert not presence._thread.is_alive()
+    liveness = Liveness.__new__(Liveness)
+    liveness._ended = threading.Event()
+    liveness._thread = threading.Thread(target=liveness._ended.wait, args=[30])
+    liveness._thread.start()
+    liveness.close()
+    assert not liveness._thread.is_alive()
 
 
 def sums(count):

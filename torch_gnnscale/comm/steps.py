@@ -13,13 +13,11 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from ..ranks import Steps, check_alike
-from .exchange import Broken, Elsewhere, Exchange, keep_for_ever
-from .grid import Grid
-from .header import COMPLETED, Header, Status, check_positions, fingerprint_of
-from .meeting import Meeting, end_group
-from .one_thread import OneThread
-from .row_group import RowGroup
+from .exchange import Broken, Exchange, OtherRankFailed, keep_for_ever
+from .header import COMPLETED, Header, Status, check_alike, check_positions, fingerprint_of
+from .liveness import OneThread
+from .mesh import Grid, RowGroup
+from .rendezvous import Rendezvous, end_group
 
 T = TypeVar("T")
 
@@ -30,13 +28,13 @@ GIVING_UP = 5.0
 """Seconds that the thread of the steps may take to end after :meth:`Exchange.give_up`."""
 
 
-class RankSteps(Steps):
+class Steps:
     """The steps of one loader over the ranks of a grid.
 
     Headers go to all ranks, rows only to those of this rank's column.
 
     Args:
-        meeting: of all ranks.
+        rendezvous: of all ranks.
         grid: of all ranks.
         identity: what all ranks must have alike besides what their loaders compare, by name.
         dropped: called with this object, on its thread, when :meth:`drop` has ended its groups.
@@ -45,32 +43,32 @@ class RankSteps(Steps):
     """
 
     def __init__(
-        self, meeting: Meeting, grid: Grid, identity: dict[str, Any], dropped: Callable[[RankSteps], None], *,
+        self, rendezvous: Rendezvous, grid: Grid, identity: dict[str, Any], dropped: Callable[[Steps], None], *,
         by_column: bool = False, row_group: RowGroup | None = None,
     ) -> None:  # fmt: skip
-        self._meeting, self.rank, self.grid, self._identity = meeting, meeting.rank, grid, identity
+        self._rendezvous, self.rank, self.grid, self._identity = rendezvous, rendezvous.rank, grid, identity
         self._dropped = dropped
         rank = self.rank
         every, columns = list(range(grid.ranks)), [grid.column(copy) for copy in range(grid.copies)]
-        groups = meeting.groups([every] if grid.copies == 1 else [every, *columns])
+        groups = rendezvous.groups([every] if grid.copies == 1 else [every, *columns])
         self.thread: OneThread = OneThread("gnnscale-steps")
         own = grid.copy(rank)
         self.headers = Exchange(groups[0], grid.ranks, rank)
         """Over all ranks."""
         self.rows = Exchange(groups[0 if grid.copies == 1 else 1 + own], grid.parts, grid.part(rank))
         """Over the ranks of this one's column, by part."""
-        self.headers.board = board = meeting.board([every])
-        self.rows.board = board if grid.copies == 1 else meeting.board(columns)
+        self.headers.board = board = rendezvous.board([every])
+        self.rows.board = board if grid.copies == 1 else rendezvous.board(columns)
         self.rows_here: Exchange | None = None
         """The same ranks, in the group in which the thread that iterates exchanges rows."""
         if row_group is not None:
-            group = meeting.groups(columns, row_group.backend)[own]
+            group = rendezvous.groups(columns, row_group.backend)[own]
             self.rows_here = Exchange(group, grid.parts, grid.part(rank))
         self.row = Exchange(None, 1, 0) if grid.copies == 1 else None
         """Over the ranks of this one's row, by copy; with copies, once :meth:`open_row` was called."""
         self._turns = [grid.copy(other) if by_column else other for other in every]
         self._iteration = self._epoch = self._first = self._count = self._counted = self._taken = 0
-        self._about = meeting.topic()  # under which the ranks say why these steps have ended
+        self._about = rendezvous.topic()  # under which the ranks say why these steps have ended
         self._left = COMPLETED  # or how many batches the last iteration had delivered when it was left
         self._decides: dict[str, Any] = {}  # what decides the batches of the iteration
         self._fingerprint = 0
@@ -85,7 +83,7 @@ class RankSteps(Steps):
         self._ended = False  # whether they were closed
 
     def gather(self, value: Any) -> list[Any]:
-        """See :meth:`Steps.gather`. ValueError on all ranks if they have other identities."""
+        """The value of each rank, in the order of ranks. Called while the loader is made."""
         found = self.thread.submit(self._gathered, (self._identity, value)).result()
         check_alike([identity for identity, _ in found])
         return [value for _, value in found]
@@ -94,7 +92,15 @@ class RankSteps(Steps):
         return self.named(lambda: self.headers.objects(value))
 
     def begin(self, epoch: int, first: int, count: int, counted: int, decides: Mapping[str, Any]) -> None:
-        """See :meth:`Steps.begin`."""
+        """An iteration begins.
+
+        Args:
+            epoch: its epoch.
+            first: the epoch's batch at which it begins.
+            count: how many steps it has.
+            counted: n of :meth:`step`, the same on all ranks.
+            decides: what else decides its batches, in plain values by name, which all ranks must have alike.
+        """
         self._iteration += 1
         self._epoch, self._first, self._count, self._counted, self._taken = epoch, first, count, counted, 0
         self._decides = {**self._identity, **decides, "number of steps": count}
@@ -102,7 +108,13 @@ class RankSteps(Steps):
         self._stopped = self._lost
 
     def tell(self, number: int, error: Exception) -> None:
-        """See :meth:`Steps.tell`."""
+        """This rank failed to make a batch whose step was taken: all ranks raise in the next step. Any thread may call
+        it.
+
+        Args:
+            number: of the batch.
+            error: which this rank raises in place of the batch.
+        """
         if self.grid.ranks > 1:
             self._untold.append(self._failure(number, error))
 
@@ -110,7 +122,20 @@ class RankSteps(Steps):
         return f"rank {self.rank} failed to make batch {number}: {type(error).__name__}: {error}"
 
     def step(self, number: int, error: Exception | None, counts: Tensor | None, run: Callable[[Tensor], T]) -> T:
-        """See :meth:`Steps.step`."""
+        """One step: all ranks agree to take it, then ``run(counts of all ranks)`` is called.
+
+        Args:
+            number: the number of this rank's batch.
+            error: why this rank cannot take the step; all ranks then raise.
+            counts: int64, shape [ranks of the group of rows, n]: what this rank is going to ask each of them for. None
+                if that is not known yet.
+            run: issues the collectives of the step; gets what each of these ranks is going to ask this one for.
+
+        Raises:
+            ValueError: the ranks are not at the same step, or began an iteration with other values. Every rank raises
+                the same error.
+            RuntimeError: a rank failed, now or in :meth:`tell`; has left the loop; or is gone.
+        """
         earlier = [self._untold.popleft() for _ in range(len(self._untold))]
         headers, asked = self._agree(Status.GO if error is None and not earlier else Status.FAIL, number, counts)
         self._taken += 1
@@ -126,7 +151,7 @@ class RankSteps(Steps):
             found.append(failed)
         finally:
             self._running = None
-        own = None if not found or isinstance(found[0], Elsewhere) else found[0]
+        own = None if not found or isinstance(found[0], OtherRankFailed) else found[0]
         if self.grid.copies > 1:  # a column does not notice the error of another one
             status = Status.GO if own is None else Status.FAIL
             told = torch.tensor([status, number]).expand(self.grid.ranks, -1)
@@ -147,7 +172,7 @@ class RankSteps(Steps):
             return
         own = [] if error is None else [self._failure(headers[self.rank][1], error)]
         texts = self._gathered("; ".join([*earlier, *own]))
-        if isinstance(error, Elsewhere):  # a later batch of a bulk that another rank could not sample
+        if isinstance(error, OtherRankFailed):  # a later batch of a bulk that another rank could not sample
             raise RuntimeError(str(error)) from None
         if error is not None:
             raise error
@@ -159,7 +184,7 @@ class RankSteps(Steps):
         if self.row is not None:
             return
         rows = [self.grid.row(part) for part in range(self.grid.parts)]
-        group = self._meeting.groups(rows)[part := self.grid.part(self.rank)]
+        group = self._rendezvous.groups(rows)[part := self.grid.part(self.rank)]
         self.row = Exchange(group, self.grid.copies, rows[part].index(self.rank))
 
     def sum_of_column(self, values: Tensor, purpose: str) -> Tensor:
@@ -186,7 +211,7 @@ class RankSteps(Steps):
             what: what the rank was to do, for the others' error.
 
         Raises:
-            Elsewhere: another rank failed. All of these ranks raise.
+            OtherRankFailed: another rank failed. All of these ranks raise.
         """
         exchange = self._counting
         received = exchange.numbers(counts if error is None else torch.full_like(counts, FAILED), "counts")
@@ -198,7 +223,7 @@ class RankSteps(Steps):
                 raise error
             of_column = self.grid.column(self.grid.copy(self.rank))
             rank = failed[0] if exchange is self.headers else of_column[failed[0]]
-            raise Elsewhere(f"{what}: expected it of all ranks, found that rank {rank} failed: {why[failed[0]]}")
+            raise OtherRankFailed(f"{what}: expected it of all ranks, found that rank {rank} failed: {why[failed[0]]}")
         return received
 
     def sizes(self, numbers: Tensor, ranks: Sequence[int], error: Exception | None, what: str) -> Tensor:
@@ -209,7 +234,15 @@ class RankSteps(Steps):
         return self.counted(table, error, what)[ranks]
 
     def sampled(self, error: Exception | None, counts: Tensor | None) -> Tensor:
-        """See :meth:`Steps.sampled`."""
+        """Within a step in which the ranks sampled together: ends the sampling on all of them alike.
+
+        Args:
+            error: why this rank has no sample; all ranks then raise, unless they know of it already.
+            counts: as of :meth:`step`; None with an error.
+
+        Returns:
+            What each rank of the group of rows is going to ask this one for.
+        """
         self.agree(error, "sampling")
         assert counts is not None
         return self.rows.numbers(counts, "counts") if self._counted else counts
@@ -218,7 +251,7 @@ class RankSteps(Steps):
         """Within a step, ends a part of its work on all ranks of :meth:`counted` alike.
 
         Args:
-            error: why this rank failed. It is raised here; the others, unless they know of it, raise Elsewhere.
+            error: why this rank failed. It is raised here; the others, unless they know of it, raise OtherRankFailed.
             what: what the rank was to do, for the others' error.
         """
         if error is not None and (self._failed or self._is_broken):
@@ -226,14 +259,22 @@ class RankSteps(Steps):
         self.counted(torch.zeros(self._counting.size, 2, dtype=torch.int64), error, what)
 
     def sampled_ahead(self, error: Exception | None) -> None:
-        """See :meth:`Steps.sampled_ahead`."""
+        """Within a step in which the ranks sampled batches of later steps together: ends that on all of them alike. It
+        returns although one failed, whose ``error`` is raised in the steps of these batches.
+
+        Args:
+            error: why this rank has no samples.
+
+        Raises:
+            RuntimeError: a rank is gone.
+        """
         if error is not None and self._is_broken:
             raise error
         try:
             if not self._failed:
                 self.counted(torch.zeros(self._counting.size, 2, dtype=torch.int64), error, "sampling")
         except Exception as found:
-            if found is not error and not isinstance(found, Elsewhere):
+            if found is not error and not isinstance(found, OtherRankFailed):
                 raise
         self._failed = False
 
@@ -247,7 +288,8 @@ class RankSteps(Steps):
         return [entry for entry in (self.headers, self.rows, self.rows_here, self.row) if entry is not None]
 
     def leave(self, delivered: int | None) -> None:
-        """See :meth:`Steps.leave`."""
+        """This rank leaves the iteration after so many batches; None: after the last step. Ranks that take a further
+        step raise; if ranks left after different numbers of batches, all raise in the next iteration."""
         with contextlib.suppress(Exception):  # this rank has left, so errors of the others do not matter to it
             if self._untold and self._goes_on:
                 self.step(self._numbers()[self.rank], None, None, lambda _: None)
@@ -315,7 +357,7 @@ class RankSteps(Steps):
             return communicate()
         except Broken as error:
             if not self._behind:  # else the others know why, which must not be overwritten
-                self._stopped = self._lost = self._meeting.lost(error, self._about)
+                self._stopped = self._lost = self._rendezvous.lost(error, self._about)
             raise RuntimeError(self._lost) from error
         except Exception as error:
             if self._is_broken and not self._closed:
@@ -329,7 +371,7 @@ class RankSteps(Steps):
         with self._losing:  # both threads may fail at once
             if self._lost is None:
                 self._stopped = self._lost = f"rank {self.rank}: {why}"
-                self._meeting.fail(why, self._about)
+                self._rendezvous.fail(why, self._about)
                 self._behind = True
         if not self._behind:
             return
@@ -362,7 +404,8 @@ class RankSteps(Steps):
         self._end_groups(self.exchanges)
 
     def drop(self) -> None:
-        """See :meth:`Steps.drop`: leaves an iteration that has not ended, then ends the thread and the groups."""
+        """Called when the loader is gone: ends the steps without waiting for that. Any thread may call it, also the
+        garbage collector."""
         if self._closed:
             return
         self._closed = True

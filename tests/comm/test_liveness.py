@@ -6,19 +6,19 @@ from types import SimpleNamespace
 from helpers.cluster import cluster
 from torch import distributed as dist
 
-from torch_gnnscale.distributed import presence
-from torch_gnnscale.distributed.meeting import Meeting
+from torch_gnnscale.comm import liveness as liveness
+from torch_gnnscale.comm.rendezvous import Rendezvous
 
 
 def answers_after_the_end():
     """Whether this rank's thread runs before the functions of the program's end, and after them."""
-    meeting = Meeting(dist.get_rank(), 2, 60.0)
-    thread = meeting._presence._thread
+    rendezvous = Rendezvous(dist.get_rank(), 2, 60.0)
+    thread = rendezvous._liveness._thread
     before = thread.is_alive()
     dist.barrier()  # both have met
-    presence._end_threads()
+    liveness._end_threads()
     found = before, thread.is_alive()
-    meeting.close()
+    rendezvous.close()
     return found
 
 
@@ -30,7 +30,7 @@ def test_no_thread_answers_when_the_interpreter_ends():
 def test_an_answer_to_the_question_before_is_none():
     store = SimpleNamespace(add=lambda *_: 2, check=lambda _: False, multi_get=lambda _: [b"2", b"1", b"3"])
     asking = SimpleNamespace(_store=store, _within=0.0, _every=0.0, _answers=[], _answer=SimpleNamespace(give=int))
-    assert presence.Presence._ask(asking) == [1]
+    assert liveness.Liveness._ask(asking) == [1]
 
 
 class Frozen:
@@ -48,7 +48,7 @@ class Frozen:
 
 
 def test_a_store_that_does_not_answer_is_waited_for_once():
-    of = presence.Presence.__new__(presence.Presence)
+    of = liveness.Liveness.__new__(liveness.Liveness)
     of.rank, of.world, of._within, of._deaf, of._store = 1, 3, 0.01, False, Frozen()
     try:
         of.say("", 4)

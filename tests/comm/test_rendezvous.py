@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from torch_gnnscale.distributed import meeting as meetings
-from torch_gnnscale.distributed.exchange import Broken
-from torch_gnnscale.distributed.meeting import Meeting
+from torch_gnnscale.comm import rendezvous as rendezvous_of
+from torch_gnnscale.comm.exchange import Broken
+from torch_gnnscale.comm.rendezvous import Rendezvous
 
 
 class Asked(Exception):
@@ -50,10 +50,10 @@ class Said:
 
 def rank_of(rank, world, heard=None, silent=""):
     """A rank of a group that is not there; each rank gathers what this one says, and None of the others."""
-    meeting = Meeting(0, 1, 1.0)
-    meeting.rank, meeting.world, meeting._presence = rank, world, Said(heard or {}, silent)
-    meeting.gather = lambda value: [value if place == rank else None for place in range(world)]
-    return meeting
+    rendezvous = Rendezvous(0, 1, 1.0)
+    rendezvous.rank, rendezvous.world, rendezvous._liveness = rank, world, Said(heard or {}, silent)
+    rendezvous.gather = lambda value: [value if place == rank else None for place in range(world)]
+    return rendezvous
 
 
 def failing(error):
@@ -77,32 +77,32 @@ def test_other_errors_are_raised_as_they_are():
 @pytest.mark.parametrize("error", [OSError("gone"), MemoryError("full"), KeyError("name")])
 def test_a_rank_alone_raises_errors_as_they_are(error):
     with pytest.raises(type(error)) as raised:
-        Meeting(0, 1, 1.0).all_made(failing(error))
+        Rendezvous(0, 1, 1.0).all_made(failing(error))
     assert raised.value is error
 
 
 def test_a_rank_alone_says_what_the_backend_says():
-    assert Meeting(0, 1, 1.0).lost(Broken("closed")) == "closed"
+    assert Rendezvous(0, 1, 1.0).lost(Broken("closed")) == "closed"
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 def test_groups_wait_as_long_as_the_user_says(monkeypatch, backend):
     asked = []
-    monkeypatch.setattr(meetings.dist, "new_group", lambda *given: asked.append(given))
-    assert meetings._group([3], 7.5) is None
-    meetings._group([1, 3], 7.5, backend)
+    monkeypatch.setattr(rendezvous_of.dist, "new_group", lambda *given: asked.append(given))
+    assert rendezvous_of._group([3], 7.5) is None
+    rendezvous_of._group([1, 3], 7.5, backend)
     assert asked == [([1, 3], timedelta(seconds=7.5), backend)]
 
 
 def test_each_topic_has_a_number_of_its_own():
-    meeting = Meeting(0, 1, 1.0)
-    assert len({0, meeting.topic(), meeting.topic()}) == 3
+    rendezvous = Rendezvous(0, 1, 1.0)
+    assert len({0, rendezvous.topic(), rendezvous.topic()}) == 3
 
 
 def test_a_rank_that_lost_the_others_says_so_about_what_it_did():
-    meeting = rank_of(1, 3, {0: "", 2: "the disk is full"})
-    assert meeting.lost(Broken("closed"), 7) == "rank 2: the disk is full"
-    assert meeting._presence.said == [("", 7)]
+    rendezvous = rank_of(1, 3, {0: "", 2: "the disk is full"})
+    assert rendezvous.lost(Broken("closed"), 7) == "rank 2: the disk is full"
+    assert rendezvous._liveness.said == [("", 7)]
 
 
 @pytest.mark.parametrize(
@@ -117,17 +117,17 @@ def test_a_rank_that_comes_too_late_hears_what_the_others_have_found():
     first, late = (rank_of(rank, 2, told) for rank, told in ((0, {0: ""}), (1, {0: "", 1: ""})))
     assert late.lost(Broken("closed"), 3) == "a rank failed: closed"
     first.lost(Broken("timed out"), 3)
-    late._presence.found = first._presence.found
+    late._liveness.found = first._liveness.found
     assert late.lost(Broken("closed"), 3) == f"rank 1 {LATE}: closed"
 
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_rank_that_leaves_says_why_unless_others_were_lost_before(lost):
-    meeting = rank_of(1, 3, {2: "no room"})
+    rendezvous = rank_of(1, 3, {2: "no room"})
     if lost:
-        meeting.lost(Broken("closed"))
-    meeting.leave("KeyError: 'no luck'")
-    assert meeting._presence.said == [("", 0) if lost else ("KeyError: 'no luck'", 0)]
+        rendezvous.lost(Broken("closed"))
+    rendezvous.leave("KeyError: 'no luck'")
+    assert rendezvous._liveness.said == [("", 0) if lost else ("KeyError: 'no luck'", 0)]
 
 
 @pytest.mark.parametrize(("rank", "files"), [(0, 5 + 3 + 5), (2, 5 + 3 + 1)])
@@ -135,14 +135,14 @@ def test_files_that_a_rank_opens_to_meet_the_others(rank, files, monkeypatch):
     def own_card(count):
         raise Asked(count)
 
-    monkeypatch.setattr(meetings, "own_card", own_card)
+    monkeypatch.setattr(rendezvous_of, "own_card", own_card)
     with pytest.raises(Asked, match=f"^{files}$"):
-        Meeting(rank, 5, 1.0)
+        Rendezvous(rank, 5, 1.0)
 
 
 def test_files_of_the_groups_that_a_rank_is_in(monkeypatch):
     counts = []
-    monkeypatch.setattr(meetings, "check_open_files", lambda count: counts.append(count) or SimpleNamespace())
+    monkeypatch.setattr(rendezvous_of, "check_open_files", lambda count: counts.append(count) or SimpleNamespace())
     assert rank_of(2, 4).groups([[0, 1], [2, 3], [1, 2, 3]]) == "made"
     assert counts == [2 + 3 + 3 + 3]
 
@@ -160,7 +160,7 @@ def test_ranks_whose_cards_are_wrong_do_not_meet(monkeypatch):
         def close(self):
             closed.append(True)
 
-    monkeypatch.setattr(meetings, "Presence", Present)
+    monkeypatch.setattr(rendezvous_of, "Liveness", Present)
     with pytest.raises(ValueError, match=r"^rank 1: no luck$"):
-        Meeting(0, 2, 1.0)
+        Rendezvous(0, 2, 1.0)
     assert closed == [True]

@@ -1,0 +1,126 @@
+"""The ranks of a run as a grid of parts and copies (matrix-based sampling, section 5.2), and over what rows travel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import distributed as dist
+
+Consecutive: TypeAlias = Literal["copies", "parts"]
+"""See :attr:`Ranks.consecutive`."""
+
+
+class Ranks(NamedTuple):
+    """The ranks of a distributed run, of which this process is one."""
+
+    rank: int
+    world: int
+    """How many ranks there are."""
+    part: int = 0
+    """The part that this rank holds."""
+    parts: int = 1
+    """How many parts there are; ``world`` is a multiple of it."""
+    consecutive: Consecutive = "copies"
+    """Which ranks have consecutive numbers: those that hold one part, or those that together hold all parts."""
+
+    @property
+    def grid(self) -> Grid:
+        """All ranks."""
+        return Grid(self.world, self.parts, self.consecutive)
+
+    @property
+    def copies(self) -> int:
+        """How many ranks hold a part."""
+        return self.grid.copies
+
+    @property
+    def copy(self) -> int:
+        """Which of the ranks that hold its part this one is, from 0."""
+        return self.grid.copy(self.rank)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """P ranks that hold K parts, each part c = P / K times.
+
+    A row of the grid is the c ranks that hold one part; a column is K ranks that together hold all parts.
+
+    Args:
+        ranks: P.
+        parts: K.
+        consecutive: which ranks have consecutive numbers: the ``copies`` of a part (rank = part * c + copy) or the
+            ``parts`` of a column (rank = copy * K + part).
+
+    Raises:
+        ValueError: P is not a multiple of K.
+    """
+
+    ranks: int
+    parts: int
+    consecutive: Consecutive = "copies"
+
+    def __post_init__(self) -> None:
+        if self.parts < 1 or self.ranks < 1 or self.ranks % self.parts:
+            raise ValueError(f"ranks: expected a multiple of {self.parts} parts, found {self.ranks} ranks")
+
+    @property
+    def copies(self) -> int:
+        """c."""
+        return self.ranks // self.parts
+
+    def part(self, rank: int) -> int:
+        """The part that a rank holds."""
+        return rank // self.copies if self.consecutive == "copies" else rank % self.parts
+
+    def copy(self, rank: int) -> int:
+        """Which of the copies of its part a rank holds: the number of its column."""
+        return rank % self.copies if self.consecutive == "copies" else rank // self.parts
+
+    def rank(self, part: int, copy: int) -> int:
+        """The rank that holds a copy of a part."""
+        return part * self.copies + copy if self.consecutive == "copies" else copy * self.parts + part
+
+    def ranks_of(self, rank: int) -> Ranks:
+        """What a rank's stores say of the ranks."""
+        return Ranks(rank, self.ranks, self.part(rank), self.parts, self.consecutive)
+
+    def row(self, part: int) -> list[int]:
+        """The ranks that hold a part, by copy."""
+        return [self.rank(part, copy) for copy in range(self.copies)]
+
+    def column(self, copy: int) -> list[int]:
+        """Ranks that together hold all parts, by part."""
+        return [self.rank(part, copy) for part in range(self.parts)]
+
+
+class RowGroup(NamedTuple):
+    """How rows of other parts come, where the thread that iterates exchanges them."""
+
+    backend: str
+    """Of torch.distributed."""
+    device: torch.device
+    """Where rows are sent from and arrive."""
+
+
+Backend: TypeAlias = Literal["gloo", "nccl"] | RowGroup
+"""The argument ``backend`` of ``open_part``."""
+
+
+def row_group_of(backend: Backend) -> RowGroup | None:
+    """None for "gloo": the thread of the steps exchanges rows, in host memory.
+
+    Raises:
+        ValueError: an unknown backend; "nccl" without what it needs.
+    """
+    if isinstance(backend, RowGroup):
+        return backend
+    if backend not in ("gloo", "nccl"):
+        raise ValueError(f"backend: expected 'gloo' or 'nccl', found {backend!r}")
+    if backend == "gloo":
+        return None
+    needed = {"GPU that torch sees": torch.cuda.is_available(), "NCCL in torch": dist.is_nccl_available()}
+    if missing := [name for name, there in needed.items() if not there]:
+        raise ValueError(f"backend='nccl': expected a {' and '.join(needed)}, found no {' and no '.join(missing)}")
+    return RowGroup("nccl", torch.device("cuda", torch.cuda.current_device()))
