@@ -36,7 +36,7 @@ from torch_geometric.nn import GraphSAGE
 
 from torch_gnnscale import NeighborLoader, partition
 from torch_gnnscale.distributed import Grid, Part, open_part
-from torch_gnnscale.distributed.executor import PHASES
+from torch_gnnscale.distributed.neighbor_sampling import PHASES
 from torch_gnnscale.laps import Laps
 from torch_gnnscale.nn import narrow, weigh
 

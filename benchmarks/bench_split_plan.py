@@ -33,9 +33,7 @@ from torch_gnnscale.datasets import planted
 from torch_gnnscale.loader import accesses_by_hop
 from torch_gnnscale.partition.methods import assign, by_metis
 from torch_gnnscale.partition.whole import Whole
-from torch_gnnscale.split.owners import weights_of
-from torch_gnnscale.split.planning import FIRST_EPOCH
-from torch_gnnscale.split.presample import Presampled
+from torch_gnnscale.split.planning import FIRST_EPOCH, Presampled, weights_of
 
 PARTS, FANOUTS, BATCH = 4, [10, 5], 512
 FIGURE = Path(__file__).parents[1] / "docs" / "split_plan.png"

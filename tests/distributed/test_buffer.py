@@ -7,8 +7,7 @@ from helpers.policies import ids_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_gnnscale.distributed.buffer import POLICIES, Kept, PrefetchBuffer, capacities
-from torch_gnnscale.distributed.loader_buffers import LoaderBuffers
+from torch_gnnscale.distributed.buffer import POLICIES, Kept, LoaderBuffers, PrefetchBuffer, capacities
 from torch_gnnscale.distributed.lookahead import Lookahead
 from torch_gnnscale.distributed.policies import MassiveGNN, Static
 from torch_gnnscale.distributed.row_exchange import Travelled

@@ -26,7 +26,7 @@ from torch_gnnscale.comm.mesh import Grid, Ranks
 from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.comm.steps import Steps
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.distributed.grid_layers import GridLayers, _squared
+from torch_gnnscale.distributed.layerwise_grid import GridLayers, _squared
 from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.loader.share import Share
 from torch_gnnscale.reference.layerwise import count_score, count_shift

@@ -24,7 +24,7 @@ from torch_gnnscale.distributed.own_tiers import OwnTiers, _within, opened_once
 from torch_gnnscale.feature import hotness
 from torch_gnnscale.loader import accesses
 from torch_gnnscale.memory import host
-from torch_gnnscale.ops.feature_rows import as_words
+from torch_gnnscale.ops.rows import as_words
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from torch_gnnscale import NeighborLoader, partition
 from torch_gnnscale.comm.steps import Steps
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.graph_store import PartitionedGraphStore
-from torch_gnnscale.distributed.hop_by_owners import Owners
+from torch_gnnscale.distributed.neighbor_sampling import Owners
 
 MODES = {
     "nodes": {},

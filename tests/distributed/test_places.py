@@ -12,7 +12,7 @@ from helpers.parts import as_plain, homogeneous, loader_of_part
 from torch import distributed as dist
 
 from torch_gnnscale import files, partition
-from torch_gnnscale.distributed import open_part, places
+from torch_gnnscale.distributed import open_part, staging
 
 
 @pytest.fixture(scope="module")
@@ -80,14 +80,14 @@ def test_a_machine_copies_the_parts_of_its_ranks(parts, tmp_path, rank):
     rendezvous = SimpleNamespace(
         rank=rank, world=2, machines=machines, gather=lambda value: [value] * 2, all_made=lambda make: make()
     )
-    copy = places.staged(Path(parts), tmp_path, rendezvous, True, "copies")
+    copy = staging.staged(Path(parts), tmp_path, rendezvous, True, "copies")
     assert [folder.name for folder in copy.glob("part-*")] == [f"part-0000{rank}"]
     with (copy / f"part-0000{rank}" / "rows_0.npy").open("r+b") as stream:
         stream.seek(-1, os.SEEK_END)
         stream.write(b"\x07")
-    assert places.staged(Path(parts), tmp_path, rendezvous, False, "copies") == copy
+    assert staging.staged(Path(parts), tmp_path, rendezvous, False, "copies") == copy
     with pytest.raises(ValueError, match=r"rows_0.npy: checksum of block 0 \(64 MiB each\) differs"):
-        places.staged(Path(parts), tmp_path, rendezvous, True, "copies")
+        staging.staged(Path(parts), tmp_path, rendezvous, True, "copies")
 
 
 def test_ranks_of_which_some_have_no_stage(parts, tmp_path):
@@ -105,7 +105,7 @@ def test_a_copy_that_cannot_be_made(parts, tmp_path):
 def warned(path):
     """The warnings of this rank, if all file systems were networks'."""
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as found:
-        patch.setattr(places, "network_file_system", lambda _: "nfs4")
+        patch.setattr(staging, "network_file_system", lambda _: "nfs4")
         with open_part(path):
             return [(str(warning.message), warning.filename) for warning in found]
 

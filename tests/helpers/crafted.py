@@ -28,7 +28,7 @@ from torch import distributed as dist
 
 from torch_gnnscale import LayerSampler, LinkNeighborLoader, NeighborLoader, files, partition
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.partition import layout
+from torch_gnnscale.partition import directory
 
 FRIENDLY = (ValueError, TypeError, IndexError, NotImplementedError, OSError, MemoryError, RuntimeError)
 """What may be raised for a directory that is wrong."""
@@ -108,7 +108,7 @@ def seal_all(path: Path) -> None:
         for name in book["meta"]["folders"]:
             book["meta"]["folders"][name] = crc(path / name)
         seal(path / "book", book)
-        fingerprint, parts = layout.fingerprint_of_parts(path), []
+        fingerprint, parts = directory.fingerprint_of_parts(path), []
         for folder in sorted(path.glob("part-*")):
             manifest = json.loads((folder / files.MANIFEST).read_text())
             manifest["meta"]["fingerprint"] = fingerprint

@@ -7,7 +7,8 @@ from typing import Any
 from helpers.parts import as_plain, loader_over
 from torch import distributed as dist
 
-from torch_gnnscale.distributed import executor, open_part
+from torch_gnnscale.distributed import neighbor_sampling as executor
+from torch_gnnscale.distributed import open_part
 
 
 def disturbed(path: str, kept: dict[str, Any], options: dict[str, Any]) -> list[list[Any]]:

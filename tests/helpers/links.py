@@ -11,7 +11,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
 from torch_gnnscale import LinkNeighborLoader
-from torch_gnnscale.sampler.edge_types import end_types
+from torch_gnnscale.sampler.graph import end_types
 
 RATES, RATED, FRIENDS = ("user", "rates", "item"), ("item", "rev_rates", "user"), ("user", "knows", "user")
 SIZES = {"user": 40, "item": 50}

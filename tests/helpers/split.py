@@ -22,7 +22,7 @@ from torch_gnnscale.comm.mesh import Grid
 from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.ops.cuts import Cut
 from torch_gnnscale.random import Purpose, batch_key
-from torch_gnnscale.split.owned_batches import SplitByOwners
+from torch_gnnscale.split.loader_split import SplitByOwners
 from torch_gnnscale.split.peers import Peers
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 

@@ -7,7 +7,7 @@ from torch_geometric.data import TensorAttr
 from torch_gnnscale import FeatureStore, ops
 from torch_gnnscale.loader.fetch import StoreRows
 from torch_gnnscale.loader.storages import Ids, rows_at
-from torch_gnnscale.ops import feature_rows
+from torch_gnnscale.ops import rows as feature_rows
 
 
 def gathered(monkeypatch, value, index, below):

@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 from torch_gnnscale import FeatureStore, NeighborLoader, NeighborSampler, _library, ops
 from torch_gnnscale.loader.storages import Ids
 from torch_gnnscale.loader.storages import rows_at as rows_of_batch
-from torch_gnnscale.ops import feature_rows
+from torch_gnnscale.ops import rows
 
 
 def with_adj_t(data):
@@ -53,7 +53,7 @@ def test_edges_in_host_memory_stay_there_beside_features_elsewhere():
 
 
 def test_the_native_gather_is_used_where_it_is_loaded(monkeypatch):
-    monkeypatch.setattr(feature_rows, "_ORDINARY", (FakeTensor, torch.Tensor))
+    monkeypatch.setattr(rows, "_ORDINARY", (FakeTensor, torch.Tensor))
     with FakeTensorMode():
         here, there, other = (torch.empty(0, 3, device=name) for name in ("cpu", "cuda", "xpu"))
         assert ops.can_gather_rows(here)

@@ -9,8 +9,8 @@ from helpers.graphs import graph_of_degrees
 from torch import Tensor
 
 from torch_gnnscale import ops, reference
-from torch_gnnscale.matrix.draws import WORD
-from torch_gnnscale.ops import feature_rows, hops, layer_drawing, negatives, sample_options, shuffle, tiers
+from torch_gnnscale.matrix.choosing import WORD
+from torch_gnnscale.ops import hops, layer_drawing, negatives, rows, sample_options, shuffle, tiers
 from torch_gnnscale.ops.bulk import sample_bulk
 from torch_gnnscale.reference import draws
 
@@ -27,7 +27,7 @@ SEEDS = torch.tensor([0, 2])
         ("tier.h", "kMaxSegments", tiers.MAX_SEGMENTS),
         ("pick.h", "kMaxHops", sample_options.MAX_HOPS),
         ("shuffle/shuffle.h", "kMaxShuffleParts", shuffle.MAX_TABLES),
-        ("gather/gather_cuda.h", "kMaxRowBytes", feature_rows.MAX_ROW_BYTES),
+        ("gather/gather_cuda.h", "kMaxRowBytes", rows.MAX_ROW_BYTES),
     ],
 )
 def test_native_code_has_the_same(file, constant, value):

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch_gnnscale import _library, ops
 from torch_gnnscale.ops import negatives, tiers
 from torch_gnnscale.ops.arguments import check_same, checked_device
-from torch_gnnscale.ops.feature_rows import MAX_ROW_BYTES, check_row_bytes
+from torch_gnnscale.ops.rows import MAX_ROW_BYTES, check_row_bytes
 
 GRAPH = graph_of_degrees([2, 1, 3])
 

@@ -12,7 +12,7 @@ from helpers.refused import refuses
 from torch_geometric.data import Data
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, files
-from torch_gnnscale.partition import PartitionBook, layout, open_parts, write
+from torch_gnnscale.partition import PartitionBook, directory, open_parts, write
 
 
 def content(path) -> dict[str, bytes]:
@@ -122,11 +122,11 @@ def test_a_directory_begun_without_checksums_of_edges_is_refused(tmp_path):
     """As by a version that did not keep them."""
     path = tmp_path / "parts"
     write(make_data(), path, 2, only=[0], method="random")
-    arrays, meta = files.load(path / "book", layout.BOOK)
+    arrays, meta = files.load(path / "book", directory.BOOK)
     del meta["given"]["edge_checksums"]
     arrays = {name: array.clone() for name, array in arrays.items()}
     shutil.rmtree(path / "book")
-    files.save(path / "book", layout.BOOK, arrays, meta)
+    files.save(path / "book", directory.BOOK, arrays, meta)
     with refuses(ValueError, f"{path}/book: expected edge_checksums, found none: an earlier version began the "
                              "directory; write a new one"):  # fmt: skip
         write(make_data(), path, only=[1], method="random")
@@ -201,14 +201,14 @@ def test_a_book_says_which_nodes_the_parts_have(tmp_path):
         write(ring, tmp_path / name, 2, owners=torch.tensor(owners))
     first, second = (open_parts(tmp_path / name) for name in ("halves", "in turn"))
     assert torch.equal(first.book.edge_bounds[None], second.book.edge_bounds[None])
-    assert layout.fingerprint_of_parts(tmp_path / "halves") != layout.fingerprint_of_parts(tmp_path / "in turn")
+    assert directory.fingerprint_of_parts(tmp_path / "halves") != directory.fingerprint_of_parts(tmp_path / "in turn")
 
 
 def test_parts_of_another_partition_are_found(tmp_path):
     for number in range(2):
         write(make_data(), tmp_path / str(number), 3, method="random", seed=number)
     ours, theirs = tmp_path / "0", tmp_path / "1"
-    parts, (book, other) = open_parts(ours), map(layout.fingerprint_of_parts, (ours, theirs))
+    parts, (book, other) = open_parts(ours), map(directory.fingerprint_of_parts, (ours, theirs))
     assert book != other
     assert parts.fingerprint != open_parts(theirs).fingerprint
     shutil.rmtree(ours / "part-00001")
@@ -264,7 +264,7 @@ def test_a_part_of_other_rows_is_found(tmp_path):
     write(data, ours, 2, method="random")
     data.x += 1
     write(data, theirs, 2, method="random")
-    assert layout.fingerprint_of_parts(ours) == layout.fingerprint_of_parts(theirs)
+    assert directory.fingerprint_of_parts(ours) == directory.fingerprint_of_parts(theirs)
     assert open_parts(ours).fingerprint != open_parts(theirs).fingerprint
     shutil.rmtree(ours / "part-00001")
     shutil.copytree(theirs / "part-00001", ours / "part-00001")
@@ -348,8 +348,12 @@ def test_what_the_book_keeps(tmp_path):
 
 
 def test_a_digest_is_of_what_is_said_in_any_order():
-    assert layout.digest({"a": 1, "b": [2]}) == layout.digest({"b": [2], "a": 1}) != layout.digest({"a": 1, "b": [3]})
-    assert 0 <= layout.digest({}) < 1 << 63
+    assert (
+        directory.digest({"a": 1, "b": [2]})
+        == directory.digest({"b": [2], "a": 1})
+        != directory.digest({"a": 1, "b": [3]})
+    )
+    assert 0 <= directory.digest({}) < 1 << 63
 
 
 def test_partition_book():

@@ -8,7 +8,7 @@ from helpers.hetero import PAPER, make_hetero
 from helpers.refused import refuses
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, files
-from torch_gnnscale.partition import PartitionBook, assign, layout, open_parts, read_report, write
+from torch_gnnscale.partition import PartitionBook, assign, directory, open_parts, read_report, write
 from torch_gnnscale.partition.part_writer import _Arrays
 from torch_gnnscale.topology.reorder import by_score
 
@@ -210,7 +210,7 @@ def test_the_last_that_open_parts_know(parts):
     ],
 )
 def test_a_book_that_is_none(tmp_path, meta, found):
-    files.save(tmp_path / "book", layout.BOOK, {}, meta)
+    files.save(tmp_path / "book", directory.BOOK, {}, meta)
     with refuses(ValueError, f"{tmp_path}/book/{files.MANIFEST}: expected a partition book, found {found}"):
         read_report(tmp_path)
 

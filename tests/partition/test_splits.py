@@ -10,9 +10,8 @@ from torch_geometric.data import Data
 
 from torch_gnnscale import CSC, FeatureStore
 from torch_gnnscale.partition import open_parts, write
-from torch_gnnscale.partition.columns import NodeOrder, positions
 from torch_gnnscale.partition.input_graph import InputGraph, InputRows, _given_links, input_graph_of
-from torch_gnnscale.partition.part_writer import PartWriter
+from torch_gnnscale.partition.part_writer import NodeOrder, PartWriter, positions
 from torch_gnnscale.topology.reorder import Order, reorder_relation
 
 

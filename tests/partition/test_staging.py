@@ -12,8 +12,8 @@ from helpers.forked import run
 from helpers.refused import refuses
 
 from torch_gnnscale import files
+from torch_gnnscale.distributed.staging import network_file_system, stage
 from torch_gnnscale.partition import open_parts, write
-from torch_gnnscale.partition.staging import network_file_system, stage
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_damage(parts, tmp_path):
 
 SLOWLY = """
 import shutil, sys, time
-from torch_gnnscale.partition.staging import stage
+from torch_gnnscale.distributed.staging import stage
 plain = shutil.copyfile
 def slowly(*files):
     time.sleep(0.05)

@@ -6,7 +6,7 @@ import torch
 from helpers.data import make_data
 
 from torch_gnnscale import partition
-from torch_gnnscale.partition import layout, open_parts, write, writing
+from torch_gnnscale.partition import directory, open_parts, write, writing
 
 
 class Asked(Exception):
@@ -31,7 +31,7 @@ def test_each_option_is_in_the_book(tmp_path, name):
     default = {"method": "random"}
     write(make_data(), tmp_path / "default", 3, only=[], **default)
     write(make_data(), tmp_path / "given", 3, only=[], **{**default, name: GIVEN[name]})
-    before, after = (layout.load_book(tmp_path / folder)[1]["given"] for folder in ("default", "given"))
+    before, after = (directory.load_book(tmp_path / folder)[1]["given"] for folder in ("default", "given"))
     assert before.pop(name) != after[name]
     assert after.pop(name) == IN_BOOK[name]
     assert before == after
@@ -46,7 +46,7 @@ def test_a_seed_of_numpy_is_that_integer(tmp_path):
 
 def test_the_defaults_in_the_book(tmp_path):
     write(make_data(), tmp_path / "parts", 3, only=[], owners=[0] * 200)
-    given = layout.load_book(tmp_path / "parts")[1]["given"]
+    given = directory.load_book(tmp_path / "parts")[1]["given"]
     found = {name: given[name] for name in IN_BOOK}
     assert found == {
         "method": "owners", "topology": "replicated", "splits": [], "links": [], "graph_attrs": [], "seed": 0,

@@ -8,8 +8,7 @@ import torch
 from helpers.data import make_data
 
 from torch_gnnscale import BidirectionalNeighborSampler, LayerSampler, NeighborSampler
-from torch_gnnscale.sampler.executor import GPUExecutor
-from torch_gnnscale.sampler.layer_executor import GPULayers, LayerOptions
+from torch_gnnscale.sampler.executor import GPUExecutor, GPULayers, LayerOptions
 from torch_gnnscale.topology import segmented
 from torch_gnnscale.topology.segmented import Given, SegmentedCSC
 

@@ -27,7 +27,7 @@ from torch_gnnscale.nn import weigh
 from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, METHODS, SCHEMES, SCORES, WEIGHTS
 from torch_gnnscale.random import Purpose, batch_key
 from torch_gnnscale.sampler import KeyedSampler, WeightedLayer
-from torch_gnnscale.sampler.layer_executor import GPULayers, LayerOptions
+from torch_gnnscale.sampler.executor import GPULayers, LayerOptions
 from torch_gnnscale.topology import CSC
 from torch_gnnscale.topology.reorder import Order
 from torch_gnnscale.topology.segmented import SegmentedCSC

@@ -25,7 +25,7 @@ from helpers.slow import SLOW
 from torch_geometric.sampler import NegativeSampling
 
 from torch_gnnscale import NeighborSampler, ops, reference
-from torch_gnnscale.sampler.edge_types import end_types
+from torch_gnnscale.sampler.graph import end_types
 
 
 def time_of(data, node_type):

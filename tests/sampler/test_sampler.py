@@ -30,8 +30,8 @@ from torch_geometric.sampler.base import DataType, NumNeighbors
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborSampler, ops
 from torch_gnnscale.random import batch_key
-from torch_gnnscale.sampler.edge_types import reverse_relations
 from torch_gnnscale.sampler.fanouts import drawable
+from torch_gnnscale.sampler.graph import reverse_relations
 
 SOURCES = {"HeteroData": lambda data: data, "our stores": our_stores, "foreign stores": foreign_stores}
 SUBGRAPHS = ["directional", "bidirectional", "induced"]

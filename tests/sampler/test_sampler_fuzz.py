@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import HeteroData
 
 from torch_gnnscale import NeighborSampler
-from torch_gnnscale.sampler.edge_types import reverse_relations
+from torch_gnnscale.sampler.graph import reverse_relations
 
 TYPES = ["a", "b", "c"]
 NAMES = ["to", "rev_to", "of"]

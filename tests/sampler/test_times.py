@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from torch_gnnscale.sampler.times import check_times, ordered, ordered_limit
+from torch_gnnscale.sampler.graph import check_times, ordered, ordered_limit
 
 LEAST, MOST = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
 INTEGERS = [LEAST, LEAST + 1, -(1 << 53), -7, -1, 0, 1, 2, 1 << 53, MOST - 1024, MOST - 1, MOST]

@@ -20,8 +20,8 @@ from torch import distributed as dist
 from torch_gnnscale import NeighborSampler, partition
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.partition import PartitionBook
-from torch_gnnscale.sampler.keyed import KeyedSampler
-from torch_gnnscale.split.cooperative import CooperativeSampler
+from torch_gnnscale.sampler.base import KeyedSampler
+from torch_gnnscale.split.cooperative_sampler import CooperativeSampler
 
 TOPOLOGIES = ["partitioned", "replicated"]
 MODES = {

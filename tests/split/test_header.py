@@ -17,8 +17,7 @@ from torch_gnnscale.comm.mesh import Grid
 from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.split import parallelize
-from torch_gnnscale.split.description import Description
-from torch_gnnscale.split.header import _grid_of, compare_headers
+from torch_gnnscale.split.agreement import Description, _grid_of, compare_headers
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 
 

@@ -12,7 +12,7 @@ from torch_gnnscale.comm.exchange import Exchange
 from torch_gnnscale.nn.calls import Call, Calls, Read
 from torch_gnnscale.nn.layer import ForwardPass
 from torch_gnnscale.split.layer import SplitLayer, SplitPass
-from torch_gnnscale.split.own_hops import OwnHops
+from torch_gnnscale.split.local_rows import OwnHops
 from torch_gnnscale.split.transport import Transport
 
 

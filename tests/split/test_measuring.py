@@ -8,7 +8,7 @@ from torch_geometric.data import Data
 
 from torch_gnnscale import CSC, NeighborLoader, split
 from torch_gnnscale.split.measuring import Measured
-from torch_gnnscale.split.presample import Presampled, presample
+from torch_gnnscale.split.planning import Presampled, presample
 
 
 def loader_of(data, fanouts=(3, 2), seeds=None, **options):
@@ -111,7 +111,7 @@ def test_the_bar_of_presampling_ends_with_the_last_batch(monkeypatch):
         shown.append((title, total, unit, disable))
         return samples
 
-    monkeypatch.setattr("torch_gnnscale.split.presample.tqdm", tqdm)
+    monkeypatch.setattr("torch_gnnscale.split.planning.tqdm", tqdm)
     loader = loader_of(make_data())
     presample(loader, range(3), progress=True)
     presample(loader, range(1))

@@ -5,8 +5,7 @@ import torch
 from helpers.narrow import batches
 from helpers.split import cut_batches, random_owners
 
-from torch_gnnscale.split.own_hops import OwnHops
-from torch_gnnscale.split.own_node_rows import KnownRows, OwnNodeRows
+from torch_gnnscale.split.local_rows import KnownRows, OwnHops, OwnNodeRows
 
 
 @pytest.mark.parametrize("last", [False, True])

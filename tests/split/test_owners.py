@@ -9,7 +9,7 @@ from helpers.data import edges_of
 from torch_gnnscale import CSC, ops
 from torch_gnnscale.partition.metis import Found
 from torch_gnnscale.partition.whole import Whole
-from torch_gnnscale.split import owners
+from torch_gnnscale.split import planning
 
 pytest.importorskip("pymetis")
 
@@ -39,7 +39,7 @@ def ring(num_nodes: int) -> CSC:
 
 
 def by(weights: str, node_load: torch.Tensor, edge_load: torch.Tensor, seeds: torch.Tensor) -> torch.Tensor:
-    return owners.owners_by(weights, ring(40), node_load, edge_load, seeds, 2, 1)
+    return planning.owners_by(weights, ring(40), node_load, edge_load, seeds, 2, 1)
 
 
 @pytest.mark.parametrize("weights", ["presampled", "node"])
@@ -50,7 +50,7 @@ def test_what_metis_is_told(weights, monkeypatch):
         told.append((whole, parts, seed, tolerance))
         return Found(torch.zeros(40, dtype=torch.int64), 0)
 
-    monkeypatch.setattr(owners, "by_metis", by_metis)
+    monkeypatch.setattr(planning, "by_metis", by_metis)
     by(weights, torch.arange(40), torch.arange(40) / 4, torch.arange(3))
     ((whole, *others),) = told
     assert others == [2, 1, 1.01]
@@ -66,7 +66,7 @@ def test_what_is_balanced_without_presampling(monkeypatch):
         told.append((parts, options))
         return SimpleNamespace(owner={None: torch.zeros(40, dtype=torch.int32)})
 
-    monkeypatch.setattr(owners, "assign", assign)
+    monkeypatch.setattr(planning, "assign", assign)
     by("edge", torch.zeros(40), torch.zeros(40), torch.tensor([5, 3, 5]))
     ((parts, options),) = told
     assert options.pop("train")[None].tolist() == [3, 5]
@@ -109,10 +109,10 @@ def test_random_is_a_permutation_in_equal_ranges():
 
 def test_weights_are_scaled_before_they_overflow():
     count = torch.tensor([0, 3, 5])
-    assert owners.weights_of(count, 10).tolist() == [1, 31, 51]
+    assert planning.weights_of(count, 10).tolist() == [1, 31, 51]
     large = torch.tensor([0, 1 << 50, 1 << 52, 1 << 52])
-    assert owners.weights_of(large, 1).tolist()[:2] == [1, ((1 << 53) - 4) * (1 << 50) // int(large.sum()) + 1]
+    assert planning.weights_of(large, 1).tolist()[:2] == [1, ((1 << 53) - 4) * (1 << 50) // int(large.sum()) + 1]
     for factor in (1, 10):
-        assert int(owners.weights_of(large, factor).sum()) <= 1 << 53
-    assert owners.weights_of(torch.full((8,), 1 << 59), 10).tolist() == [(1 << 50)] * 8
-    assert owners.weights_of(torch.zeros(3, dtype=torch.int64), 10).tolist() == [1, 1, 1]
+        assert int(planning.weights_of(large, factor).sum()) <= 1 << 53
+    assert planning.weights_of(torch.full((8,), 1 << 59), 10).tolist() == [(1 << 50)] * 8
+    assert planning.weights_of(torch.zeros(3, dtype=torch.int64), 10).tolist() == [1, 1, 1]

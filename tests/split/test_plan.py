@@ -25,9 +25,8 @@ from torch_gnnscale import (
 from torch_gnnscale.datasets import planted
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.loader import accesses
-from torch_gnnscale.split.checks import check_sampler
-from torch_gnnscale.split.owners import owners_by
-from torch_gnnscale.split.planning import FIRST_EPOCH, _compact, _draws_evenly
+from torch_gnnscale.split.cut_sampler import check_sampler
+from torch_gnnscale.split.planning import FIRST_EPOCH, _compact, _draws_evenly, owners_by
 
 pytest.importorskip("pymetis")
 

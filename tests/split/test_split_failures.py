@@ -28,8 +28,8 @@ from torch import distributed as dist
 from torch_geometric.sampler import NodeSamplerInput
 
 from torch_gnnscale import LayerSampler, NeighborLoader, NeighborSampler
+from torch_gnnscale.split.cut_sampler import SplitSampler
 from torch_gnnscale.split.peers import Peers
-from torch_gnnscale.split.split_sampler import SplitSampler
 
 PLAN = GivenPlan(random_owners(200, 2), 2)
 

@@ -19,7 +19,7 @@ from torch_gnnscale.comm.rendezvous import end_group
 from torch_gnnscale.nn.aggregate import aggregate_and_root
 from torch_gnnscale.sampler.output import NO_IDS
 from torch_gnnscale.split import parallelize
-from torch_gnnscale.split.own_hops import OwnHops
+from torch_gnnscale.split.local_rows import OwnHops
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 from torch_gnnscale.split.transport import Moves, Transport
 

@@ -18,11 +18,20 @@ from ..feature import TieredFeatureStore
 from ..feature.contract import CollectiveRowStore
 from ..partition import StoredPart, StoredParts
 from ..partition.reading import checked_halo
-from .buffer import Kept, PrefetchBuffer, capacities
-from .loader_buffers import Asked, LoaderBuffers
+from .buffer import Asked, Kept, LoaderBuffers, PrefetchBuffer, capacities
 from .part_rows import PartRows
-from .row_exchange import NOWHERE, Came, Located, Travelled, counts_by_part, exchange_rows, locate
-from .rows_here import Arrived, Coming, answered
+from .row_exchange import (
+    NOWHERE,
+    Arrived,
+    Came,
+    Coming,
+    Located,
+    Travelled,
+    answered,
+    counts_by_part,
+    exchange_rows,
+    locate,
+)
 
 
 @dataclass

@@ -14,15 +14,13 @@ from torch_geometric.sampler.base import DataType
 from .. import ops
 from ..partition import StoredPart, StoredParts
 from ..partition.numbering import PartNumbering, numbering_of
-from ..sampler.graph import Relation, SampledGraph
-from ..sampler.layer_executor import LayerExecutor, LayerOptions
+from ..sampler.executor import LayerExecutor, LayerOptions, SampledStore
+from ..sampler.graph import Relation, SampledGraph, check_times
 from ..sampler.relations import prepared_edges
-from ..sampler.sampled_store import SampledStore
-from ..sampler.times import check_times
 from ..topology import CSC
-from .executor import PartitionedExecutor, not_implemented
-from .grid_layers import GridLayers
-from .layers import OwnersLayers
+from .layerwise_grid import GridLayers
+from .layerwise_sampling import OwnersLayers
+from .neighbor_sampling import PartitionedExecutor, not_implemented
 
 
 @dataclass(eq=False)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import ops
 from ..feature.tiered_rows import TieredRows, sent
-from ..ops.feature_rows import as_words
+from ..ops.rows import as_words
 
 
 class OwnRows(ABC):

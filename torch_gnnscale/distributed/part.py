@@ -33,7 +33,7 @@ from .feature_store import PartitionedFeatureStore
 from .graph_store import PartitionedGraphStore
 from .own_tiers import OwnTiers, open_together
 from .part_rows import PartRows
-from .places import is_first, places, staged, warn_of_network
+from .staging import is_first, places, staged, warn_of_network
 
 Of = Literal["part", "all"]
 """Whose seeds: this part's, or those of all parts."""

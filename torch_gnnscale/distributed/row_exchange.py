@@ -1,4 +1,9 @@
-"""Which rows of a batch lie in which part, and their exchange: ids go to their owners, rows come back."""
+"""Which rows of a batch lie in which part, and their exchange: ids go to their owners, rows come back.
+
+Rows arrive on the thread of the steps, or on the thread that iterates, on the device where batches have them. In the
+latter case the thread of the steps exchanges ids, and gathers what other ranks ask for and what the batch has of this
+part; the rows then travel in an all-to-all that the thread that iterates issues: one per step.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,11 @@ from torch import Tensor
 
 from .. import ops
 from ..comm.exchange import Exchange, OtherRankFailed
-from ..ops.exchanged_rows import row_bytes
+from ..feature.tiered_rows import sent
+from ..ops.arguments import check_ids
+from ..ops.rows import row_bytes
 from ..sampler.output import NO_IDS
-from .own_rows import OwnRows
+from .own_rows import OwnRows, merged
 
 ID_BYTES = 8
 """An id is sent as an int64."""
@@ -264,3 +271,103 @@ def _packed(layout: Layout, ids: Sequence[Tensor], own: Sequence[Sequence[OwnRow
                 index += [of_part[i] for _, of_part in of_type]
                 at += begins[t]
     return ops.pack_rows(rows, index, at, layout.total)
+
+
+class Arrived(NamedTuple):
+    """Rows of one attribute from other parts, on the device of batches."""
+
+    tensor: Tensor
+    """Shape [r, ...]."""
+
+    @classmethod
+    def of(cls, rows: Tensor) -> Arrived:
+        """The value for these rows."""
+        return cls(rows)
+
+    def rows(self, like: Tensor) -> Tensor:
+        """The rows; ``like``: of their dtype and shape."""
+        return self.tensor
+
+    def joined(self, own: Tensor, place: Tensor) -> Tensor:
+        """The rows of a batch: the next of ``own`` where ``place[i] >= 0``, else row ``-1 - place[i]`` of these."""
+        is_own = place >= 0
+        at = sent(place[~is_own].bitwise_not_(), self.tensor.device)
+        return merged(own, ops.gather_rows(self.tensor, at, check=False), is_own)
+
+
+class Coming(NamedTuple):
+    """The rows of a step that the thread that iterates is to exchange."""
+
+    replies: Tensor
+    """What this rank sends, reply after reply: uint8, on the device."""
+    own: list[Tensor]
+    """The batch's rows of this part, on the device."""
+    given: Layout
+    taken: Layout
+    """Where rows lie in the replies to, and from, all parts."""
+    ready: torch.cuda.Event | None
+    """When ``replies`` and ``own`` are there; None on the CPU."""
+
+    def exchanged(self, exchange: Exchange) -> list[list[Arrived]]:
+        """Sends and receives: for each type and attribute, the rows that this rank asked for. Called by the thread that
+        iterates; a GPU's rows are those of its current stream."""
+        if self.ready is not None:
+            stream = torch.cuda.current_stream(self.replies.device)
+            stream.wait_event(self.ready)
+            for made in (self.replies, *self.own):
+                made.record_stream(stream)
+        data = exchange.bytes(self.replies, self.given.lengths, self.taken.lengths, "rows")
+        return [
+            [Arrived(_rows(data, self.taken, t, a, kind)) for a, kind in enumerate(of_type)]
+            for t, of_type in enumerate(self.taken.kinds)
+        ]
+
+
+def answered(
+    exchange: Exchange, asked: Tensor, wanted: Sequence[Tensor], counts: Tensor, kinds: Sequence[Sequence[RowKind]],
+    own: Sequence[Sequence[OwnRows]], of_batch: Sequence[tuple[OwnRows, Tensor]], device: torch.device,
+    stream: torch.cuda.Stream | None,
+) -> Coming:  # fmt: skip
+    """Exchanges ids, in one round, and gathers the rows that other ranks ask for and those of this part.
+
+    Args:
+        exchange, asked, wanted, counts, kinds, own: of :func:`torch_gnnscale.distributed.row_exchange.exchange_rows`.
+        of_batch: what the batch has of this part: rows of attributes, and their ids, which are not checked.
+        device: where rows are sent from, and batches have them.
+        stream: on which a GPU gathers them; None on the CPU.
+    """
+    with exchange.awaited():
+        given, taken = (Layout(entry, kinds, exchange.rank, status=0) for entry in (asked, counts))
+    requested = exchange_ids(exchange, wanted, taken.counts, given.counts)
+    with torch.cuda.stream(stream):
+        each = [
+            _replies(requested[t :: len(kinds)], rows, kind, device)
+            for t, of_type in enumerate(own)
+            for rows, kind in zip(of_type, kinds[t], strict=True)
+        ]
+        nothing = torch.empty(0, dtype=torch.uint8, device=device)
+        replies = torch.cat([nothing, *(piece for of_part in zip(*each, strict=True) for piece in of_part)])
+        mine = [_there(rows.gather(ids), device) for rows, ids in of_batch]
+        ready = None if stream is None else stream.record_event()
+    return Coming(replies, mine, given, taken, ready)
+
+
+def _replies(ids: Sequence[Tensor], rows: OwnRows, kind: RowKind, device: torch.device) -> Sequence[Tensor]:
+    """The bytes of one attribute in the reply to each part; ``ids``: the rows that each part asks for."""
+    wanted = torch.cat(list(ids))
+    check_ids("ids", wanted, len(rows), "rows")
+    found = _there(rows.gather(wanted), device).reshape(-1)
+    return found.view(torch.uint8).split([len(some) * kind.num_bytes for some in ids])
+
+
+def _there(rows: Tensor, device: torch.device) -> Tensor:
+    return rows if rows.device == device else sent(rows, device)
+
+
+def _rows(data: Tensor, layout: Layout, t: int, a: int, kind: RowKind) -> Tensor:
+    """The rows of one attribute in all replies, shape [rows, ...]: a copy, for other bytes lie between the replies."""
+    counts = [row[t] for row in layout.counts]
+    pieces = [
+        data[begins[t][a] :][: count * kind.num_bytes] for begins, count in zip(layout.begins, counts, strict=True)
+    ]
+    return torch.cat(pieces).view(kind.dtype).view(sum(counts), *kind.shape)

@@ -16,7 +16,7 @@ from .. import files, ops
 from .._host import on_host
 from .._warn import warn
 from ..ops.arguments import check_ids, found_instead
-from ..ops.feature_rows import has_contiguous_rows
+from ..ops.rows import has_contiguous_rows
 from ..topology.numbering import Numbering
 from ..topology.reorder import Order, TypedOrder, order_arrays, saved_order
 from .attributes import EDGES, check_layout, typed_storages, unlike_rows

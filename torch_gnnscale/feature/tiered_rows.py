@@ -15,7 +15,7 @@ from torch import Tensor
 from .. import files, ops
 from ..memory import HostArray, HostMemory
 from ..ops.arguments import check_ids
-from ..ops.feature_rows import as_words
+from ..ops.rows import as_words
 from ..stream_time import StreamTime
 
 STEP = 64 << 20

@@ -19,7 +19,7 @@ from ..loader.layout import EdgeLayouts, has_own_values
 from ..loader.row_source import Bounds
 from ..loader.sampled import SampledEdges, SampledGraphPart, sampled_part
 from ..loader.storages import storage_of
-from ..sampler.edge_types import end_types
+from ..sampler.graph import end_types
 from ..sampler.output import NO_IDS, as_output
 from ..sampler.relations import sampled_graph
 

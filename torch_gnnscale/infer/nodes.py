@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..sampler.edge_types import end_types
+from ..sampler.graph import end_types
 from .graph import WholeGraph
 from .plan import Plan
 

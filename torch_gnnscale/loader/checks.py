@@ -14,8 +14,8 @@ from .._warn import warn
 from ..feature.attributes import EDGES, check_attributes, typed_storages, warn_of_whole_attributes
 from ..feature.contract import CollectiveRowStore, RowStore
 from ..ops.arguments import check_tensor, to_int
-from ..ops.feature_rows import has_contiguous_rows
-from ..sampler.keyed import KeyedSampler
+from ..ops.rows import has_contiguous_rows
+from ..sampler.base import KeyedSampler
 from ..topology import GraphStore
 from ..topology.numbering import Numbering
 from .layout import EdgeLayouts

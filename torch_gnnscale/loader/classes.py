@@ -8,7 +8,7 @@ from typing import Any
 from torch_geometric.data import Batch, Data, HeteroData
 
 from .._warn import warn
-from ..sampler.keyed import OWN_FIELDS
+from ..sampler.base import OWN_FIELDS
 
 _COMPUTED = frozenset(("num_nodes",))
 """Fields that a subclass may define: batches have them where the data have."""

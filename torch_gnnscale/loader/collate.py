@@ -11,7 +11,7 @@ from torch_geometric.data import Data, HeteroData
 
 from .._host import as_user
 from ..random import NoDraws, seeded_draws
-from ..sampler.keyed import OWN_FIELDS, KeyedSampler, Output
+from ..sampler.base import OWN_FIELDS, KeyedSampler, Output
 from ..topology.numbering import Numbering
 from .layers import put_layers
 from .layout import EdgeLayouts

@@ -17,7 +17,7 @@ from .._host import as_user, on_host
 from .._warn import warn
 from ..memory import move_to_huge_pages
 from ..ops.arguments import check_int
-from ..sampler.keyed import KeyedSampler, Output, check_weight_name
+from ..sampler.base import KeyedSampler, Output, check_weight_name
 from . import checks
 from .classes import check_classes
 from .collate import Collator

@@ -8,7 +8,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from ..sampler import Layer, WeightedLayer
-from ..sampler.edge_types import end_types
+from ..sampler.graph import end_types
 from .layout import EdgeLayouts, laid_out
 from .row_source import RowSource
 from .sampled import SampledEdges, SampledGraphPart, by_type

@@ -16,7 +16,7 @@ from torch_geometric.sampler import BaseSampler, NegativeSampling, NodeSamplerIn
 
 from ..feature.contract import Version, version_of
 from ..random import Purpose, batch_key, ids_key
-from ..sampler.keyed import Inputs, KeyedSampler, Output
+from ..sampler.base import Inputs, KeyedSampler, Output
 from .collate import Collated, Collator, Fetched, Noted
 from .order import NumberedBatch, SeedOrder
 from .pipeline import Pipeline, Stage, in_turn

@@ -20,9 +20,9 @@ from torch_geometric.typing import EdgeType, InputEdges
 from .._host import on_host
 from .._warn import warn
 from ..ops.arguments import as_tensor, check_tensor
-from ..sampler.edge_types import end_types
+from ..sampler.base import KeyedSampler, Output
 from ..sampler.fanouts import NumNeighborsLike
-from ..sampler.keyed import KeyedSampler, Output
+from ..sampler.graph import end_types
 from ..sampler.links import ExcludeSeedEdges, check_links, check_weights
 from ..sampler.methods import NEIGHBOR, make_sampler
 from ..sampler.sources import check_data

@@ -20,8 +20,8 @@ from .. import ops
 from .._host import on_host
 from ..memory import Budget
 from ..ops.arguments import as_ids, as_tensor, check_tensor
+from ..sampler.base import KeyedSampler, Output
 from ..sampler.fanouts import NumNeighborsLike
-from ..sampler.keyed import KeyedSampler, Output
 from ..sampler.methods import NEIGHBOR, make_sampler
 from ..sampler.requests import check_no_mask
 from ..sampler.sources import check_data

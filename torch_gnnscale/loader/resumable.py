@@ -12,7 +12,7 @@ from torch_geometric.sampler import BaseSampler
 
 from ..ops.arguments import check_int
 from ..random import ids_key
-from ..sampler.keyed import KeyedSampler
+from ..sampler.base import KeyedSampler
 from .adapter import PyGLoaderAdapter
 from .positions import KeyedShuffle
 from .sharing import Sharing

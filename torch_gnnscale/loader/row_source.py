@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from ..comm.steps import Steps
-from ..sampler.keyed import KeyedSampler
+from ..sampler.base import KeyedSampler
 from .layout import EdgeLayout, EdgeLayouts
 from .sampled import SampledEdges, SampledGraphPart
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from ..sampler import HeteroNeighborOutput, NeighborOutput
-from ..sampler.edge_types import end_types
-from ..sampler.keyed import Output
+from ..sampler.base import Output
+from ..sampler.graph import end_types
 from ..sampler.output import NO_IDS
 from .layout import EdgeLayouts, sort_by_destination
 

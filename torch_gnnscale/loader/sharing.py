@@ -16,7 +16,7 @@ from ..comm.steps import Steps
 from ..feature.contract import CollectiveRowStore
 from ..ops.arguments import to_int
 from ..random import draw_seed
-from ..sampler.keyed import Inputs, KeyedSampler
+from ..sampler.base import Inputs, KeyedSampler
 from . import checks
 from .chunks import Chunks, ChunksOfParts
 from .execution import Execution

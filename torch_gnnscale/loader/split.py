@@ -11,7 +11,7 @@ from torch_geometric.sampler.base import SubgraphType
 
 from ..comm.mesh import Ranks
 from ..comm.steps import Steps
-from ..sampler.keyed import Inputs, KeyedSampler
+from ..sampler.base import Inputs, KeyedSampler
 from .row_source import CollectiveSource, RowSource
 
 

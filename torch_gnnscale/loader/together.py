@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from ..comm.steps import Steps
-from ..sampler.keyed import KeyedSampler
+from ..sampler.base import KeyedSampler
 from .collate import Fetched
 from .execution import Execution
 from .line import Line

@@ -11,7 +11,7 @@ from torch_geometric.sampler import NegativeSampling
 
 from .._warn import warn
 from ..sampler import NeighborSampler
-from ..sampler.keyed import KeyedSampler
+from ..sampler.base import KeyedSampler
 from ..sampler.layerwise import LayerSampler
 
 

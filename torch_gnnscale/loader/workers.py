@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 from .._warn import warn
 from ..feature.contract import Version, is_collective, may_be_read_by_threads
 from ..ops.arguments import to_int
-from ..sampler.keyed import KeyedSampler
+from ..sampler.base import KeyedSampler
 from .checks import check_no_processes, of_part
 from .row_source import RowSource
 

@@ -6,13 +6,18 @@ the samples of these operators, bit for bit. Use it to state a method in the pap
 fused operators are faster. Needs scipy (``pip install "torch_gnnscale[matrix]"``), and cupy for a graph on a GPU.
 """
 
-from .algebra import Adjacency, Frontier, FrontierEdges, adjacency, one_node_each, stacked_sets, stored_order
-from .choosing import Drawn, choose, choose_by_its, choose_neighbors
-from .draws import draw
-from .extracting import extract
-from .methods import Step, fastgcn, graphsage, ladies, squared
-from .products import DeviceMatrix
-from .stacked import sample_batches
+from .algebra import (
+    Adjacency,
+    DeviceMatrix,
+    Frontier,
+    FrontierEdges,
+    adjacency,
+    one_node_each,
+    stacked_sets,
+    stored_order,
+)
+from .choosing import Drawn, choose, choose_by_its, choose_neighbors, draw
+from .sampling import Step, extract, fastgcn, graphsage, ladies, sample_batches, squared
 
 __all__ = [
     "Adjacency", "DeviceMatrix", "Drawn", "Frontier", "FrontierEdges", "Step", "adjacency", "choose", "choose_by_its",

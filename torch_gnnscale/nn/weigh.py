@@ -11,7 +11,7 @@ import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
 from torch_geometric import EdgeIndex
 
-from ..sampler.keyed import check_weight_name
+from ..sampler.base import check_weight_name
 from .hops import EdgeType, relations_of
 from .messages import refuse_twice, refuse_unfit, weigh_messages
 from .shadow import Shadow

@@ -19,8 +19,6 @@ from .arguments import ID_DTYPES, MAX_COUNT, first_outside, limit_threads
 from .board import BOARD_NUMBERS, board_leave, board_size, board_take
 from .bulk import MAX_BATCHES, beyond_bulks, sample_bulk
 from .cuts import MAX_PARTS, Cut, cut_batch
-from .exchanged_rows import join_rows, pack_rows
-from .feature_rows import can_gather_rows, gather_rows, torch_selects_sooner
 from .generate import dropout_rows, permutation, random_bits, rmat_edges
 from .graph import Relations, relations
 from .hops import Picks, Relabelled, pick_neighbors, relabel
@@ -41,6 +39,7 @@ from .memory import (
 from .negatives import Candidates, EdgeSet, candidates, edge_set, sample_negatives
 from .neighbors import PreparedNeighbors, sample_neighbors, weight_sums
 from .partition import MAX_ROUNDS, MAX_STEPS, Side, contract, propagate_labels, transpose
+from .rows import can_gather_rows, gather_rows, join_rows, pack_rows, torch_selects_sooner
 from .sample_options import MAX_FANOUT, MAX_HOPS, Sample, Subgraph
 from .scores import MAX_ITERATIONS, count_ids, reverse_pagerank, score_unit
 from .shuffle import shuffle_rows

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .arguments import OPS, check_ids, check_tensor, resolve_threads
-from .feature_rows import check_row_bytes, has_contiguous_rows
+from .rows import check_row_bytes, has_contiguous_rows
 
 MAX_TABLES = 64
 """Tables of one call of :func:`shuffle_rows`."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .arguments import OPS, check_ids, check_int, check_tensor, resolve_threads
-from .feature_rows import check_row_bytes, has_contiguous_rows
+from .rows import check_row_bytes, has_contiguous_rows
 
 MAX_TIERS = 4
 """The most tiers that a table may have."""

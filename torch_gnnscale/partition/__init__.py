@@ -1,7 +1,7 @@
 """Parts of a graph that no machine holds alone: who owns which node, and the files of each part."""
 
 from .book import PartitionBook, RowsMeta
-from .layout import TOPOLOGIES
+from .directory import TOPOLOGIES
 from .methods import METHODS, Assignment, assign
 from .reading import Halo, StoredPart, StoredParts, open_parts, read_report
 from .report import PartitionReport

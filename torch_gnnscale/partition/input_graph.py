@@ -18,11 +18,11 @@ from .. import files, ops
 from ..feature import FeatureStore
 from ..feature.contract import all_attrs
 from ..ops.arguments import as_ids, as_tensor
-from ..sampler.edge_types import end_types
+from ..sampler.graph import end_types
 from ..sampler.relations import sampled_graph
 from ..topology import CSC
 from .book import RowsMeta, edge_type_of
-from .layout import digest
+from .directory import digest
 
 _CHUNK = 1 << 22  # edges that are read at a time: they may be mapped
 _MASKS = ("train", "val", "test")

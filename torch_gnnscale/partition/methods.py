@@ -15,7 +15,7 @@ from ..memory import Budget, budget_bytes
 from ..ops.arguments import check_int, to_int
 from ..random import Purpose, batch_key
 from ..topology import CSC
-from . import coarse, metis
+from . import metis
 from .report import PartitionReport, report
 from .whole import BALANCED, Whole
 
@@ -54,7 +54,7 @@ def assign(
 
     - "metis": METIS's k-way partition of the graph with edges in both directions; parallel edges are one, weighted by
       their number.
-    - "coarse": METIS's partition of clusters (see :mod:`torch_gnnscale.partition.coarse`), for larger graphs.
+    - "coarse": METIS's partition of clusters (see :mod:`torch_gnnscale.partition.metis`), for larger graphs.
     - "auto": "metis" if 127 bytes for each edge in both directions fit ``memory``, else "coarse".
     - "random": a keyed permutation of the nodes of each type, in equal ranges.
     - "ranges": equal ranges of the ids of each type.
@@ -94,7 +94,7 @@ def assign(
             owner[node_type] = _equal_ranges(size, parts, key)
     else:
         of_clusters = method == "coarse" and 1 < parts < whole.num_nodes
-        found = coarse.partition(whole, parts, seed) if of_clusters else by_metis(whole, parts, seed)
+        found = metis.partition_clusters(whole, parts, seed) if of_clusters else by_metis(whole, parts, seed)
         owner, peak = whole.by_type(found.owner.to(torch.int32)), found.peak_bytes
     return Assignment(owner, method, time.perf_counter() - start, max(peak, machine.resident_memory(peak=True)))
 

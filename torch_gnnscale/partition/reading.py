@@ -15,9 +15,9 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from .. import files, ops
 from ..ops.arguments import ID_DTYPES, check_ids, to_int
-from ..sampler.edge_types import end_types
+from ..sampler.graph import end_types
 from ..topology import CSC, GraphStore
-from . import layout
+from . import directory
 from .all_parts import NumberingOfAllParts, RowsOfAllParts, joined_columns
 from .book import PartitionBook, RowsMeta, check_part_number, edge_type_of
 from .report import PartitionReport
@@ -170,12 +170,12 @@ class StoredParts:
             IndexError: there is no such part.
         """
         self._check_open()
-        folder = layout.part_folder(self.path, check_part_number("part", number, self.book.num_parts))
-        arrays, meta = files.load(folder, layout.PART, self._verify if verify is None else verify)
-        layout.check_part_of(folder, meta, number, self._mark.fingerprint)
+        folder = directory.part_folder(self.path, check_part_number("part", number, self.book.num_parts))
+        arrays, meta = files.load(folder, directory.PART, self._verify if verify is None else verify)
+        directory.check_part_of(folder, meta, number, self._mark.fingerprint)
         if (found := files.checksum(folder)) != (expected := self._mark.parts[number]):
             raise ValueError(f"{folder / files.MANIFEST}: expected checksum {expected}, found {found}: it was replaced")
-        of, book = partial(layout.array_of, folder, arrays), self.book
+        of, book = partial(directory.array_of, folder, arrays), self.book
         names = {(meta.group_name, meta.attr_name): f"rows_{i}" for i, meta in enumerate(self.attrs)}
         rows = [of(f"rows_{i}", m.dtype, len(book.rows(number, m)), *m.shape) for i, m in enumerate(self.attrs)]
         nodes = {node_type: len(book.nodes(number, node_type)) for node_type in book.bounds}
@@ -186,7 +186,7 @@ class StoredParts:
             number,
             {t: self._relation(folder, arrays, i, t, number) for i, t in enumerate(book.edge_bounds)},
             dict(zip(names, rows, strict=True)),
-            {key: (str(folder), layout.PART, name) for key, name in names.items()},
+            {key: (str(folder), directory.PART, name) for key, name in names.items()},
             {t: of(f"user_ids_{i}", torch.int64, count) for i, (t, count) in enumerate(nodes.items())},
             {pair: of(f"seeds_{i}", torch.int64, -1) for i, pair in enumerate(self.splits)},
             links,
@@ -233,7 +233,7 @@ class StoredParts:
         src, dst = end_types(edge_type)
         nodes, edges = self.book.nodes(number, dst), self.book.edges(number, edge_type)
         if self._graph is None:
-            of = partial(layout.array_of, folder, arrays)
+            of = partial(directory.array_of, folder, arrays)
             if f"{i}_edges" in arrays:
                 row, edge_id = of(f"{i}_edges", ID_DTYPES, len(edges), 2).unbind(1)
             else:
@@ -275,9 +275,9 @@ def open_parts(path: str | os.PathLike, verify: bool = True) -> StoredParts:
     path = Path(path).resolve()
     if not (path / "complete" / files.MANIFEST).is_file():
         raise _unfinished(path)
-    _, completed = files.load(path / "complete", layout.COMPLETE)
-    book, meta = layout.load_book(path)
-    said, fingerprint = layout.Described.of(path, book, meta), layout.fingerprint_of_parts(path)
+    _, completed = files.load(path / "complete", directory.COMPLETE)
+    book, meta = directory.load_book(path)
+    said, fingerprint = directory.Described.of(path, book, meta), directory.fingerprint_of_parts(path)
     with files.described(path / "complete" / files.MANIFEST, "the mark of a complete directory"):
         checksums = [to_int("checksum", of) for of in completed["parts"]]
         mark = Mark(to_int("fingerprint", completed["fingerprint"]), checksums)
@@ -294,20 +294,20 @@ def open_parts(path: str | os.PathLike, verify: bool = True) -> StoredParts:
     graph = _opened_graph(path / "graph", book, verify) if said.topology == "replicated" else None
     whole = {}
     if said.graph_attrs:
-        arrays, _ = files.load(path / "attrs", layout.ATTRS, verify)
+        arrays, _ = files.load(path / "attrs", directory.ATTRS, verify)
         for i, m in enumerate(said.attrs):
             if m.attr_name in said.graph_attrs:
-                rows = layout.array_of(path / "attrs", arrays, f"rows_{i}", m.dtype, m.num_rows, *m.shape)
+                rows = directory.array_of(path / "attrs", arrays, f"rows_{i}", m.dtype, m.num_rows, *m.shape)
                 whole[m.group_name, m.attr_name] = rows
     return StoredParts(
         path, book, said.topology, said.attrs, list(said.splits), list(said.links), whole, said.about, said.assigned,
-        said.report, said.largest_degree, layout.digest(mark._asdict()), graph, ids, verify, mark,
+        said.report, said.largest_degree, directory.digest(mark._asdict()), graph, ids, verify, mark,
     )  # fmt: skip
 
 
-def _opened_ids(path: Path, book: PartitionBook, said: layout.Described, verify: bool) -> dict[str, Tensor]:
+def _opened_ids(path: Path, book: PartitionBook, said: directory.Described, verify: bool) -> dict[str, Tensor]:
     """The arrays of all ids, by name. ValueError names one that is not of its shape."""
-    arrays, _ = files.load(path, layout.IDS, verify)
+    arrays, _ = files.load(path, directory.IDS, verify)
     shapes: dict[str, tuple[int, ...]] = {}
     for i, node_type in enumerate(book.bounds):
         shapes |= dict.fromkeys((f"stored_{i}", f"degree_{i}"), (book.num_nodes(node_type),))
@@ -316,7 +316,7 @@ def _opened_ids(path: Path, book: PartitionBook, said: layout.Described, verify:
     shapes |= {f"seeds_{i}": (count,) for i, count in enumerate(said.splits.values())}
     for i, count in enumerate(said.links.values()):
         shapes |= {f"links_{i}": (2, count)} | ({f"link_ids_{i}": (count,)} if f"link_ids_{i}" in arrays else {})
-    return {name: layout.array_of(path, arrays, name, torch.int64, *shape) for name, shape in shapes.items()}
+    return {name: directory.array_of(path, arrays, name, torch.int64, *shape) for name, shape in shapes.items()}
 
 
 def _opened_graph(path: Path, book: PartitionBook, verify: bool) -> GraphStore:
@@ -337,14 +337,14 @@ def _opened_graph(path: Path, book: PartitionBook, verify: bool) -> GraphStore:
 def read_report(path: str | os.PathLike) -> tuple[dict[str, Any], PartitionReport]:
     """How the parts of a directory, finished or not, were chosen and how good they are: ``assigned`` and ``report`` of
     :class:`StoredParts`."""
-    said = layout.Described.of(Path(path), *layout.load_book(Path(path)))
+    said = directory.Described.of(Path(path), *directory.load_book(Path(path)))
     return said.assigned, said.report
 
 
 def _unfinished(path: Path) -> Exception:
     if not (path / "book" / files.MANIFEST).is_file():
         return FileNotFoundError(f"{path}: expected a directory of parts, found no book in it")
-    if missing := layout.missing_parts(path, layout.load_book(path)[0].num_parts):
+    if missing := directory.missing_parts(path, directory.load_book(path)[0].num_parts):
         return ValueError(f"{path}: expected all parts, found it unfinished: write(..., only={missing}) completes it")
     return ValueError(f"{path}: expected a complete directory, found it unfinished: write(..., only=[]) completes it")
 

@@ -13,10 +13,10 @@ from .. import files, machine
 from ..memory import Budget, budget_bytes
 from ..ops.arguments import check_int, to_int
 from ..topology.graph_store import relation_entry
-from . import layout
+from . import directory
 from .book import check_part_number
+from .directory import TOPOLOGIES
 from .input_graph import InputGraph, given_owners, input_graph_of
-from .layout import TOPOLOGIES
 from .methods import METHODS, assign
 from .part_writer import PartWriter
 from .report import report
@@ -95,7 +95,7 @@ def write(
     inputs = input_graph_of(data, splits, links)
     begun = check_out(out, only)
     if parts is None and begun:
-        parts = layout.load_book(path)[0].num_parts
+        parts = directory.load_book(path)[0].num_parts
     if parts is None:
         raise ValueError("parts: expected their number, found None")
     parts, seed = check_int("parts", parts, 1), to_int("seed", seed)
@@ -107,7 +107,7 @@ def write(
     if method not in METHODS:
         raise ValueError(f"method: expected one of {METHODS}, found {method!r}")
     try:
-        about = layout.plain(dict(about or {}))
+        about = directory.plain(dict(about or {}))
     except (TypeError, ValueError) as error:
         raise TypeError(f"about: expected what JSON keeps, found {error}") from None
     given = {
@@ -117,7 +117,7 @@ def write(
     checked = None if owners is None else given_owners(owners, inputs.num_nodes, parts)
     writer = PartWriter(path, inputs, streamed)
     if begun:
-        writer.resume(layout.plain(given), checked)
+        writer.resume(directory.plain(given), checked)
     else:
         train = inputs.train()
         assigned = {"method": "owners"}
@@ -129,12 +129,12 @@ def write(
             checked, assigned = found.owner, {name: value for name, value in found._asdict().items() if name != "owner"}
             del found
         counted = report(inputs.relations, checked, parts, train).to_dict()
-        writer.begin(layout.plain(given), checked, {"report": counted, "assigned": assigned})
+        writer.begin(directory.plain(given), checked, {"report": counted, "assigned": assigned})
     del checked
     for part in tqdm(wanted, desc="parts", unit=" parts", disable=None if progress else True):
-        if not (layout.part_folder(path, part) / files.MANIFEST).exists():
+        if not (directory.part_folder(path, part) / files.MANIFEST).exists():
             writer.part(part)
-    missing = layout.missing_parts(path, parts)
+    missing = directory.missing_parts(path, parts)
     if not missing:
         _complete(path, parts, writer.fingerprint)
     return missing
@@ -166,7 +166,7 @@ def _given(inputs: InputGraph, graph_attrs: Sequence[str]) -> dict[str, Any]:
             relation_entry(files.check_name(edge_type), csc.num_src, csc.num_dst, csc.num_edges)
             for edge_type, csc in inputs.relations.items()
         ],
-        "rows": [layout.rows_entry(rows.meta) for rows in inputs.rows],
+        "rows": [directory.rows_entry(rows.meta) for rows in inputs.rows],
         "splits": [[node_type, split, len(ids)] for (node_type, split), ids in inputs.splits.items()],
         "links": [[edge_type, split, ends.size(1)] for (edge_type, split), ends in inputs.links.items()],
         "graph_attrs": list(graph_attrs),
@@ -178,17 +178,17 @@ def _complete(path: Path, parts: int, fingerprint: int) -> None:
     """Checks the parts, all of which are there, and marks the directory as complete."""
     checksums = []
     for part in range(parts):
-        folder = layout.part_folder(path, part)
-        _, meta = files.load(folder, layout.PART, verify=False)
-        layout.check_part_of(folder, meta, part, fingerprint)
+        folder = directory.part_folder(path, part)
+        _, meta = files.load(folder, directory.PART, verify=False)
+        directory.check_part_of(folder, meta, part, fingerprint)
         checksums.append(files.checksum(folder))
     mark = {"fingerprint": fingerprint, "parts": checksums}
     try:
         with files.creating(path / "complete") as folder:
-            files.finish(folder, layout.COMPLETE, {}, mark)
+            files.finish(folder, directory.COMPLETE, {}, mark)
     except OSError:  # it is marked: by an earlier call, or by another machine that has just written the last part
         if not (path / "complete" / files.MANIFEST).exists():
             raise
-        _, found = files.load(path / "complete", layout.COMPLETE)
+        _, found = files.load(path / "complete", directory.COMPLETE)
         if found != mark:
             raise ValueError(f"{path / 'complete'}: expected the parts that are there, found others") from None

@@ -1,7 +1,7 @@
 """Samplers: the contract of keyed samplers, neighbor sampling and layer-wise sampling."""
 
+from .base import KeyedSampler
 from .bidirectional import BidirectionalNeighborSampler
-from .keyed import KeyedSampler
 from .layerwise import LayerSampler
 from .neighbor import NeighborSampler
 from .output import HeteroNeighborOutput, Layer, NeighborOutput, WeightedLayer

@@ -10,8 +10,8 @@ from torch import Tensor
 from .. import ops
 from .._host import on_host
 from ..ops.arguments import as_ids
+from .base import Inputs, KeyedSampler
 from .fanouts import NumNeighborsLike
-from .keyed import Inputs, KeyedSampler
 from .neighbor import NeighborSampler
 from .output import NeighborOutput
 from .requests import SeedRequest

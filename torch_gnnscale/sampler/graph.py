@@ -1,19 +1,49 @@
-"""The graph that a sampler draws from: its relations in the form that the operator takes."""
+"""The graph that a sampler draws from: its relations, edge types and times in the form that the operator takes."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch_geometric.sampler.base import DataType
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
 from ..memory import move_to_huge_pages
+from ..ops.arguments import found_instead
 from ..topology import CSC
-from .edge_types import end_types, reverse_relations
-from .times import ordered_limit
+
+
+def end_types(edge_type: EdgeType | None) -> tuple[NodeType | None, NodeType | None]:
+    """(type of sources, type of destinations); (None, None) in a homogeneous graph."""
+    return (None, None) if edge_type is None else (edge_type[0], edge_type[-1])
+
+
+def reverse_relations(edge_types: Sequence[EdgeType | None]) -> list[int]:
+    """result[i]: the relation that holds the reverse edges of relation i by PyG's rules, or -1.
+
+    The reverse of (src, rel, dst) is (dst, rev_rel, src) if it exists; else the relation itself if src == dst; else the
+    relation from dst to src, if there is exactly one. A relation ``rev_rel`` gets a reverse only by the first rule.
+    """
+    numbers = {edge_type: number for number, edge_type in enumerate(edge_types)}
+    ways = Counter(map(end_types, edge_types))
+    reverse = [-1] * len(edge_types)
+    for number, edge_type in enumerate(edge_types):
+        if edge_type is None:
+            reverse[number] = number
+        elif len(edge_type) == 3 and not str(edge_type[1]).startswith("rev_"):  # stores accept types of any length
+            src, rel, dst = edge_type
+            if (named := numbers.get((dst, f"rev_{rel}", src))) is not None:
+                reverse[number], reverse[named] = named, number
+            elif src == dst:
+                reverse[number] = number
+            elif ways[dst, src] == 1:
+                reverse[number] = next(n for n, t in enumerate(edge_types) if end_types(t) == (dst, src))
+    return reverse
 
 
 @dataclass(eq=False)
@@ -26,7 +56,7 @@ class Relation:
     weight: Tensor | None = None
     """Prefix sums of the weights in each column, from :func:`torch_gnnscale.ops.weight_sums`."""
     time: Tensor | None = None
-    """Time of each stored edge: int64, from :func:`torch_gnnscale.sampler.times.ordered`."""
+    """Time of each stored edge: int64, from :func:`torch_gnnscale.sampler.graph.ordered`."""
     left_out: Tensor | None = None
     """Edges of weight 0, which are never sampled: (source, destination), int64, shape [2, k]."""
     mapped: bool = False
@@ -149,3 +179,55 @@ class SampledGraph:
         if (number := self._numbers.get(node_type)) is None:
             raise ValueError(f"node type {node_type!r}: expected one of {self.node_types}")
         return number
+
+
+_EXACT = 1 << 53
+"""2^53: every integer of at most this size is exact as float64."""
+
+
+def check_times(name: str, time: Tensor, count: int) -> None:
+    """Raises TypeError or ValueError unless ``time`` is a vector of ``count`` integers or floats, none of them NaN."""
+    if not isinstance(time, Tensor):
+        raise TypeError(f"{name}: expected a tensor of times, found {found_instead(time)}")
+    if time.dtype in (torch.bool, torch.uint64) or time.is_complex():
+        raise TypeError(f"{name}: expected integers or real numbers, found {time.dtype}")
+    if time.shape != (count,):
+        raise ValueError(f"{name}: expected {count} times, found shape {tuple(time.shape)}")
+    if time.is_floating_point() and bool((wrong := time.isnan()).any()):
+        raise ValueError(f"{name}[{int(wrong.nonzero()[0])}]: expected a number, found nan")
+
+
+def check_exact(name: str, time: Tensor, floats: str) -> None:
+    """Raises ValueError if ``time`` has integers that float64 may round: above 2^53 in size. ``floats``: the times that
+    are floats, for the error."""
+    if not time.is_floating_point():
+        time = time.to(torch.int64)
+        if bool(((time < -_EXACT) | (time > _EXACT)).any()):
+            raise ValueError(f"{name}: expected times up to 2^53, because {floats} are floats; found larger ones")
+
+
+def ordered(time: Tensor, floating: bool) -> Tensor:
+    """int64 that compare like ``time``: the integers themselves or, if ``floating``, the float64 bits, changed to sort
+    as integers."""
+    if not floating:
+        return time.to(torch.int64)
+    bits = (time.to(torch.float64) + 0.0).view(torch.int64)  # -0.0 + 0.0 is 0.0
+    return torch.where(bits < 0, bits ^ torch.iinfo(torch.int64).max, bits)
+
+
+def ordered_limit(name: str, time: Tensor, floating: bool) -> Tensor:
+    """Limits for times from :func:`ordered`: ordered(t) <= ordered_limit(l) exactly if t <= l.
+
+    Raises:
+        ValueError: an integer limit above 2^53 where the graph's times are floats.
+    """
+    if floating:
+        check_exact(name, time, "the graph's times")
+        return ordered(time, True)
+    if time.is_floating_point():
+        limits = torch.iinfo(torch.int64)
+        low, high = float(limits.min), float(limits.max)  # high is 2^63
+        floor = time.to(torch.float64).floor()
+        inside = floor.clamp(low, -low - 1024).to(torch.int64)
+        return torch.where(floor >= high, limits.max, torch.where(floor < low, limits.min, inside))
+    return time.to(torch.int64)

@@ -22,15 +22,13 @@ from ..ops.arguments import as_ids, check_int, check_key, checked_device
 from ..ops.layer_drawing import SCHEMES_OF, check_drawing, check_num_nodes
 from ..random import Purpose, batch_key, draw_seed
 from ..topology.segmented import SegmentedCSC, check_graph_budgets
-from .keyed import Inputs, check_weight_name
-from .layer_executor import GPULayers, HostLayers, LayerExecutor, LayerOptions
+from .base import Inputs, check_weight_name
+from .executor import GPULayers, HostLayers, LayerExecutor, LayerOptions, sampled_store
 from .links import LinkSampling, StrictNegatives
-from .on_executor import OnExecutor
+from .on_executor import OnExecutor, PyGAttributes
 from .output import NeighborOutput, as_output
-from .pyg_attributes import PyGAttributes
 from .relations import sampled_graph
 from .requests import SeedRequest, request_of_nodes
-from .sampled_store import sampled_store
 from .sources import warn_of_sorted
 
 

@@ -14,11 +14,9 @@ from torch_geometric.typing import EdgeType, NodeType
 from .. import ops
 from ..ops.arguments import as_ids, check_key
 from ..random import Purpose, batch_key
-from .edge_types import end_types, reverse_relations
-from .graph import SampledGraph
+from .graph import SampledGraph, check_times, end_types, ordered, ordered_limit, reverse_relations
 from .output import HeteroNeighborOutput, NeighborOutput, Seeds
 from .requests import SeedRequest
-from .times import check_times, ordered, ordered_limit
 
 ExcludeSeedEdges: TypeAlias = bool | Literal["reverse"]
 """True: edges between the ends of a batch's links are excluded from its sample. "reverse": their reverses, too."""

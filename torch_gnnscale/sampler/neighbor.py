@@ -22,17 +22,15 @@ from ..memory import Budget
 from ..ops.arguments import checked_device
 from ..random import draw_seed
 from ..topology.segmented import SegmentedCSC, check_graph_budgets
-from .executor import Drawing, Executor, GPUExecutor, HostExecutor, check_bulk
+from .base import Inputs
+from .executor import Drawing, Executor, GPUExecutor, HostExecutor, check_bulk, sampled_store
 from .fanouts import NumNeighborsLike, as_num_neighbors, drawable, fanouts_of
-from .keyed import Inputs
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
-from .on_executor import OnExecutor
+from .on_executor import OnExecutor, PyGAttributes
 from .output import HeteroNeighborOutput, NeighborOutput, Seeds, as_output, renumbered_trees
-from .pyg_attributes import PyGAttributes
 from .relations import sampled_graph
 from .requests import SeedRequest, request_of_nodes
 from .reverse import ReverseIds, with_original_edges
-from .sampled_store import sampled_store
 from .seeds import PreparedSeeds, prepared_seeds
 from .sources import warn_of_sorted
 

@@ -12,10 +12,8 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
 from ..topology import CSC
-from .edge_types import end_types
-from .graph import Relation, SampledGraph
+from .graph import Relation, SampledGraph, check_exact, check_times, end_types, ordered
 from .sources import DataSource, Source, StoreSource, check_data, of_type
-from .times import check_exact, check_times, ordered
 
 
 def sampled_graph(

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from ..ops.arguments import as_ids, check_ids
-from .graph import SampledGraph
+from .graph import SampledGraph, check_times, ordered_limit
 from .links import sorted_pairs
 from .output import NO_IDS, Seeds
 from .requests import SeedRequest
-from .times import check_times, ordered_limit
 
 
 class PreparedSeeds(NamedTuple):

@@ -1,12 +1,11 @@
 """Split parallelism: one mini-batch over all ranks, every node loaded and computed once (GSplit)."""
 
 from .measuring import Measured, measure, plot
-from .owners import WEIGHTS
 from .parallel import Parallelized, parallelize
-from .planning import plan
+from .planning import WEIGHTS, plan
 from .plans import Plan
 from .shuffle_index import Shuffled, ShuffleIndex
-from .work import Moved, Work
+from .transport import Moved, Work
 
 __all__ = [
     "WEIGHTS", "Measured", "Moved", "Parallelized", "Plan", "ShuffleIndex", "Shuffled", "Work", "measure",

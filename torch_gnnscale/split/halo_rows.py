@@ -20,9 +20,9 @@ from ..feature.tiered_rows import sent
 from ..loader.layout import EdgeLayout, EdgeLayouts
 from ..loader.row_source import Bounds, CollectiveSource, RowSource
 from ..loader.sampled import SampledEdges, SampledGraphPart
+from .cut_sampler import SplitOutput
 from .peers import Peers
 from .shuffle_index import ShuffleIndex
-from .split_sampler import SplitOutput
 from .transport import Moves
 
 FetchedRows: TypeAlias = tuple[Any, Tensor | None, Tensor | None]

@@ -18,8 +18,7 @@ from ..nn.forward_pass import ForwardPass
 from ..nn.hops import EdgeType, HopEdges, Relation, first_rows
 from ..nn.layer import NarrowedLayer
 from ..random import Purpose, batch_key
-from .own_hops import OwnHops
-from .own_node_rows import OwnNodeRows
+from .local_rows import OwnHops, OwnNodeRows
 from .transport import Moves, Transport
 
 _CHECKPOINT = "/".join(("torch", "utils", "checkpoint.py"))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..loader.keyed_loader import KeyedLoader
 from ..text import table
-from .checks import check_sampler
+from .cut_sampler import check_sampler
 from .plans import Plan
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..nn.shadow import Shadow
-from .own_node_rows import OwnNodeRows
+from .local_rows import OwnNodeRows
 from .transport import Transport, of_all_ranks
 
 

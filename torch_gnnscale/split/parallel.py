@@ -26,19 +26,17 @@ from ..nn.layered import Layered
 from ..nn.weigh import default_call
 from ..nn.wrapper import modules_of
 from ..ops.shuffle import MAX_TABLES
+from .agreement import Description, compare_headers, own_header
 from .connection import ENDED, Connection
-from .description import Description
 from .gpu_transport import FromGPUToGPU, Staged, nccl_exchange
 from .gradients import GradientSum
-from .header import compare_headers, own_header
 from .layer import SplitLayer, SplitPass, refuse_recomputing
+from .local_rows import OwnHops
 from .norms import SplitNorms
-from .own_hops import OwnHops
 from .peers import Peers
 from .probe import SEEDS, cut_probe, fields_of, probe_batch
 from .shuffle_index import ShuffleIndex
-from .transport import Transport
-from .work import Moved, Work
+from .transport import Moved, Transport, Work
 
 
 class Parallelized(Layered):
@@ -193,7 +191,7 @@ class Parallelized(Layered):
 
         Args:
             grid: of the ranks.
-            devices: where each rank has its rows: see :class:`torch_gnnscale.split.header.Agreed`.
+            devices: where each rank has its rows: see :class:`torch_gnnscale.split.agreement.Agreed`.
         """
         if (grid, devices) not in self._connection.transports:
             if grid.parts > MAX_TABLES:

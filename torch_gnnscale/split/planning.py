@@ -1,26 +1,145 @@
-"""Makes a split plan: presamples, and gives each node to a part."""
+"""Makes a split plan: presamples (GSplit, section 4), and gives each node to a part."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch_geometric.data import HeteroData
 from torch_geometric.typing import InputNodes
+from tqdm import tqdm
 
 from ..loader import NeighborLoader
+from ..loader.accesses import Hops, sampled_hops
 from ..loader.checks import of_part
+from ..loader.keyed_loader import KeyedLoader
 from ..ops.arguments import check_int, to_int
 from ..partition.input_graph import given_owners
+from ..partition.methods import assign, by_metis
+from ..partition.whole import Whole
 from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.relations import sampled_graph
 from ..topology import CSC
-from .checks import check_sampler
-from .owners import WEIGHTS, owners_by
+from .cut_sampler import check_sampler
 from .plans import Plan
-from .presample import presample
+
+
+class Presampled(NamedTuple):
+    """Counts over batches of L hops. A node of group g, and an edge into it, is computed by L - g layers: a node of
+    group 0 (a seed) by all."""
+
+    rows: Tensor
+    """rows[v]: how many rows of the batches are node v's. int64, shape [n]."""
+    layers: Tensor
+    """layers[v]: the sum of L - g over these rows. int64, shape [n]."""
+    edges: Tensor
+    """edges[e], N_e in the paper: the sum of L - g over the batches' edges whose user's id is e; g is the group of the
+    edge's destination. int64, shape [edges]."""
+
+    def node_load(self, csc: CSC, load: str) -> Tensor:
+        """What each node adds to its part, N_v in the paper: int64, shape [n].
+
+        Args:
+            csc: the graph that was sampled.
+            load: "edges": ``layers[v]``, and ``edges[e]`` for each edge e into v. "layers": in how many layers v
+                appears, the sum of L - g + 1, as in the paper.
+        """
+        if load == "layers":
+            return self.layers + self.rows
+        return self.layers + self._drawn_into(csc)
+
+    def by_place(self, csc: CSC) -> Tensor:
+        """``edges`` in the order of ``csc.row``."""
+        return self.edges[: csc.num_edges] if csc.edge_id is None else self.edges[csc.edge_id]
+
+    def expected(self, csc: CSC) -> Tensor:
+        """The expected N_e of each edge if all edges into a node are drawn equally often: the mean of N_e over the
+        edges into the node. In the order of ``csc.row``: float64, shape [edges]."""
+        degree = csc.colptr.diff()
+        share = self._drawn_into(csc).to(torch.float64) / degree.clamp(min=1)
+        return share.repeat_interleave(degree, output_size=csc.num_edges)
+
+    def _drawn_into(self, csc: CSC) -> Tensor:
+        """The sum of N_e over the edges into each node: int64, shape [n]."""
+        return torch.cat([self.edges.new_zeros(1), self.by_place(csc).cumsum(0)])[csc.colptr].diff()
+
+
+def presample(loader: KeyedLoader, epochs: Sequence[int], progress: bool = False) -> Presampled:
+    """Counts over all batches of the given epochs, by the stores' ids of nodes; only the topology is read.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: as of :func:`torch_gnnscale.loader.accesses_by_hop`.
+    """
+    num_nodes, num_edges, samples = sampled_hops(loader, epochs)
+    device = loader.keyed_sampler.device
+    rows, layers = torch.zeros(2, num_nodes, dtype=torch.int64, device=device)
+    edges = torch.zeros(num_edges, dtype=torch.int64, device=device)
+    total = len(epochs) * len(loader)
+    batches: Iterable[Hops] = tqdm(samples, "presampling", total, unit=" batches", disable=None if progress else True)
+    for hops in batches:
+        for count, groups, each in ((rows, hops.nodes, 0), (layers, hops.nodes, 1), (edges, hops.edges, 1)):
+            for group, ids in enumerate(groups):
+                weight = len(hops.edges) - group if each else 1
+                count.index_add_(0, ids, torch.full_like(ids, weight, dtype=torch.int64))
+    return Presampled(rows.cpu(), layers.cpu(), edges.cpu())
+
+
+WEIGHTS = ("presampled", "node", "edge", "random")
+"""The ways of giving nodes to parts: see :func:`torch_gnnscale.split.plan`."""
+_NODE_FACTOR = 10
+"""A node weighs 1 + 10 N_v: with 1 + N_v, the many nodes of a large graph that were never drawn would decide."""
+_EDGE_FACTOR = 100
+"""An edge weighs 1 + 100 N_e: the 1 lets edges that were never drawn decide between cuts that are equal otherwise."""
+_TOLERANCE = 1.01
+"""What max / mean of the loads may be: every batch waits for the part with the largest load."""
+_LIMIT = 1 << 53
+"""Weights are scaled down where their sum is above it: METIS adds them up as int64 and compares sums as floats."""
+
+
+def owners_by(
+    weights: str, csc: CSC, node_load: Tensor, edge_load: Tensor, seeds: Tensor, parts: int, seed: int
+) -> Tensor:
+    """The part of each node: int32, shape [n].
+
+    Args:
+        weights: one of :data:`WEIGHTS`.
+        csc: the graph.
+        node_load: N_v, int64, shape [n].
+        edge_load: N_e, or what it is expected to be, in the order of ``csc.row``: float64, shape [E].
+        seeds: of training.
+        parts, seed: as of :func:`torch_gnnscale.split.plan`.
+
+    Raises:
+        ImportError, RuntimeError: METIS is not installed, or failed.
+    """
+    relations, sizes = {None: csc}, {None: csc.num_src}
+    if weights == "random":
+        return assign(relations, sizes, parts, method="random", seed=seed).owner[None]
+    if weights == "edge":
+        train = {None: seeds.unique()}
+        found = assign(relations, sizes, parts, method="metis", train=train, balance=("edges", "train"), seed=seed)
+        return found.owner[None]
+    whole = Whole.of(relations, sizes, {}, ["nodes"])
+    whole = replace(
+        whole,
+        weight=weights_of(node_load, _NODE_FACTOR).unsqueeze(1),
+        names=["load"],
+        edge_weight=[weights_of(edge_load, _EDGE_FACTOR)] if weights == "presampled" else None,
+    )
+    return by_metis(whole, parts, seed, _TOLERANCE).owner.to(torch.int32)
+
+
+def weights_of(load: Tensor, factor: int) -> Tensor:
+    """1 + factor * load, rounded down, with a smaller factor if these numbers would add up to more than 2^53: int64,
+    the shape of ``load``."""
+    most, load = _LIMIT - len(load), load.to(torch.float64)
+    total = float(load.sum())
+    return 1 + (load * (factor if factor * total <= most else most / total)).floor_().to(torch.int64)
+
 
 LOADS = ("edges", "layers")
 """What a node adds to its part: see :func:`plan`."""

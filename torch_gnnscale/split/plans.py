@@ -20,8 +20,8 @@ from ..memory import Budget
 from ..ops.arguments import check_int
 from ..partition.report import of_parts
 from ..text import table
+from .loader_split import SplitByOwners
 from .own_store import own_store
-from .owned_batches import SplitByOwners
 
 KIND = "split plan"
 """The kind of a saved plan's directory (:mod:`torch_gnnscale.files`)."""

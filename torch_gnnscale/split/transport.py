@@ -1,9 +1,11 @@
-"""Rows of nodes that ranks of a split send to one another before a layer, and their gradients on the way back."""
+"""Rows of nodes that ranks of a split send to one another before a layer, their gradients on the way back, and counts
+of both (GSplit, section 7)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,7 +17,31 @@ from ..comm.exchange import Exchange
 from ..comm.peer_memory import empty_rows
 from ..nn.aggregate import Apart, sort_edges
 from .shuffle_index import ShuffleIndex
-from .work import Moved
+
+
+@dataclass
+class Moved:
+    """Rows of nodes that a rank exchanged with the others for one purpose."""
+
+    sent: int = 0
+    received: int = 0
+
+
+@dataclass
+class Work:
+    """What one rank has done so far."""
+
+    batches: int = 0
+    """Of how many batches it had a share."""
+    rows: int = 0
+    """Own nodes of these shares: this rank alone has loaded their features."""
+    halo: int = 0
+    """Rows of other ranks' features that came with the batches, in ``x_halo``."""
+    edges: dict[str, int] = field(default_factory=dict)
+    """By layer: the edges into own nodes that it computed, forward; with the self loops that a layer adds."""
+    shuffled: dict[str, Moved] = field(default_factory=dict)
+    """By purpose, as in :attr:`torch_gnnscale.split.Parallelized.traffic`: ``forward NAME`` are rows that the layer
+    NAME reads, ``backward NAME`` their gradients, ``forward degrees`` numbers of nodes."""
 
 
 class Moves:

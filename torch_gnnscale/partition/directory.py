@@ -16,7 +16,7 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from .. import files
 from ..ops.arguments import check_int
-from ..sampler.edge_types import end_types
+from ..sampler.graph import end_types
 from .book import PartitionBook, RowsMeta, edge_type_of
 from .report import PartitionReport
 

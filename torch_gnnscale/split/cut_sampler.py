@@ -1,4 +1,5 @@
-"""Samples one rank's part of each batch: the whole batch is drawn on every rank, and cut."""
+"""Samples one rank's part of each batch: the whole batch is drawn on every rank, and cut. What cannot be cut is
+named."""
 
 from __future__ import annotations
 
@@ -10,16 +11,49 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.sampler import NegativeSampling, NodeSamplerInput
+from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
+from ..loader.split import check_modes
 from ..ops.cuts import Cut
 from ..partition import PartitionBook
 from ..random import ids_key
-from ..sampler.keyed import Inputs, KeyedSampler, Output
+from ..sampler.base import Inputs, KeyedSampler, Output
 from ..sampler.output import NeighborOutput
-from .checks import check_nodes, check_sampler
 from .shuffle_index import ShuffleIndex
+
+
+def check_sampler(sampler: Any, collective: bool = False) -> None:
+    """Refuses samplers whose batches cannot be cut: an edge must have one group, that of the hop which found its
+    destination.
+
+    Args:
+        sampler: of whole batches.
+        collective: whether it may be one of ranks that sample together.
+
+    Raises:
+        ValueError: it is not a KeyedSampler.
+        NotImplementedError: its mode, by name.
+    """
+    if not isinstance(sampler, KeyedSampler):
+        raise ValueError(f"split: expected a neighbor_sampler that is a KeyedSampler, found {type(sampler).__name__}")
+    bounds = sampler.node_bounds()
+    check_modes(getattr(sampler, "subgraph_type", SubgraphType.directional), {
+        "HeteroData": getattr(sampler, "is_hetero", False) or (bounds is not None and None not in bounds),
+        "layers=True": sampler.layers,
+        "time_attr, input_time": sampler.is_temporal,
+        "disjoint=True": getattr(sampler, "disjoint", False),
+        "sample_direction='backward'": getattr(sampler, "sample_direction", "forward") == "backward",
+        "a collective sampler": sampler.collective and not collective,
+    })  # fmt: skip
+
+
+def check_nodes(sampler: KeyedSampler, count: int) -> None:
+    """Raises ValueError if a plan has another number of nodes than what a sampler draws from."""
+    bounds = sampler.node_bounds()
+    if bounds is not None and count != bounds[None]:
+        raise ValueError(f"split: expected a plan of {bounds[None]} nodes, found one of {count}")
 
 
 @dataclass(repr=False)

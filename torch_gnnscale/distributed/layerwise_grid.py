@@ -12,9 +12,8 @@ from ..comm.steps import Steps
 from ..ops.layerwise import square_bits
 from ..sampler.hop_by_hop import Frontier, Picked, WeightedPicks, finish_together
 from ..topology.sort_on_disk import id_dtype
-from .hop_by_owners import Owners, divided, expanded, joined, packed, taken, unpacked
-from .layer_edges import drawn_weights, stored_edges
-from .layers import PartitionedLayers
+from .layerwise_sampling import PartitionedLayers, drawn_weights, stored_edges
+from .neighbor_sampling import Owners, divided, expanded, joined, packed, taken, unpacked
 from .row_exchange import counts_by_part
 
 

@@ -1,8 +1,8 @@
-"""All hops of k batches: algorithm 1, local ids and weights."""
+"""All hops of k batches of GraphSAGE, LADIES and FastGCN: algorithm 1, EXTRACT, local ids and weights."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,103 @@ from torch import Tensor
 
 from ..ops import LayerDrawing, Sample, weigh_edges
 from ..ops.arguments import check_ids, check_key
-from ..ops.layer_drawing import check_num_nodes, check_weighing
-from .algebra import Adjacency, Frontier, FrontierEdges, ptr_of, unsigned
-from .methods import Step
+from ..ops.layer_drawing import SCORES, check_num_nodes, check_weighing
+from ..ops.layerwise import square_bits
+from .algebra import (
+    Adjacency,
+    Frontier,
+    FrontierEdges,
+    csr_array,
+    one_node_each,
+    ptr_of,
+    stacked_sets,
+    stored_order,
+    unsigned,
+)
+from .choosing import Drawn, choose, choose_neighbors
+
+Step = Callable[[Frontier, int], FrontierEdges]
+"""A hop of a method: takes the frontier and the number to draw, and returns the sampled edges."""
+
+
+def graphsage(graph: Adjacency, replace: bool = False) -> Step:
+    """Neighbor sampling (section 4.1), with the draws of :func:`torch_gnnscale.ops.sample_neighbors`."""
+
+    def step(frontier: Frontier, count: int) -> FrontierEdges:
+        p = one_node_each(frontier, graph.num_nodes) @ graph.position  # NORM would give a row equal entries, 1 / |N(v)|
+        return choose_neighbors(p, count, frontier, replace)  # EXTRACT returns the drawn entries
+
+    return step
+
+
+def ladies(graph: Adjacency, scheme: str = "priority", scores: str = "squares", keep_known: bool = False) -> Step:
+    """LADIES (section 4.2), with the draws and options of :func:`torch_gnnscale.ops.sample_layers`."""
+    value = edge_scores(graph, scores)
+
+    def step(frontier: Frontier, count: int) -> FrontierEdges:
+        p = stacked_sets(frontier, value) @ graph.ones
+        p = squared(p) if scores == "counts" else p
+        return extract(graph, frontier, choose(p, count, scheme, frontier, keep_known))
+
+    return step
+
+
+def fastgcn(graph: Adjacency, scheme: str = "priority", scores: str = "squares", keep_known: bool = False) -> Step:
+    """FastGCN, with the draws and options of :func:`torch_gnnscale.ops.sample_layers`."""
+    everything = csr_array(edge_scores(graph, scores)[None])
+    p = everything @ graph.ones  # one row for all batches and hops
+
+    def step(frontier: Frontier, count: int) -> FrontierEdges:
+        return extract(graph, frontier, choose(p, count, scheme, frontier, keep_known))
+
+    return step
+
+
+def edge_scores(graph: Adjacency, scores: str) -> np.ndarray:
+    """For each node i, what an edge into it adds to its source's score: int64, shape [n]. ``counts``: 1; ``squares``:
+    max(1, floor(2^B / d_i^2)). No sum over edges reaches 2^62."""
+    if scores not in SCORES:
+        raise ValueError(f"scores: expected one of {SCORES}, found {scores!r}")
+    if scores == "counts":
+        return np.ones(graph.num_nodes, np.int64)
+    return np.maximum((1 << square_bits(graph.num_nodes)) // np.clip(graph.degree, 1, 1 << 20) ** 2, 1)
+
+
+def squared(p: Any) -> Any:
+    """NORM of section 2.2.2: e_v^2 for each entry e_v; in rows whose sum has b > 30 bits, max(1, floor(e_v^2 /
+    2^(2 b - 61))). The division by the row's sum is left to SAMPLE."""
+    bits = [int(total).bit_length() for total in np.asarray(p.sum(axis=1)).ravel()]
+    shift = np.array([max(0, 2 * width - 61) for width in bits], np.int64)
+    data = np.maximum(p.data**2 >> np.repeat(shift, np.diff(p.indptr)), 1)
+    return csr_array((data, p.indices, p.indptr), shape=p.shape)
+
+
+def extract(graph: Adjacency, frontier: Frontier, drawn: Drawn) -> FrontierEdges:
+    """The edges of A_S = diag(A_R1, ..., A_Rk) Q_C, each row's in stored order; A_R = Q_R A (sections 4.2.3 and 4.2.4).
+
+    A_S has kb x s entries; column c of a row is the c-th node that the row's batch drew. The paper's Q_C has kn rows;
+    here it has a row only for each (batch, node) that occurs in A_R. A drawn node without an edge into the frontier has
+    none.
+    """
+    a_r = one_node_each(frontier, graph.num_nodes) @ graph.position
+    batch = frontier.batch
+    code = np.repeat(batch, np.diff(a_r.indptr)) * graph.num_nodes + a_r.indices
+    occurring = np.unique(code)
+    column = np.searchsorted(occurring, code)
+    diagonal = csr_array((a_r.data, column, a_r.indptr), shape=(len(frontier.node), len(occurring)))
+    del code, column  # arrays as large as A_R: freed before the product
+    counts = np.diff(drawn.ptr)
+    batch_of = np.repeat(np.arange(len(counts)), counts)
+    wanted = batch_of * graph.num_nodes + drawn.node
+    at = np.searchsorted(occurring, wanted)
+    occurs = at < len(occurring)
+    occurs[occurs] = occurring[at[occurs]] == wanted[occurs]
+    number = (np.arange(len(wanted)) - drawn.ptr[batch_of])[occurs]
+    width = int(counts.max(initial=0))
+    q_c = csr_array((np.ones(len(number), np.int64), (at[occurs], number)), shape=(len(occurring), width))
+    a_s = stored_order(diagonal @ graph.hold(q_c))
+    of_draw = drawn.ptr[batch[a_s.row]] + a_s.source
+    return a_s._replace(source=drawn.node[of_draw], correction=drawn.correction[of_draw])
 
 
 def sample_batches(
