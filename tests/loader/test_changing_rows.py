@@ -61,22 +61,6 @@ def of_the_graph(source, batch):
     source.threshold = getattr(source, "threshold", 0) + 1
 
 
-def test_an_attribute_that_comes_and_goes_while_rows_are_read(monkeypatch):
-    data = make_data()
-    line = loader_over(data, NeighborLoader)._line
-    source, versions = line.collator.source, line.collator.source.versions
-
-    def then_added():
-        found = versions()
-        data.h = data.x + 1
-        return found
-
-    monkeypatch.setattr(source, "versions", then_added)
-    fetched = line.fetch(line.sample([1, 2]))
-    del data.h
-    assert "h" not in line.deliver(line.collate(fetched))
-
-
 @pytest.mark.parametrize("kind", [NeighborLoader, LinkNeighborLoader])
 @pytest.mark.parametrize("change", [in_place, replaced, other_attributes, renamed, of_the_graph])
 def test_changes_of_a_data_between_batches(kind, change):

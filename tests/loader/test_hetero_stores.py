@@ -170,7 +170,7 @@ def test_rows_of_nodes_are_not_those_of_edges_of_the_same_name():
     source, out = StoreRows(*loader.data), next(loader.samples(0))
     collator = loader._line.collator
     sampled = collator.sampled(out)
-    rows = source.fetch(sampled, collator.bounds(sampled), {})
+    rows = source.fetch(sampled, collator.bounds(sampled), source.versions())
     assert torch.equal(source.node_rows(rows, "x"), data.x[out.node])
     assert source.node_rows(rows, "y") is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 from torch_geometric.data import Batch, Data, HeteroData
@@ -38,6 +39,33 @@ def as_batch(data: Data | HeteroData) -> Any:
         for store in batch.stores:
             store.pop(_POINTER, None)
     return batch
+
+
+def with_fields(data: Data | HeteroData, fields: Mapping[Any, dict[str, Any]]) -> Any:
+    """A copy of the data that has copies of these fields, by type, in place of its own; those of a whole HeteroData
+    are the last. Unlike ``copy.copy``, it may be made while another thread changes the data."""
+    copied = data.__class__.__new__(data.__class__)
+    own = copied.__dict__
+    own.update(data.__dict__)
+
+    def put(stores: dict[Any, Any], key: Any, store: Any, mapping: dict[str, Any]) -> None:
+        made = stores[key] = store.__class__.__new__(store.__class__)
+        made.__dict__.update(store.__dict__)
+        made.__dict__.pop("_cached_attr", None)  # which attributes have rows: of the data's own
+        made.__dict__["_mapping"] = mapping.copy()
+        made._parent = copied
+
+    if isinstance(data, Data):
+        put(own, "_store", data._store, fields[None])
+        return copied
+    *types, of_graph = fields
+    put(own, "_global_store", data._global_store, fields[of_graph])
+    stores = {**data._node_store_dict, **data._edge_store_dict}
+    own["_node_store_dict"], own["_edge_store_dict"] = {}, {}
+    for type_name in types:
+        of_type = own["_edge_store_dict" if isinstance(type_name, tuple) else "_node_store_dict"]
+        put(of_type, type_name, stores[type_name], fields[type_name])
+    return copied
 
 
 def check_classes(data: Any, custom_cls: Any) -> None:

@@ -98,10 +98,10 @@ class Collator:
         try:
             with torch.no_grad():  # what requires grad is left out, also if it did not when its version was noted
                 return Fetched(sampled, self.source.fetch(sampled, self.bounds(sampled), versions), versions)
-        except Exception:
-            if not self.source.changed(versions):
+        except Exception as error:  # an attribute was removed at the same time, say, and perhaps put there again
+            if not isinstance(error, KeyError) and not self.source.changed(versions):
                 raise
-            return Fetched(sampled, None, versions)  # an attribute was removed at the same time, say
+            return Fetched(sampled, None, versions)  # read when the batch is delivered
 
     def at_once(self, out: Output) -> Collated:
         """What :meth:`fetch`, :meth:`collate` and :meth:`delivered` make of an output, all in the thread that iterates,
@@ -141,7 +141,7 @@ class Collator:
     def _batch(self, sampled: SampledGraphPart, rows: Any) -> Data | HeteroData:
         batch = self.source.batch(sampled, rows, None if self.layers else self.layouts)
         if self.layers:
-            put_layers(batch, self.source, sampled, self.layouts)
+            put_layers(batch, self.source, sampled, rows, self.layouts)
         else:
             self._put_weights(batch, sampled)
         _put_ids(batch, sampled, self.numbering)

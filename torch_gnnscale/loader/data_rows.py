@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,11 +15,11 @@ from torch_geometric.data import Data, HeteroData
 from .._warn import warn
 from ..feature.attributes import EDGES, TypedStorage, typed_storages
 from ..feature.contract import Version, changed, version_of, without_number
-from .classes import as_batch
+from .classes import as_batch, with_fields
 from .layout import EdgeLayout, EdgeLayouts, adj_t_of, edge_device, has_own_values, laid_out, set_edges, stored_values
 from .row_source import NO_ROWS, Bounds, RowSource, unless_late
 from .sampled import NO_IDS, SampledEdges, SampledGraphPart
-from .storages import Ids, fields_of, put, rows_at
+from .storages import Ids, fields_of, put, rows_at, storage_of
 
 OF_GRAPH = object()
 """Stands for a type in the keys of attributes of a whole HeteroData."""
@@ -30,8 +31,12 @@ _NO_ATTRIBUTE_OF_ROWS = object()
 class _Reader:
     """Reads the rows of one storage of a Data or HeteroData for one sample."""
 
-    def __init__(self, data: Data | HeteroData, storage: TypedStorage, sampled: SampledGraphPart) -> None:
-        self.data, self.storage = data, storage
+    def __init__(
+        self, data: Data | HeteroData, storage: TypedStorage, sampled: SampledGraphPart,
+        kinds: dict[Any, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """``kinds``: what ``storage.rows_of`` returned so far, by (type, name); None: it is asked each time."""
+        self.data, self.storage, self._kinds = data, storage, kinds
         self.nodes = Ids(sampled.nodes.get(storage.type_name, NO_IDS))
         edges = sampled.edges.get(storage.type_name)
         self.edges = None if edges is None or edges.edge_id is None else Ids(edges.edge_id)
@@ -42,7 +47,7 @@ class _Reader:
         if name == "num_nodes":
             return self.nodes.count
         storage = self.storage
-        if (of := storage.rows_of(name)) is None:
+        if (of := self.rows_of(name)) is None:
             return _NO_ATTRIBUTE_OF_ROWS
         if (ids := self.nodes if of == "nodes" else self.edges) is None:
             return None
@@ -50,14 +55,26 @@ class _Reader:
         below = bounds.of_nodes.get(of_type) if of == "nodes" else bounds.of_edges(of_type)
         return rows_at(value, ids, self.data.__cat_dim__(name, value, storage.store), below)
 
+    def rows_of(self, name: str) -> Literal["nodes", "edges"] | None:
+        """See :meth:`TypedStorage.rows_of`."""
+        if self._kinds is None:
+            return self.storage.rows_of(name)
+        key = self.storage.type_name, name
+        if key not in self._kinds:
+            self._kinds[key] = self.storage.rows_of(name)
+        return self._kinds[key]
 
-class DataVersions(NamedTuple):
-    """The attributes of a Data or HeteroData at one moment, and their versions."""
 
-    fields: dict[Any, dict[str, Any]]
-    """By type."""
-    numbers: list[int | None]
-    """Of changes of each attribute, in the same order; None for what requires grad."""
+class DataVersions:
+    """The attributes of a Data or HeteroData at one moment, and their versions.
+
+    Args:
+        fields: by type.
+        numbers: of changes of each attribute, in the same order; None for what requires grad.
+    """
+
+    def __init__(self, fields: dict[Any, dict[str, Any]], numbers: list[int | None]) -> None:
+        self.fields, self.numbers = fields, numbers
 
     def equal(self, other: DataVersions) -> bool:
         """Whether both are the same values in the same versions, all of which have a number. In few steps of Python's:
@@ -86,11 +103,41 @@ def _values(fields: Iterable[dict[str, Any]]) -> Iterator[Any]:
     return chain.from_iterable(map(dict.values, fields))
 
 
+def _reference(value: Any) -> Callable[[], Any]:
+    """Returns the value while it is there, or None; always None for a list or the like, which Python cannot watch."""
+    if isinstance(value, (int, float, str)):
+        return lambda: value
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return _nothing
+
+
+def _nothing() -> None:
+    return None
+
+
+def _number(name: str, value: Any) -> int | None:
+    if name == "edge_index":
+        return 0
+    return version_of(stored_values({name: value}) if name == "adj_t" else value)[1]
+
+
+class FoundRows(NamedTuple):
+    """The rows of a sample."""
+
+    graph: Data | HeteroData
+    """The data as they were when the rows were read."""
+    by_type: dict[Any, dict[str, Any]]
+    """By type and attribute: None for rows of edges whose ids are not known."""
+
+
 class DataRows(RowSource):
     """Reads the attributes of a Data or HeteroData, in its order.
 
     Args:
-        data: read anew for each batch, so that changes show in later batches.
+        data: read anew for each batch, so that changes show in later batches. While threads read them, the thread that
+            iterates may add, replace and remove attributes and types: threads read a copy, made in a moment.
         device: the device of a batch's edges; by default that of the edges of ``data``.
     """
 
@@ -101,6 +148,7 @@ class DataRows(RowSource):
         self.data = data
         self.device = device
         self._weighted: dict[Any, object] = {}  # edge types for which the sampler has given weights
+        self._kinds: tuple[list[Any], list[Callable[[], Any]], dict[Any, Any]] = [], [], {}
 
     def versions(self) -> DataVersions:
         """See :meth:`RowSource.versions`; of the attributes of the graph as well, whose type is :data:`OF_GRAPH` in a
@@ -109,7 +157,7 @@ class DataRows(RowSource):
         numbers = [
             value._version
             if type(value) is Tensor and not value.requires_grad and name not in EDGES and not value.is_inference()
-            else self._number(of, name, value)
+            else _number(name, value)
             for of, attributes in fields.items()
             for name, value in attributes.items()
         ]
@@ -123,10 +171,15 @@ class DataRows(RowSource):
         stores = {**data._node_store_dict, **data._edge_store_dict, OF_GRAPH: data._global_store}
         return {of: store._mapping.copy() for of, store in stores.items()}
 
-    def _number(self, of: Any, name: str, value: Any) -> int | None:
-        if name == "edge_index":
-            return 0
-        return version_of(stored_values(self._storage(of)) if name == "adj_t" else value)[1]
+    def _kinds_of(self, fields: dict[Any, dict[str, Any]]) -> dict[Any, Any]:
+        """``kinds`` of readers, kept for as long as the data have the very same attributes: what has rows follows from
+        the numbers of nodes and edges, and these from all of them. No value is kept alive."""
+        keys, values = [(of, *names) for of, names in fields.items()], list(_values(fields.values()))
+        of_keys, references, kinds = self._kinds  # as one thread left it
+        if of_keys == keys and all(map(operator.is_, [reference() for reference in references], values)):
+            return kinds
+        self._kinds = keys, [_reference(value) for value in values], (kinds := {})
+        return kinds
 
     def changed(self, versions: DataVersions) -> list[Any]:
         """See :meth:`RowSource.changed`."""
@@ -140,80 +193,84 @@ class DataRows(RowSource):
     def fetch(
         self, sampled: SampledGraphPart, bounds: Bounds, versions: DataVersions | None = None,
         wanted: Callable[[Any], bool] | None = None,
-    ) -> dict[Any, dict[str, Any]]:  # fmt: skip
-        """found[type][attribute]: its rows. ``wanted(key)``: whether those of an attribute are read."""
+    ) -> FoundRows:  # fmt: skip
+        """See :meth:`RowSource.fetch`. ``wanted(key)``: whether those of an attribute are read."""
         # Of the values of these very versions: the loop may add others meanwhile, and remove them before delivery.
-        fields, late = (self._fields(), []) if versions is None else (versions.fields, versions.learned())
+        graph, kinds, late = self.data, None, []
+        if versions is not None:
+            graph, late = with_fields(graph, versions.fields), versions.learned()
+            kinds = self._kinds_of(versions.fields)
         found: dict[Any, dict[str, Any]] = {}
-        for storage in typed_storages(self.data):
-            type_name, _, has_nodes, has_edges = storage
+        for storage in typed_storages(graph):
+            type_name, store, has_nodes, has_edges = storage
             if has_nodes:
                 sampled.nodes.setdefault(type_name, NO_IDS)
             if has_edges and type_name not in sampled.edges:
                 sampled.edges[type_name] = SampledEdges.none()
-            reader = _Reader(self.data, storage, sampled)
+            reader = _Reader(graph, storage, sampled, kinds)
             rows = found[type_name] = {}
-            for name, value in fields.get(type_name, {}).items():
+            for name, value in store.items():
                 if name in EDGES:
                     continue
                 left_out = late and (type_name, name) in late
                 if left_out or (wanted is not None and not wanted((type_name, name))):
-                    found_rows = NO_ROWS if storage.has_rows(name) else _NO_ATTRIBUTE_OF_ROWS
+                    found_rows = NO_ROWS if reader.rows_of(name) is not None else _NO_ATTRIBUTE_OF_ROWS
                 else:
                     found_rows = reader.rows(name, value, bounds)
                 if found_rows is not _NO_ATTRIBUTE_OF_ROWS:
                     rows[name] = found_rows
-        return found
+        return FoundRows(graph, found)
 
     def renew(self, batch: Data | HeteroData, sampled: SampledGraphPart, bounds: Bounds, keys: Collection[Any]) -> None:
         """See :meth:`RowSource.renew`."""
-        for storage in typed_storages(self.data):
-            type_name, store, _, _ = storage
-            if names := [name for of, name in keys if of == type_name]:
-                reader, fields = _Reader(self.data, storage, sampled), fields_of(batch, type_name)
-                for name in names:
-                    rows = value = store.get(name)
-                    if value is not None and (rows := reader.rows(name, value, bounds)) is _NO_ATTRIBUTE_OF_ROWS:
-                        rows = value
-                    put(fields, name, rows)
+        types = {of for of, _ in keys}
+        storages = [storage for storage in typed_storages(self.data) if storage.type_name in types]
+        readers = {storage.type_name: _Reader(self.data, storage, sampled) for storage in storages}
         for of, name in keys:
             if of is OF_GRAPH:
                 batch._global_store[name] = self.data._global_store.get(name)
+                continue
+            reader = readers.get(of)  # None: of a type that was removed
+            rows = value = None if reader is None else reader.storage.store.get(name)
+            if value is not None and (rows := reader.rows(name, value, bounds)) is _NO_ATTRIBUTE_OF_ROWS:
+                rows = value
+            put(fields_of(batch, of), name, rows)
 
-    def batch(
-        self, sampled: SampledGraphPart, rows: dict[Any, dict[str, Any]], layouts: EdgeLayouts | None
-    ) -> Data | HeteroData:
+    def batch(self, sampled: SampledGraphPart, rows: FoundRows, layouts: EdgeLayouts | None) -> Data | HeteroData:
         """See :meth:`RowSource.batch`; types that were not sampled have no rows."""
-        batch = as_batch(self.data)
-        for type_name, store, _, has_edges in typed_storages(self.data):
+        batch = as_batch(rows.graph)
+        for type_name, store, _, has_edges in typed_storages(rows.graph):
             fields = fields_of(batch, type_name)
-            for name, value in rows[type_name].items():
+            for name, value in rows.by_type[type_name].items():
                 put(fields, name, value)
             if layouts is not None and has_edges and (type_name is None or "edge_index" in store or "adj_t" in store):
                 layout = layouts[type_name]
-                edges, value = self.edges(type_name, sampled.edges[type_name], layout)
+                edges, value = self.edges(rows, type_name, sampled.edges[type_name], layout)
                 laid = laid_out(edges.edge_index, edges.colptr, sampled.size(type_name), layout, value)
                 set_edges(fields, laid, layout, edges.edge_index if type_name in layouts.both else None)
                 if "num_edges" in fields:  # set by the user; it would be that of the whole graph
                     fields["num_edges"] = edges.edge_index.size(1)
         return batch
 
-    def node_rows(self, rows: dict[Any, dict[str, Any]], name: str) -> Any:
+    def node_rows(self, rows: FoundRows, name: str) -> Any:
         """See :meth:`RowSource.node_rows`."""
-        return unless_late(rows[None].get(name))
+        return unless_late(rows.by_type[None].get(name))
 
-    def edges(self, edge_type: Any, edges: SampledEdges, layout: EdgeLayout) -> tuple[SampledEdges, Tensor | None]:
+    def edges(
+        self, rows: FoundRows, edge_type: Any, edges: SampledEdges, layout: EdgeLayout
+    ) -> tuple[SampledEdges, Tensor | None]:
         """See :meth:`RowSource.edges`."""
-        device = edge_device(self._storage(edge_type)) if self.device is None else self.device
+        store = storage_of(rows.graph, edge_type)
+        device = edge_device(store) if self.device is None else self.device
         if edges.edge_index.device != device:  # `to` takes longer, also where there is nothing to do
             edges = edges._replace(
                 edge_index=edges.edge_index.to(device),
                 colptr=edges.colptr if edges.colptr is None else edges.colptr.to(device),
                 weight=edges.weight if edges.weight is None else edges.weight.to(device),
             )
-        return edges, self._values(edge_type, edges, layout)
+        return edges, self._values(store, edge_type, edges, layout)
 
-    def _values(self, edge_type: Any, edges: SampledEdges, layout: EdgeLayout) -> Tensor | None:
+    def _values(self, store: Any, edge_type: Any, edges: SampledEdges, layout: EdgeLayout) -> Tensor | None:
         """The values of a batch's ``adj_t``: the sampler's edge weights, else the values of the input's ``adj_t``.
 
         Where there are both, a warning says so once per edge type.
@@ -222,13 +279,10 @@ class DataRows(RowSource):
             return edges.weight
         if edges.weight is not None:
             first = object()  # several threads may be here at once, and one of them finds its own object
-            if self._weighted.setdefault(edge_type, first) is first and has_own_values(self._storage(edge_type)):
+            if self._weighted.setdefault(edge_type, first) is first and has_own_values(store):
                 warn(f"{adj_t_of(edge_type)}: batches have the sampler's edge weights in place of the input's values")
             return edges.weight
-        value = stored_values(self._storage(edge_type))
+        value = stored_values(store)
         if value is None or edges.edge_id is None:
             return None
         return rows_at(value, Ids(edges.edge_id), 0).to(edges.edge_index.device)
-
-    def _storage(self, edge_type: Any) -> Any:
-        return self.data._store if edge_type is None else self.data[edge_type]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data, HeteroData, TensorAttr
 
 from ..comm.steps import Steps
 from ..feature.contract import (
@@ -41,8 +41,11 @@ class StoreRows(RowSource):
         self.collective = is_collective(features)
 
     def versions(self) -> Mapping[Any, Version]:
-        """See :meth:`RowSource.versions`: what the store says."""
-        return self.features.versions() if isinstance(self.features, RowStore) else {}
+        """See :meth:`RowSource.versions`: of all attributes of a :class:`RowStore`, which says them."""
+        if not isinstance(self.features, RowStore):
+            return {}
+        attrs, said = self.features.all_attrs(), self.features.versions()
+        return {(key := _key(attr)): said.get(key, (None, 0)) for attr in attrs}
 
     def changed(self, versions: Mapping[Any, Version]) -> list[Any]:
         """See :meth:`RowSource.changed`."""
@@ -57,8 +60,17 @@ class StoreRows(RowSource):
         wanted: Callable[[Any], bool] | None = None,
     ) -> list[tuple[Any, Any]]:  # fmt: skip
         """(attribute, rows) per tensor of a type that was sampled, in the store's order. ``wanted(key)``: whether those
-        of an attribute are read."""
-        attrs, left_out = self.wanted(sampled, bounds), without_number(versions or {})
+        of an attribute are read.
+
+        Raises:
+            KeyError: an attribute that has a version was removed meanwhile.
+        """
+        stored = all_attrs(self.features)
+        if versions is not None and isinstance(self.features, RowStore):
+            stored = [attr for attr in stored if _key(attr) in versions]  # others were added meanwhile
+            if len(stored) < len(versions):
+                raise KeyError(f"expected attributes {list(versions)}, found {[_key(attr) for attr in stored]}")
+        attrs, left_out = self.wanted(sampled, bounds, stored), without_number(versions or {})
         if wanted is not None:
             left_out += [key for key in map(_key, attrs) if not wanted(key)]
         if not left_out:
@@ -68,20 +80,21 @@ class StoreRows(RowSource):
 
     def renew(self, batch: Data | HeteroData, sampled: SampledGraphPart, bounds: Bounds, keys: Collection[Any]) -> None:
         """See :meth:`RowSource.renew`."""
-        wanted = [attr for attr in self.wanted(sampled, bounds) if _key(attr) in keys]
+        stored = all_attrs(self.features)
+        wanted = self.wanted(sampled, bounds, [attr for attr in stored if _key(attr) in keys])
         rows = zip(map(_key, wanted), self.features.multi_get_tensor(wanted), strict=True)
-        for group, name in set(keys) - {_key(attr) for attr in all_attrs(self.features)}:
+        for group, name in set(keys) - {_key(attr) for attr in stored}:
             if name in (store := batch[group] if sampled.hetero else batch):
                 del store[name]
         for (group, name), value in rows:
             (batch[group] if sampled.hetero else batch)[name] = value
 
-    def wanted(self, sampled: SampledGraphPart, bounds: Bounds) -> list[Any]:
-        """The attributes of the types that were sampled, with the ids as their index."""
+    def wanted(self, sampled: SampledGraphPart, bounds: Bounds, attrs: list[TensorAttr] | None = None) -> list[Any]:
+        """The attributes among these, by default all, of the types that were sampled, with the ids as their index."""
         hetero, features = sampled.hetero, self.features
         ids = {node_type: Ids(node) for node_type, node in sampled.nodes.items()}
         wanted = []
-        for attr in all_attrs(features):
+        for attr in all_attrs(features) if attrs is None else attrs:
             if isinstance(attr.group_name, tuple):
                 found = sampled.edges.get(attr.group_name if hetero else None)
                 attr.index = None if found is None else found.edge_id
@@ -107,7 +120,7 @@ class StoreRows(RowSource):
         def put_edges(edge_type: Any) -> None:
             if layouts is not None:
                 layout = layouts[edge_type]
-                edges, value = self.edges(edge_type, sampled.edges[edge_type], layout)
+                edges, value = self.edges(rows, edge_type, sampled.edges[edge_type], layout)
                 laid = laid_out(edges.edge_index, edges.colptr, sampled.size(edge_type), layout, value)
                 set_edges(fields_of(batch, edge_type), laid, layout)
 
@@ -127,7 +140,9 @@ class StoreRows(RowSource):
                     batch[attr.group_name][attr.attr_name] = value
         return batch
 
-    def edges(self, edge_type: Any, edges: SampledEdges, layout: EdgeLayout) -> tuple[SampledEdges, Tensor | None]:
+    def edges(
+        self, rows: Any, edge_type: Any, edges: SampledEdges, layout: EdgeLayout
+    ) -> tuple[SampledEdges, Tensor | None]:
         """See :meth:`RowSource.edges`: they stay where they were sampled, and have the sampler's weights as values."""
         return edges, edges.weight
 

@@ -14,8 +14,11 @@ from .row_source import RowSource
 from .sampled import SampledEdges, SampledGraphPart, by_type
 
 
-def put_layers(batch: Data | HeteroData, source: RowSource, sampled: SampledGraphPart, layouts: EdgeLayouts) -> None:
-    """Puts ``layers`` into the batch, in the order in which a model computes them, and removes its edges.
+def put_layers(
+    batch: Data | HeteroData, source: RowSource, sampled: SampledGraphPart, rows: Any, layouts: EdgeLayouts
+) -> None:
+    """Puts ``layers`` into the batch, in the order in which a model computes them, and removes its edges. ``rows``:
+    what the source's ``fetch`` returned.
 
     ``e_id`` and attributes of edges keep the order of sampling: the ``num_sampled_edges[0]`` edges of hop 0 first.
     """
@@ -40,7 +43,7 @@ def put_layers(batch: Data | HeteroData, source: RowSource, sampled: SampledGrap
                 None if found.weight is None else found.weight[some],
             )
             column, edge = column + size[1], edge + count
-            edges, value = source.edges(edge_type, edges, layouts[edge_type])
+            edges, value = source.edges(rows, edge_type, edges, layouts[edge_type])
             laid = laid_out(edges.edge_index, edges.colptr, size, layouts[edge_type], value)
             hops[edge_type].append((laid, edges.edge_id, edges.weight))
         store = batch if edge_type is None else batch[edge_type]

@@ -84,9 +84,11 @@ class RowSource(ABC):
         """A batch of these rows with the sampled edges in these layouts; ``layouts=None`` puts no sampled edges."""
 
     @abstractmethod
-    def edges(self, edge_type: Any, edges: SampledEdges, layout: EdgeLayout) -> tuple[SampledEdges, Tensor | None]:
+    def edges(
+        self, rows: Any, edge_type: Any, edges: SampledEdges, layout: EdgeLayout
+    ) -> tuple[SampledEdges, Tensor | None]:
         """Sampled edges of a type on the device of a batch's edges (``edge_id`` is not moved), and their values: those
-        that they have in this layout if it is an ``adj_t``."""
+        that they have in this layout if it is an ``adj_t``. ``rows``: what :meth:`fetch` returned."""
 
     @abstractmethod
     def node_rows(self, rows: Any, name: str) -> Any:

@@ -168,9 +168,11 @@ class SplitRows(CollectiveSource):
             fields["shuffle_index"] = fields["shuffle_index"].with_halo_of(batch[X])
         return batch
 
-    def edges(self, edge_type: Any, edges: SampledEdges, layout: EdgeLayout) -> tuple[SampledEdges, Tensor | None]:
+    def edges(
+        self, rows: FetchedRows, edge_type: Any, edges: SampledEdges, layout: EdgeLayout
+    ) -> tuple[SampledEdges, Tensor | None]:
         """See :meth:`RowSource.edges`."""
-        return self.inner.edges(edge_type, edges, layout)
+        return self.inner.edges(rows[0], edge_type, edges, layout)
 
     def node_rows(self, rows: FetchedRows, name: str) -> Any:
         """See :meth:`RowSource.node_rows`."""
