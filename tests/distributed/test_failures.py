@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -214,6 +215,34 @@ def test_what_one_rank_refuses_while_it_makes_its_loader_is_told_to_all(parts_of
     assert second.startswith(text)
     assert first == f"ValueError: rank 1: {second}"
     assert count == of_other > 0
+
+
+def waits_for_the_others(path, said):
+    """Rank 1 refuses; rank 0 makes its loader once rank 1 has warned. What became of both, and the warnings."""
+    heard = []
+
+    def hear(message, *_):
+        heard.append(str(message))
+        Path(said).touch()
+
+    with open_part(path) as part, warnings.catch_warnings():
+        warnings.showwarning = hear
+        if dist.get_rank() == 0:
+            wait_for(Path(said).exists)
+        try:
+            loader_of_part(part, **({} if dist.get_rank() == 0 else {"seed": "one"}))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}", heard
+    raise AssertionError
+
+
+@pytest.mark.slow
+def test_a_rank_that_waits_to_tell_the_others_of_its_error_says_so(parts_of_edges, tmp_path):
+    why = "TypeError: seed: expected an int, found str"
+    first, second = cluster(2).run(waits_for_the_others, parts_of_edges, str(tmp_path / "said"))
+    assert first == (f"ValueError: rank 1: {why}", [])
+    assert second == (why, [f"this rank makes no loader, and waits for the other ranks, which come to make theirs, to "
+                            f"tell them: {why}"])  # fmt: skip
 
 
 def test_what_all_ranks_refuse_each_raises_as_it_is(parts_of_edges):

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+from .._warn import warn
 from ..feature.contract import RowStore
 from .split import Split
 
 Init = TypeVar("Init", bound=Callable[..., None])
+WARNS_AFTER = 2.0
+"""Seconds after which a rank that waits to tell the others of its error says so."""
 
 
 def told_to_all(init: Init) -> Init:
     """Of a loader's ``__init__``: an error of this rank, before the ranks meet, is raised on all ranks at once. It is
-    raised here as it is; the others raise a ValueError that names this rank."""
+    raised here as it is, when the others have come to make theirs; they raise a ValueError that names this rank."""
 
     @wraps(init)
     def made(self: Any, data: Any, *arguments: Any, **options: Any) -> None:
@@ -31,7 +35,14 @@ def told_to_all(init: Init) -> Init:
 
 def _tell(data: Any, options: dict[str, Any], why: str) -> None:
     split = options.get("split")
-    if isinstance(split, Split):
-        split.refuse(data, options.get("timeout"), why)
-    elif isinstance(data, (tuple, list)) and data and isinstance(data[0], RowStore):
-        data[0].refuse(why)
+    text = f"this rank makes no loader, and waits for the other ranks, which come to make theirs, to tell them: {why}"
+    waiting = threading.Timer(WARNS_AFTER, warn, [text])
+    waiting.daemon = True
+    waiting.start()
+    try:
+        if isinstance(split, Split):
+            split.refuse(data, options.get("timeout"), why)
+        elif isinstance(data, (tuple, list)) and data and isinstance(data[0], RowStore):
+            data[0].refuse(why)
+    finally:
+        waiting.cancel()
