@@ -3,14 +3,19 @@
 import copy
 import io
 import pickle
+import random
+from collections import deque
+from dataclasses import dataclass
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint.state_dict as checkpoint
 import torch_geometric.nn as pyg_nn
 from helpers.data import make_data
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from torch_gnnscale import NeighborLoader
@@ -177,3 +182,75 @@ def test_checkpoints_of_gnnscale_train(tmp_path):
     changed = narrow(other(trainer.model))
     changed.load_state_dict(state)
     assert same_state(changed.state_dict(), trainer.model.state_dict())
+
+
+class Counting(nn.Module):
+    """Counts its calls in every way that forward may, and draws from every generator."""
+
+    def __init__(self):
+        super().__init__()
+        self.gnn = pyg_nn.GCN(3, 8, 2, 4)
+        self.beside = [nn.Identity()]  # no child
+        self.calls, self.seen, self.named = 0, [], {"calls": {"inner": [0]}}
+        self.of_class, self.space, self.recent = Counted(), SimpleNamespace(calls=0), deque(maxlen=3)
+        self.sums, self.array, self.keys = (torch.zeros(3),), np.zeros(2), set()
+        self.generator = torch.Generator().manual_seed(1)
+        self.of_python, self.of_numpy = random.Random(1), np.random.default_rng(1)
+
+    def forward(self, x, edge_index):
+        self.calls += 1
+        self.seen.append(self.calls)
+        self.named["calls"]["inner"][0] += 1
+        self.named[f"call {self.calls}"] = x.size(0)
+        self.of_class.calls, self.space.calls = self.of_class.calls + 1, self.space.calls + 1
+        self.recent.append(self.calls)
+        self.sums[0].add_(1)
+        self.array += 1
+        self.keys.add(self.calls)
+        self.last = x
+        self.gnn.calls = self.beside[0].calls = self.calls
+        draws = torch.rand(1, generator=self.generator), torch.rand(1), self.of_python.random(), self.of_numpy.random()
+        self.drawn = *map(float, draws), random.random(), np.random.random()
+        return self.gnn(x, edge_index)
+
+    def state(self):
+        fields = {name: value for name, value in vars(self).items() if not isinstance(value, OBJECTS) and name != "last"}
+        fields = {name: value for name, value in fields.items() if not name.startswith("_")}
+        return repr({**fields, "of child": self.gnn.calls, "beside": self.beside[0].calls})
+
+
+OBJECTS = (torch.Generator, random.Random, np.random.Generator, nn.Module, Tensor)
+
+
+@dataclass
+class Counted:
+    calls: int = 0
+
+
+def test_the_trial_of_the_first_batch_leaves_no_trace(batch):
+    """Of the model on the whole batch and of the narrowed one, the states are the same after their first batch."""
+
+    def after(make):
+        torch.manual_seed(3)
+        random.seed(3)
+        np.random.seed(3)
+        model = Counting().double()
+        made = make(model)
+        made(batch.x, batch.edge_index) if made is model else made(batch)
+        return model.state(), torch.rand(1), random.random(), np.random.random()
+
+    expected = after(lambda model: model)
+    assert "'calls': 1, 'seen': [1]" in expected[0]
+    assert after(narrow) == expected
+
+
+def test_a_large_tensor_that_is_changed_in_place_is_named(batch):
+    model = Counting().double()
+    model.gnn.table = torch.zeros(2**20 + 1)
+
+    def add(module, *_):
+        module.table += 1
+
+    model.gnn.register_forward_hook(add)
+    with pytest.warns(UserWarning, match=r"^Counting\.gnn\.table: expected a buffer, found a tensor that the model "):
+        narrow(model)(batch)

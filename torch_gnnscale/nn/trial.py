@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
+from .kept_state import kept_state
 from .wrapper import modules_of
 
 DROPOUTS = {"dropout", "dropout_"}
@@ -30,8 +31,8 @@ class _NothingDrops(TorchFunctionMode):
 @contextmanager
 def trial(model: nn.Module, norms: tuple[type[nn.Module], ...], device: torch.device) -> Iterator[None]:
     """A context in which a model runs without gradients, in the modes of its modules, except that nothing is dropped,
-    and that norms in training take their running statistics. Afterwards its buffers and random generators are what
-    they were.
+    and that norms in training take their running statistics. Afterwards its buffers, the attributes of its modules and
+    random generators are what they were (:func:`.kept_state.kept_state`).
 
     Args:
         model: the model.
@@ -42,7 +43,7 @@ def trial(model: nn.Module, norms: tuple[type[nn.Module], ...], device: torch.de
     frozen = [module for module in modules if module.training and isinstance(module, norms)]
     buffers = [(module._buffers, dict(module._buffers)) for module in modules if module._buffers]
     generators = [device] if device.type == "cuda" else []
-    with torch.no_grad(), torch.random.fork_rng(generators), _NothingDrops():
+    with kept_state(model), torch.no_grad(), torch.random.fork_rng(generators), _NothingDrops():
         for module in frozen:
             module.training = False
         for current, before in buffers:
