@@ -214,7 +214,7 @@ class Counting(nn.Module):
         return self.gnn(x, edge_index)
 
     def state(self):
-        fields = {name: value for name, value in vars(self).items() if not isinstance(value, OBJECTS) and name != "last"}
+        fields = {name: value for name, value in vars(self).items() if not isinstance(value, OBJECTS)}
         fields = {name: value for name, value in fields.items() if not name.startswith("_")}
         return repr({**fields, "of child": self.gnn.calls, "beside": self.beside[0].calls})
 

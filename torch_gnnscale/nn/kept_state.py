@@ -1,4 +1,4 @@
-"""The Python state of a model: what its modules have besides parameters and buffers, and generators of random numbers."""
+"""The Python state of a model: what its modules have besides parameters and buffers, and random generators."""
 
 from __future__ import annotations
 
@@ -80,9 +80,8 @@ class _Kept:
         elif isinstance(value, np.random.RandomState):
             of_legacy = value.get_state()
             self.puts.append(lambda: value.set_state(of_legacy))
-        elif isinstance(value, SimpleNamespace) or (is_dataclass(value) and not isinstance(value, type)):
-            if hasattr(value, "__dict__"):
-                self._keep_dictionary(vars(value), name)
+        elif isinstance(value, SimpleNamespace) or (is_dataclass(type(value)) and hasattr(value, "__dict__")):
+            self._keep_dictionary(vars(value), name)
 
     def _keep_module(self, module: nn.Module, name: str) -> None:
         for child_name, child in module._modules.items():
