@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -37,6 +38,22 @@ def on_host(function: Callable[P, T]) -> Callable[P, T]:
             _users.device = before
 
     return call
+
+
+def users_device() -> torch.device | None:
+    """The user's default device in :func:`as_user`; None: the CPU, or what torch says."""
+    return _users.device
+
+
+@contextmanager
+def of_user(device: torch.device | None) -> Iterator[None]:
+    """A context in which :func:`as_user` takes this default device: in another thread, that of the thread for which it
+    works."""
+    before, _users.device = _users.device, device
+    try:
+        yield
+    finally:
+        _users.device = before
 
 
 def as_user(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

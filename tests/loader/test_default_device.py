@@ -1,11 +1,15 @@
 """Loaders made, and iterated, where torch's default device is not the CPU give the batches that they give without."""
 
+import threading
+
 import pytest
 import torch
 from helpers.data import make_data, our_stores, plain
 from helpers.hetero import PAPER, make_hetero
+from helpers.parts import homogeneous, loader_of_part
 
-from torch_gnnscale import GraphStore, LinkNeighborLoader, NeighborLoader, TieredFeatureStore
+from torch_gnnscale import GraphStore, LinkNeighborLoader, NeighborLoader, TieredFeatureStore, partition
+from torch_gnnscale.distributed import open_part
 from torch_gnnscale.sampler import BidirectionalNeighborSampler
 
 
@@ -94,3 +98,26 @@ def test_transforms_see_the_users_default_device(on_meta):
     seen.clear()
     assert set(loader) == {"cpu"}
     assert set(seen) == {"cpu"}
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_transforms_in_threads_see_the_users_default_device(prefetch, on_meta, tmp_path):
+    """Where ranks read together, another thread than that which iterates calls them."""
+    seen = set()
+
+    def of_outputs(out):
+        seen.add((torch.zeros(1).device.type, threading.current_thread() is threading.main_thread()))
+        return out
+
+    partition.write(homogeneous(), tmp_path / "parts", parts=1, topology="partitioned")
+    with open_part(tmp_path / "parts") as part:
+        loader = loader_of_part(part, transform_sampler_output=of_outputs, prefetch=prefetch)
+        on_meta()
+        assert sum(1 for _ in loader) > 1
+        torch.set_default_device(None)
+        assert seen == {("meta", False)}
+        seen.clear()
+        with torch.device("meta"):
+            assert sum(1 for _ in loader) > 1
+        assert sum(1 for _ in loader) > 1
+        assert seen == {("meta", False), ("cpu", False)}

@@ -16,6 +16,8 @@ from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.data.data import BaseData
 
+from .._host import of_user, users_device
+
 T = TypeVar("T")
 
 
@@ -104,7 +106,8 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
 
 
 def as_here(prepare: Callable[[T], Any]) -> Callable[[T], Any]:
-    """``prepare`` for other threads, run in the calling thread's current autograd mode and CUDA stream."""
+    """``prepare`` for other threads, run in the calling thread's current autograd mode and CUDA stream; functions of
+    the user's see the calling thread's default device."""
     modes: list[Callable[[], AbstractContextManager]] = []
     if torch.is_inference_mode_enabled():
         modes.append(torch.inference_mode)
@@ -112,6 +115,9 @@ def as_here(prepare: Callable[[T], Any]) -> Callable[[T], Any]:
         modes.append(torch.no_grad)
     if torch.cuda.is_initialized():
         modes.append(partial(torch.cuda.stream, torch.cuda.current_stream()))
+
+    if (device := users_device()) is not None:
+        modes.append(partial(of_user, device))
 
     def there(item: T) -> Any:
         with ExitStack() as stack:
