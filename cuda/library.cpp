@@ -7,6 +7,10 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
   library.def(
       "coo_to_csc(Tensor src, Tensor dst, int num_src, int num_dst, bool int32, int threads) -> (Tensor, Tensor)");
   library.def("colptr_of_sorted(Tensor dst, int num_dst, int threads) -> Tensor");
+  library.def(
+      "reverse_edges(Tensor colptr, Tensor row, Tensor? edge_id, Tensor? time, Tensor reverse_colptr, Tensor "
+      "reverse_row, Tensor? reverse_edge_id, Tensor? reverse_time, int size, bool int32, int threads) -> (Tensor, "
+      "bool)");
   library.def("first_outside(Tensor ids, int limit, int threads) -> Tensor");
   library.def("first_malformed(Tensor colptr, int num_edges, int threads) -> Tensor");
   library.def(

@@ -39,6 +39,9 @@ def test_ids_and_pointers(dtype):
     check(OPS.first_outside.default, ids, 19, 0, tests=OF_VALUES)
     check(OPS.colptr_of_sorted.default, ids.sort().values, 20, 0)
     check(OPS.first_malformed.default, ids.long().cumsum(0), 50, 0, tests=OF_VALUES)
+    csc = torch.tensor([0, 1, 3, 3]), torch.tensor([1, 0, 1], dtype=dtype)
+    for more in ((None, None), (torch.arange(3, dtype=dtype), torch.zeros(3, dtype=torch.int64))):
+        check(OPS.reverse_edges.default, *(csc + more) * 2, 4, True, 0, tests=EVERY_CHECK[:3])
     check(OPS.huge_pages.default, ids, 0, tests=EVERY_CHECK[:3])
     check(OPS.release_pages.default, ids, tests=EVERY_CHECK[:3])
     board, numbers = torch.zeros(ops.board_size(1), dtype=torch.int64), torch.ones(1, 3, dtype=torch.int64)

@@ -58,10 +58,14 @@ def cut(owner=None, parts=2, row=None, colptr=None):
     return OPS.cut_batch(ids(4, 7, 9), [1, 2], colptr, row, owner, parts, 0)
 
 
+def reversed_edges(colptr=COLPTR, row=ROW, other=ROW, edge_id=None, times=NONE * 2, size=EDGES):
+    return OPS.reverse_edges(colptr, row, None, times[0], COLPTR, other, edge_id, times[1], size, True, 1)
+
+
 # Calls that are right, and the same calls with something wrong.
 RIGHT = {
     "hold_relations": held, "sample_neighbors": sampled, "pick_neighbors": picked, "sample_negatives": negatives,
-    "propagate_labels": labels, "cut_batch": cut,
+    "propagate_labels": labels, "cut_batch": cut, "reverse_edges": reversed_edges,
     "gather_rows": lambda: OPS.gather_rows(X, NODES, 1), "aggregate": lambda: aggregate(),
 }  # fmt: skip
 
@@ -143,6 +147,13 @@ WRONG = {
     "a negative number of counts": lambda: OPS.count_ids(ROW, -1, 1),
     "ends of two types": lambda: OPS.coo_to_csc(ROW.long(), ROW.int(), 20, 20, True, 1),
     "fewer destinations": lambda: OPS.coo_to_csc(NODES, NODES[:5], 20, 20, True, 1),
+    "reverses over a wrong pointer": lambda: reversed_edges(broken(COLPTR, 3, FAR)),
+    "reverses of a source outside": lambda: reversed_edges(row=broken(ROW, 0, -1)),
+    "reverses of other edges": lambda: reversed_edges(other=ROW[1:]),
+    "reverses of another type": lambda: reversed_edges(other=ROW.int()),
+    "times of one direction": lambda: reversed_edges(times=[ROW, None]),
+    "more ids than int32 has": lambda: reversed_edges(size=FAR),
+    "ids of fewer reverses": lambda: reversed_edges(edge_id=ROW[1:]),
     "pointers of nothing": lambda: OPS.first_malformed(ids(), 0, 1),
     "every second id": lambda: OPS.first_outside(NODES[::2], 20, 1),
     "entries outside": lambda: aggregate(node=broken(ROW, 0, 20)),

@@ -44,7 +44,7 @@ from .sample_options import MAX_FANOUT, MAX_HOPS, Sample, Subgraph
 from .scores import MAX_ITERATIONS, count_ids, reverse_pagerank, score_unit
 from .shuffle import shuffle_rows
 from .tiers import can_widen, gather_tiers, place_dtype
-from .topology import check_colptr, colptr_of_sorted, coo_to_csc, renumber
+from .topology import check_colptr, colptr_of_sorted, coo_to_csc, renumber, reverse_edges
 
 __all__ = [
     "BOARD_NUMBERS", "Candidates", "Cut", "EdgeSet", "ID_DTYPES", "LayerDrawing", "MAX_BATCHES", "MAX_COUNT",
@@ -56,7 +56,7 @@ __all__ = [
     "extreme_backward", "first_outside", "gather_rows", "gather_tiers", "huge_pages", "join_rows", "limit_threads",
     "map_file", "map_shared", "node_scores", "pack_rows", "permutation", "pick_neighbors", "place_dtype", "pool_limit",
     "pool_stats", "pool_trim", "propagate_labels", "random_bits", "relabel", "relations", "release_pages", "renumber",
-    "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_layers", "sample_layers_bulk", "sample_negatives",
-    "sample_neighbors", "score_unit", "share_of_extremes", "shuffle_rows", "sum_dtype", "torch_selects_sooner",
-    "transpose", "weigh_edges", "weight_sums",
+    "reverse_edges", "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_layers", "sample_layers_bulk",
+    "sample_negatives", "sample_neighbors", "score_unit", "share_of_extremes", "shuffle_rows", "sum_dtype",
+    "torch_selects_sooner", "transpose", "weigh_edges", "weight_sums",
 ]  # fmt: skip

@@ -19,6 +19,11 @@ def _(dst, num_dst, threads):
     return dst.new_empty(num_dst + 1, dtype=torch.int64)
 
 
+@torch.library.register_fake("gnnscale::reverse_edges")
+def _(colptr, row, edge_id, time, reverse_colptr, reverse_row, reverse_edge_id, reverse_time, size, int32, threads):
+    return row.new_empty(size, dtype=torch.int32 if int32 else torch.int64), True
+
+
 @torch.library.register_fake("gnnscale::first_outside")
 def _(ids, limit, threads):
     return ids.new_empty((), dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Operators on the topology: checks, and COO to CSC."""
+"""Operators on the topology: checks, COO to CSC, and the reverses of edges."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from .arguments import (
     first_outside,
     resolve_threads,
 )
+from .graph import Relations
 
 
 def check_colptr(colptr: Tensor, num_edges: int, threads: int = 0) -> None:
@@ -139,3 +140,45 @@ def renumber(
     if edge_id is not None and edge_id.dtype == torch.int64 and int32:
         int32 = first_outside(edge_id, 1 << 31, threads) < 0
     return OPS.renumber(colptr.contiguous(), row, edge_id, order.contiguous(), rank, int32, resolve_threads(threads))
+
+
+def reverse_edges(
+    graph: Relations, number: int, num_ids: int, *, same_time: bool = False, threads: int = 0
+) -> Tensor | None:
+    """The ids of the edges that lead the other way, if each edge has one.
+
+    The reverse of an edge from u to v is an edge from v to u of the reverse relation; of several, the k-th that is
+    stored belongs to the k-th.
+
+    Args:
+        graph: from :func:`relations`.
+        number: a relation that has a reverse relation.
+        num_ids: ids of the edges of the reverse relation are in [0, num_ids).
+        same_time: an edge and its reverse must also have the same time.
+        threads: see the package; each takes 8 bytes a node.
+
+    Returns:
+        ``result[id of an edge of the reverse relation]`` is the id of this relation's edge that leads the other way, -1
+        for ids that no edge has: int32 where both fit, else int64, shape [num_ids]. None if some edge of either
+        relation has no reverse.
+
+    Raises:
+        TypeError, ValueError: wrong numbers, a relation without a reverse relation.
+        RuntimeError: edges hold numbers that are no nodes, or ids that are not below ``num_ids``.
+    """
+    check_int("number", number, most=len(graph.colptr) - 1)
+    check_int("num_ids", num_ids, most=MAX_COUNT)
+    if (reverse := graph.reverse[number]) < 0:
+        raise ValueError(f"number: expected a relation with a reverse relation, found relation {number} without")
+    row, edge_id, other = graph.row[number], graph.edge_id[number], graph.row[reverse]
+    times = (graph.time[number], graph.time[reverse]) if same_time else (None, None)
+    if len(row) != len(other) or (times[0] is None) != (times[1] is None):
+        return None
+    if row.dtype != other.dtype:
+        row, other = row.to(torch.int64), other.to(torch.int64)
+    bound = len(row) if edge_id is None else 0 if edge_id.dtype == torch.int32 else MAX_COUNT
+    table, complete = OPS.reverse_edges(
+        graph.colptr[number], row, edge_id, times[0], graph.colptr[reverse], other, graph.edge_id[reverse], times[1],
+        num_ids, max(bound, num_ids) <= 1 << 31, resolve_threads(threads),
+    )  # fmt: skip
+    return table if complete else None

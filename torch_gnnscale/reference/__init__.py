@@ -25,6 +25,7 @@ from .topology import (
     join_rows,
     pack_rows,
     renumber,
+    reverse_edges,
     reverse_pagerank,
 )
 
@@ -57,6 +58,7 @@ __all__ = [
     "random_bits",
     "relabel",
     "renumber",
+    "reverse_edges",
     "reverse_pagerank",
     "rmat_edges",
     "sample_layers",

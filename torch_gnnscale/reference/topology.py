@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
+
+from ..ops import Relations
 
 
 def gather_rows(src: Tensor, index: Tensor) -> Tensor:
@@ -101,6 +104,32 @@ def renumber(colptr: Tensor, row: Tensor, order: Tensor, *, edge_id: Tensor | No
     begin = torch.tensor([0] + [len(positions) for positions in lists]).cumsum(0)
     int32 = max([len(lists), len(row), *names]) < 1 << 31
     return begin, torch.tensor(pairs, dtype=torch.int32 if int32 else torch.int64).reshape(-1, 2)
+
+
+def reverse_edges(graph: Relations, number: int, num_ids: int, *, same_time: bool = False) -> Tensor | None:
+    """``result[id of an edge v to u]`` is the id of the edge u to v that is stored as the first, second, ... of its
+    kind as that one is; None unless each edge of both relations has such a reverse, of the same time if that is
+    asked for."""
+
+    def stored(r: int) -> dict[tuple[int, int], list[tuple[int, int | None]]]:
+        """(id, time) of the edges from each source to each destination."""
+        found: dict[tuple[int, int], list[tuple[int, int | None]]] = {}
+        edge_id, time = graph.edge_id[r], graph.time[r] if same_time else None
+        for dst, (begin, end) in enumerate(pairwise(graph.colptr[r].tolist())):
+            for e in range(begin, end):
+                value = e if edge_id is None else int(edge_id[e]), None if time is None else int(time[e])
+                found.setdefault((int(graph.row[r][e]), dst), []).append(value)
+        return found
+
+    edges, reverse = stored(number), stored(graph.reverse[number])
+    table = [-1] * num_ids
+    for dst, src in edges.keys() | {ends[::-1] for ends in reverse}:
+        here, there = edges.get((dst, src), []), reverse.get((src, dst), [])
+        if [time for _, time in here] != [time for _, time in there]:
+            return None
+        for (one, _), (other, _) in zip(here, there, strict=True):
+            table[other] = one
+    return torch.tensor(table, dtype=torch.int64)
 
 
 def reverse_pagerank(
