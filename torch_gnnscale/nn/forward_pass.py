@@ -91,7 +91,17 @@ class ForwardPass:
         return self._normalized[key][1:]
 
 
-class LayerOfPass(Protocol):
+class JoinOfPass(Protocol):
+    """What computes a module during a forward pass."""
+
+    def enter(self, forward_pass: ForwardPass) -> None:
+        """From now on the module computes on the batch of this forward pass."""
+
+    def leave(self) -> None:
+        """The module is again what it was before :meth:`enter`."""
+
+
+class LayerOfPass(JoinOfPass, Protocol):
     """What computes a MessagePassing layer during a forward pass."""
 
     title: str
@@ -99,9 +109,3 @@ class LayerOfPass(Protocol):
 
     def size(self) -> LayerSize:
         """What the layer computes per row."""
-
-    def enter(self, forward_pass: ForwardPass) -> None:
-        """From now on the layer computes on the batch of this forward pass."""
-
-    def leave(self) -> None:
-        """The layer is again what it was before :meth:`enter`."""

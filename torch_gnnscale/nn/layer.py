@@ -17,9 +17,10 @@ from .calls import Read
 from .forward_pass import ForwardPass, Given, refuse_compiled
 from .hops import HopEdges, Relation, first_rows
 from .messages import refuse_twice, weigh_messages
-from .products import WIDE
+from .products import WIDE, is_called_plainly, is_wide, products_of
 from .saving import LayerSize
 from .shadow import Shadow
+from .sums import Share
 from .wrapper import title_of
 
 _WEIGHT_OF_MESSAGE: dict[Any, str | None] = {
@@ -44,7 +45,12 @@ _NORMALIZES = (pyg_nn.GCNConv, pyg_nn.GCN2Conv, pyg_nn.LGConv)
 _MULTIPLIES_DESTINATIONS = {pyg_nn.SAGEConv.forward, pyg_nn.GINConv.forward, pyg_nn.GraphConv.forward}
 """Layers that multiply the aggregated rows, as GATConv with one head does; others multiply the rows of sources, before
 the aggregation."""
+_EDGES_OF_X = ("x", "edge_index")
 _HOOKED = ("propagate", "message", "aggregate", "message_and_aggregate")
+_REPLACED = {"propagate", "message", "aggregate", "update", "edge_update", "edge_updater"}
+"""Methods of a layer that its user may have replaced, which :class:`NarrowedLayer` otherwise does not call."""
+_PYGS_PROPAGATE = {"MessagePassing.propagate", "propagate"}
+"""The base class's, and the function that PyG writes for a class."""
 
 
 class NarrowedLayer:
@@ -68,6 +74,7 @@ class NarrowedLayer:
             and kind.aggregate is pyg_nn.MessagePassing.aggregate
             and kind.update is pyg_nn.MessagePassing.update
             and self.reduce in ops.REDUCTIONS
+            and kind.propagate.__qualname__ in _PYGS_PROPAGATE
         )
         self._hooks = [getattr(layer, f"_{part}_forward{pre}_hooks") for part in _HOOKED for pre in ("", "_pre")]
         self._is_gat = kind.forward is pyg_nn.GATConv.forward
@@ -94,8 +101,16 @@ class NarrowedLayer:
             self._read_signature()
         self.forward_pass = forward_pass
         self.forward, self.propagate = layer.forward, layer.propagate
-        self._fused = self._known and layer.decomposed_layers == 1 and not layer.explain and not any(self._hooks)
+        self._fused = (
+            self._known
+            and layer.decomposed_layers == 1
+            and not layer.explain
+            and not any(self._hooks)
+            and _REPLACED.isdisjoint(vars(layer))
+        )
         self._rows_agree = self._fused and self._own_forward is None and type(layer).forward in _KNOWN_FORWARD
+        self._adds = self._rows_agree and is_called_plainly(layer)
+        self._products = products_of(layer) if self._adds else None
         self._is_sage = self._rows_agree and type(layer).forward is pyg_nn.SAGEConv.forward
         self._methods.set("forward", self.computed)
         self._methods.set("propagate", self.aggregated)
@@ -108,13 +123,13 @@ class NarrowedLayer:
     def _read_signature(self) -> None:
         self._own_forward = vars(self.layer).get("forward")
         parameters = inspect.signature(self.layer.forward).parameters.values()
-        self._names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self.names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self._takes_pair = {p.name for p in parameters if "Tuple[" in str(p.annotation)}
 
     def computed(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's ``forward``: the rows of its destinations."""
         refuse_compiled(self.title)
-        names, common_rows = self._names, self.forward_pass.common_rows
+        names, common_rows = self.names, self.forward_pass.common_rows
         with common_rows.paused():
             given = dict(zip(names, args, strict=False))
             given.update(kwargs)
@@ -148,6 +163,42 @@ class NarrowedLayer:
             rows = first_rows(rows, edges.num_dst)
             common_rows.returned(rows, destinations)
             return (rows, *others) if isinstance(out, tuple) else rows
+
+    def adds(self, given: dict[str, Any]) -> bool:
+        """Whether :meth:`share` tells all that the layer computes with these arguments."""
+        if self._products is None or any(value is not None for name, value in given.items() if name not in _EDGES_OF_X):
+            return False
+        x, root = x if isinstance(x := given.get("x"), tuple) else (x, x)
+        if not (isinstance(x, Tensor) and x.dim() == 2 and is_wide(x) and ops.can_aggregate(x)):
+            return False
+        if root is not None and not (isinstance(root, Tensor) and root.dim() == 2 and root.dtype == x.dtype):
+            return False
+        weights, relation = self.forward_pass.weights, self.forward_pass.hops.relation(given["edge_index"])
+        return weights is None or (relation is not None and not weights[relation.key].requires_grad)
+
+    def called(self, given: dict[str, Any]) -> tuple[Relation, int]:
+        """Counts as the layer's call with these arguments: the relation, and the number of first groups whose rows it
+        gets."""
+        self._relation = relation = self._called_on(given)
+        try:
+            return relation, self.groups(given)
+        finally:
+            self._relation = None
+
+    def share(self, given: dict[str, Any], relation: Relation, groups: int) -> Share:
+        """What the layer returns for the destinations of the first ``groups`` - 1 groups, if it :meth:`adds` that."""
+        assert self._products is not None
+        x, root = x if isinstance(x := given["x"], tuple) else (x, x)
+        sources = first_rows(x, relation.src.rows[groups - 1])
+        edges, reduce, weight = None, self.reduce, None
+        if count := relation.ends[groups - 2]:
+            edges = relation.edges.prefix(groups)
+            if (weights := self.forward_pass.weights) is not None:
+                reduce, weight = "sum", weights[relation.key][:count].to(x.dtype).unsqueeze(1)
+        of_neighbors, of_root = self._products
+        root = None if of_root is None or root is None else sources if root is x else root
+        factor = None if root is None or of_root is None else of_root.weight
+        return Share(sources, weight, edges, reduce, of_neighbors.weight, of_neighbors.bias, root, factor)
 
     def _called_on(self, given: dict[str, Any]) -> Relation:
         """The relation whose edges the layer gets. Raises ValueError unless it can compute on a prefix of them."""

@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from .calls import Call
-from .forward_pass import ForwardPass, LayerOfPass
+from .forward_pass import ForwardPass, JoinOfPass, LayerOfPass
 from .hops import EdgeType, device_of, seed_rows
 from .layer import NarrowedLayer
 from .trial import trial
@@ -63,6 +63,8 @@ class Layered(Wrapper):
         self._prepared: dict[pyg_nn.MessagePassing, LayerOfPass] = {}
         self._found: list[LayerOfPass] = []
         """The layers that were looked up last."""
+        self._joins: list[JoinOfPass] = []
+        """What adds up outputs of these layers."""
         self._tree: list[tuple[nn.Module, list[nn.Module | None]]] = []
         """All modules of ``module`` and their children when layers were looked up last."""
         self._norms: list[nn.Module] = []
@@ -85,12 +87,17 @@ class Layered(Wrapper):
             self._layers_changed()
         self._norms = [module for module in modules if isinstance(module, self._norm_types)]
         self._found = [self._prepared[layer] for layer in layers]
+        self._joins = self._joining(modules)
         self._tree = [(module, [*module._modules.values()]) for module in modules]
         return self._found
 
     def _prepare(self, name: str, layer: pyg_nn.MessagePassing) -> LayerOfPass:
         """What computes a layer during a forward pass."""
         return self.layer_type(name, layer)
+
+    def _joining(self, modules: list[nn.Module]) -> list[JoinOfPass]:
+        """What adds up outputs of layers during a forward pass, among all modules."""
+        return []
 
     def _layers_changed(self) -> None:
         """Called when the model has other layers than before."""
@@ -150,9 +157,9 @@ class Layered(Wrapper):
     def _compute(self, batch: Any, forward_pass: ForwardPass) -> Any:
         """The model's output for the batch's seeds, with its layers in a forward pass."""
         model = self._model
-        entered = []
+        entered = list[JoinOfPass]()
         try:
-            for layer in self._layers():
+            for layer in (*self._layers(), *self._joins):
                 layer.enter(forward_pass)
                 entered.append(layer)
             rows = forward_pass.common_rows
@@ -164,4 +171,4 @@ class Layered(Wrapper):
                 layer.leave()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_prepared": {}, "_found": [], "_tree": [], "_norms": []}
+        return {**vars(self), "_prepared": {}, "_found": [], "_joins": [], "_tree": [], "_norms": []}

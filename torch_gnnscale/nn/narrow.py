@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+import torch_geometric.nn as pyg_nn
+from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import MessagePassing
@@ -18,9 +19,11 @@ from . import saving
 from .calls import Call
 from .compare import agree, first_difference, outputs
 from .dictionary_layer import DictionaryLayer, takes_dictionaries
-from .forward_pass import ForwardPass, LayerOfPass, refuse_compiled
+from .forward_pass import ForwardPass, JoinOfPass, LayerOfPass, refuse_compiled
+from .hetero_conv import JoinedHeteroConv
 from .hops import Hops, NodeType, relations_of, seed_rows
 from .layered import Layered
+from .traced import JoinedTrace
 from .trial_batch import has_nodes_as_edges, with_nodes_in_every_group
 from .weigh import default_call
 
@@ -90,6 +93,15 @@ class Narrowed(Layered):
 
     def _prepare(self, name: str, layer: MessagePassing) -> LayerOfPass:
         return DictionaryLayer(name, layer) if takes_dictionaries(layer) else super()._prepare(name, layer)
+
+    def _joining(self, modules: list[nn.Module]) -> list[JoinOfPass]:
+        found: list[JoinOfPass] = []
+        for module in modules:
+            if isinstance(module, fx.GraphModule):
+                found.append(JoinedTrace(module, self._prepared))
+            elif type(module).forward is pyg_nn.HeteroConv.forward:
+                found.append(JoinedHeteroConv(module, self._prepared))
+        return found
 
     def _layers_changed(self) -> None:
         self._savings, self._to_size = {}, True
@@ -226,16 +238,20 @@ class Narrowed(Layered):
         # First: its layers refuse by their names what PyG would not.
         with self._naming_modules(batch):
             self._known_calls(batch, hops)  # found out on other rows than the batch's
-            with outputs(self.module) as narrowed:
-                found = self._run(batch, hops)
-        with outputs(self.module) as whole:
-            expected = seed_rows(self._whole(batch), batch)
+            found = self._run(batch, hops)
+        expected = seed_rows(self._whole(batch), batch)
         if isinstance(expected, Tensor) and isinstance(found, Tensor) and len(expected) != len(found):
             raise ValueError(
                 f"model: expected as many rows as for the whole batch, {len(expected)}, found {len(found)}; where "
                 f"several types have seeds, let it return a dictionary by node type, or scores of links"
             )
-        return None if agree(expected, found) else first_difference(self.module, whole, narrowed), found
+        if agree(expected, found):
+            return None, found
+        with outputs(self.module) as narrowed:  # again: a layer that is watched is computed by itself
+            self._run(batch, hops)
+        with outputs(self.module) as whole:
+            self._whole(batch)
+        return first_difference(self.module, whole, narrowed), found
 
 
 def narrow(model: nn.Module, call: Callable[[Any, Any], Any] = default_call, check: bool = True) -> Narrowed:

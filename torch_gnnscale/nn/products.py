@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 import torch_geometric.nn as pyg_nn
-from torch import Tensor
+from torch import Tensor, nn
 
 WIDE = (torch.float32, torch.float64)
 """Dtypes whose sums need no other dtype."""
 _AROUND = tuple(f"_{when}_hooks" for when in ("forward", "forward_pre", "backward", "backward_pre"))
+_OF_ALL_MODULES = [getattr(nn.modules.module, f"_global{hooks}") for hooks in _AROUND]
 
 
 def is_wide(x: Tensor) -> bool:
@@ -23,3 +24,24 @@ def is_plain(linear: Any) -> bool:
     """Whether calling the module does no more than PyG's ``Linear``."""
     own = vars(linear)
     return type(linear) is pyg_nn.Linear and "forward" not in own and not any(map(own.get, _AROUND))
+
+
+def is_called_plainly(module: nn.Module) -> bool:
+    """Whether calling the module does no more than its ``forward``: it has no hooks."""
+    own = vars(module)
+    return not any(map(own.get, _AROUND)) and not any(_OF_ALL_MODULES) and own.get("_compiled_call_impl") is None
+
+
+def products_of(layer: pyg_nn.MessagePassing) -> tuple[pyg_nn.Linear, pyg_nn.Linear | None] | None:
+    """What a layer multiplies the aggregated rows by, and the destinations' own rows; None unless it returns the sum of
+    these two plain products alone."""
+    own: Any = vars(layer)["_modules"]
+    if type(layer) is pyg_nn.SAGEConv and not layer.normalize and not layer.project:
+        of_neighbors, of_root = own["lin_l"], own["lin_r"] if layer.root_weight else None
+    elif type(layer) is pyg_nn.GraphConv:
+        of_neighbors, of_root = own["lin_rel"], own["lin_root"]
+    else:
+        return None
+    if not is_plain(of_neighbors) or (of_root is not None and not (is_plain(of_root) and of_root.bias is None)):
+        return None
+    return of_neighbors, of_root
