@@ -6,7 +6,7 @@ import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor
 
-from ..nn.messages import BY_EDGE
+from ..nn.messages import BY_EDGE, has_own_propagate
 
 _REDUCTIONS = ("sum", "add", "mean", "max", "min")
 _STEPS = ("propagate", "edge_update", "message", "aggregate")
@@ -16,7 +16,7 @@ _STEPS = ("propagate", "edge_update", "message", "aggregate")
 def refusal(layer: pyg_nn.MessagePassing) -> str | None:
     """Why a layer cannot aggregate pieces of a node's edges one after the other; None if it can."""
     kind, base = type(layer), pyg_nn.MessagePassing
-    inherited = kind.aggregate is base.aggregate and kind.update is base.update and not _has_own_propagate(kind)
+    inherited = kind.aggregate is base.aggregate and kind.update is base.update and not has_own_propagate(kind)
     if (kind.forward, kind.message) not in BY_EDGE or not inherited:
         return f"{kind.__name__}, which needs all of a node's edges at once"
     for step in _STEPS:
@@ -25,12 +25,6 @@ def refusal(layer: pyg_nn.MessagePassing) -> str | None:
     if layer.aggr not in _REDUCTIONS:
         return f"aggr={layer.aggr!r}, which needs all of a node's edges at once"
     return None
-
-
-def _has_own_propagate(kind: type) -> bool:
-    """Whether a kind of layer does not inherit ``propagate``. PyG compiles one for each that does."""
-    compiled, before = (getattr(kind, name, None) for name in ("_jinja_propagate", "_orig_propagate"))
-    return kind.propagate is not pyg_nn.MessagePassing.propagate and compiled is before  # type: ignore[attr-defined]
 
 
 class Pieces:

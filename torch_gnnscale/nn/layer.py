@@ -16,7 +16,7 @@ from .aggregate import Adjacency, Apart, aggregate, aggregate_and_root
 from .calls import Read
 from .forward_pass import ForwardPass, Given, refuse_compiled
 from .hops import HopEdges, Relation, first_rows
-from .messages import refuse_twice, weigh_messages
+from .messages import has_own_propagate, refuse_twice, weigh_messages
 from .products import WIDE, is_called_plainly, is_wide, products_of
 from .saving import LayerSize
 from .shadow import Shadow
@@ -49,8 +49,6 @@ _EDGES_OF_X = ("x", "edge_index")
 _HOOKED = ("propagate", "message", "aggregate", "message_and_aggregate")
 _REPLACED = {"propagate", "message", "aggregate", "update", "edge_update", "edge_updater"}
 """Methods of a layer that its user may have replaced, which :class:`NarrowedLayer` otherwise does not call."""
-_PYGS_PROPAGATE = {"MessagePassing.propagate", "propagate"}
-"""The base class's, and the function that PyG writes for a class."""
 
 
 class NarrowedLayer:
@@ -74,7 +72,7 @@ class NarrowedLayer:
             and kind.aggregate is pyg_nn.MessagePassing.aggregate
             and kind.update is pyg_nn.MessagePassing.update
             and self.reduce in ops.REDUCTIONS
-            and kind.propagate.__qualname__ in _PYGS_PROPAGATE
+            and not has_own_propagate(kind)
         )
         self._hooks = [getattr(layer, f"_{part}_forward{pre}_hooks") for part in _HOOKED for pre in ("", "_pre")]
         self._is_gat = kind.forward is pyg_nn.GATConv.forward

@@ -23,6 +23,12 @@ _NORMALIZES = {pyg_nn.GCNConv.forward, pyg_nn.GCN2Conv.forward, pyg_nn.LGConv.fo
 _SUM = SumAggregation()
 
 
+def has_own_propagate(kind: type) -> bool:
+    """Whether a kind of layer does not inherit ``propagate``. PyG compiles one for each that does."""
+    compiled, before = (getattr(kind, name, None) for name in ("_jinja_propagate", "_orig_propagate"))
+    return kind.propagate is not pyg_nn.MessagePassing.propagate and compiled is before  # type: ignore[attr-defined]
+
+
 def refuse_unfit(title: str, layer: pyg_nn.MessagePassing) -> None:
     """Raises ValueError if a layer's output with weighted messages would not estimate its output with all edges."""
     kind, base = type(layer), pyg_nn.MessagePassing
