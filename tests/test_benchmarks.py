@@ -33,6 +33,7 @@ def output(command: str, folder: Path) -> str:
         "bench_gpu_papers.py --rounds 1 --nodes 100000 --edges 1400000 --batches 6 --hidden 8",
         "bench_gpu_tiers.py --rounds 1 --nodes 50000 --edges 400000 --batches 8 --batch-size 128 --hidden 8",
         "bench_grid_epoch.py --graph small --seeds 2048 --grids 21 --rounds 1",
+        "bench_hgt.py --rounds 1 --hidden 8 --heads 2",
         "bench_hotness.py --rounds 1 --graphs tiny",
         "bench_infer.py --rounds 1 --graphs tiny --width 8 --limit 32 --limited-width 16",
         "bench_layerwise.py --rounds 1 --graphs tiny --no-schools --lists 1000",

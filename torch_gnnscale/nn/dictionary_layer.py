@@ -10,6 +10,7 @@ from typing import Any
 import torch_geometric.nn as pyg_nn
 from torch import Tensor
 
+from . import hgt
 from .forward_pass import ForwardPass, Given, refuse_compiled
 from .hops import EdgeType, first_rows
 from .saving import LayerSize
@@ -45,6 +46,7 @@ class DictionaryLayer:
         """From now on the layer computes on the batch of this forward pass."""
         self.forward_pass = forward_pass
         self.forward = self.layer.forward
+        self._is_hgt = hgt.is_pygs(self.layer)
         self._names = list(inspect.signature(self.forward).parameters)
         self._methods.set("forward", self.computed)
 
@@ -71,7 +73,12 @@ class DictionaryLayer:
                 given[name] = {key: self._cut(key, entry, groups) for key, entry in value.items()}
         common_rows = self.forward_pass.common_rows
         with common_rows.paused():
-            out = self.forward(**given)
+            if self._is_hgt and hgt.takes(self.layer, given["x_dict"], [*edges]):
+                prefixes = {key: hops.relations[key].edges.prefix(groups) for key in edges}
+                num_dst = {key: hops.nodes[key].rows[groups - 2] for key in given["x_dict"]}
+                out = hgt.hgt(self.layer, given["x_dict"], prefixes, num_dst)
+            else:
+                out = self.forward(**given)
         if isinstance(out, tuple):
             return self._outputs(out[0], groups), *out[1:]
         return self._outputs(out, groups)

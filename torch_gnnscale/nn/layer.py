@@ -46,7 +46,8 @@ _MULTIPLIES_DESTINATIONS = {pyg_nn.SAGEConv.forward, pyg_nn.GINConv.forward, pyg
 """Layers that multiply the aggregated rows, as GATConv with one head does; others multiply the rows of sources, before
 the aggregation."""
 _EDGES_OF_X = ("x", "edge_index")
-_HOOKED = ("propagate", "message", "aggregate", "message_and_aggregate")
+HOOKED = ("propagate", "message", "aggregate", "message_and_aggregate")
+"""The methods around which PyG calls hooks of its own."""
 _REPLACED = {"propagate", "message", "aggregate", "update", "edge_update", "edge_updater"}
 """Methods of a layer that its user may have replaced, which :class:`NarrowedLayer` otherwise does not call."""
 
@@ -74,7 +75,7 @@ class NarrowedLayer:
             and self.reduce in ops.REDUCTIONS
             and not has_own_propagate(kind)
         )
-        self._hooks = [getattr(layer, f"_{part}_forward{pre}_hooks") for part in _HOOKED for pre in ("", "_pre")]
+        self._hooks = [getattr(layer, f"_{part}_forward{pre}_hooks") for part in HOOKED for pre in ("", "_pre")]
         self._is_gat = kind.forward is pyg_nn.GATConv.forward
         self._relation: Relation | None = None  # within a call
         self._edges: Adjacency | None = None  # within a call

@@ -20,10 +20,10 @@ def is_wide(x: Tensor) -> bool:
     return x.dtype in WIDE and not torch.is_autocast_enabled(x.device.type)
 
 
-def is_plain(linear: Any) -> bool:
-    """Whether calling the module does no more than PyG's ``Linear``."""
+def is_plain(linear: Any, kind: type = pyg_nn.Linear) -> bool:
+    """Whether calling the module does no more than PyG's ``Linear``, or another class's ``forward``."""
     own = vars(linear)
-    return type(linear) is pyg_nn.Linear and "forward" not in own and not any(map(own.get, _AROUND))
+    return type(linear) is kind and "forward" not in own and not any(map(own.get, _AROUND))
 
 
 def is_called_plainly(module: nn.Module) -> bool:
