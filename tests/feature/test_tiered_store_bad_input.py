@@ -124,9 +124,9 @@ def typed() -> HeteroData:
 @pytest.mark.parametrize(
     ("error", "message", "call"),
     [
-        (TypeError, "hotness: expected scores by node type, or a name, found Tensor",
+        (TypeError, "hotness: expected scores by type, or a name, found Tensor",
          lambda _: Tiered.from_data(typed(), hotness=torch.ones(3))),
-        (ValueError, "hotness: expected scores of the nodes of 'paper', found those of []",
+        (ValueError, "hotness: expected scores of the nodes of 'paper', which have ['x'], found those of []",
          lambda _: Tiered.from_data(typed(), hotness={})),
         (ValueError, "hotness: expected 3 scores for ('paper', 'x'), found 4",
          lambda _: Tiered.from_data(typed(), hotness={"paper": torch.ones(4)})),
@@ -140,10 +140,10 @@ def typed() -> HeteroData:
          lambda _: Tiered.from_data(typed(), hotness={"paper": torch.ones(3), "zz": torch.ones(3)})),
         (ValueError, "labelled: expected types among ['paper'], found 'author'",
          lambda _: Tiered.from_data(typed(), labelled={"author": torch.arange(2)})),
-        (TypeError, "hotness: expected scores as a tensor, or a name, found dict",
+        (ValueError, "hotness: expected scores of types among [None, (None, None)], found 'paper'",
          lambda _: Tiered.from_data(DATA, hotness={"paper": torch.ones(3)})),
-        (NotImplementedError, "tiers of edges' attributes are not implemented, found ['edge_attr']; name the others "
-         "by names=", lambda _: Tiered.from_data(make_data())),
+        (ValueError, "hotness: expected scores of the edges of (None, None), which have ['edge_attr'], found those of "
+         "[None]", lambda _: Tiered.from_data(make_data(), hotness=torch.ones(make_data().num_nodes))),
         (ValueError, "names: expected some of ['x', 'y', 'train_mask'], found ['z']",
          lambda _: Tiered.from_data(DATA, names=["x", "z"])),
         (ValueError, "data.x: expected a plain tensor in host memory, found Tensor, torch.strided, meta",
@@ -164,7 +164,7 @@ def typed() -> HeteroData:
          lambda _: Tiered.from_data(Data(x=torch.ones(3, 2), edge_index=torch.ones(2, 1).long()))),
         (ValueError, "budgets: expected room for 200 rows of 192 bytes, found 23040 bytes too little; raise host= or "
          "give disk=", lambda _: Tiered.from_data(DATA, hotness="out_degree", host=800 + 1600 + 200 + 80 * 192)),
-        (ValueError, "hotness: expected scores of the nodes of 'paper', found those of [None]",
+        (ValueError, "hotness: expected scores of the nodes of 'paper', which have ['x'], found those of [None]",
          lambda path: (FeatureStore.from_data(typed()).save(path / "a"), Tiered.open(path / "a", torch.rand(3)))),
         (ValueError, "labelled: expected hotness='weighted_reverse_pagerank', which alone uses it, found another",
          lambda _: Tiered.from_data(DATA, hotness="out_degree", labelled=torch.ones(3))),
@@ -172,7 +172,7 @@ def typed() -> HeteroData:
          lambda _: Tiered.from_data(DATA, labelled=torch.ones(3))),
         (TypeError, "hotness: expected a score of each node, found the name 'out_degree', which needs edges: ",
          lambda path: Tiered.open(path / "a", "out_degree")),
-        (TypeError, "hotness: expected scores as a tensor, or a name, found ndarray",
+        (TypeError, "hotness: expected scores as a tensor or by type, or a name, found ndarray",
          lambda _: Tiered.from_data(DATA, hotness=DATA.y.numpy())),
         (ValueError, "hotness: expected finite numbers, found inf",
          lambda _: Tiered.from_data(DATA, hotness=torch.full((NODES,), torch.inf))),

@@ -17,7 +17,9 @@ from torch_gnnscale.feature.tier_plan import TypedTierPlan, plan_ranked, plan_ty
 from torch_gnnscale.loader import accesses
 from torch_gnnscale.topology.reorder import TypedOrder, by_score
 
-ALONE = {"gpu": 0, "peers": (), "disk": True, "mapped": False, "on_gpu": False}
+PLACES = ["a", "b", 0, 1, 2, 3]
+"""Types whose ids are places."""
+ALONE = {"gpu": 0, "peers": (), "disk": True, "renumbered": PLACES, "on_gpu": False}
 
 
 def hetero():
@@ -107,14 +109,14 @@ def test_the_budget_has_the_rows_that_are_read_most_per_byte(data):
     assert not kept or not left or min(kept) >= max(left)
     if sum(counts) and sum(float(score.sum()) for score in scores.values()):
         assert sum(tier.hit_rate for plan in plans.values() for tier in plan.tiers) == pytest.approx(1)
-    alone = plan_ranked(scores[0], {"x": sizes[0]}, host=room, **ALONE)
+    alone = plan_ranked(scores[0], {"x": sizes[0]}, gpu=0, peers=(), host=room, disk=True, mapped=False, on_gpu=False)
     assert alone == plan_types({0: scores[0]}, {0: {"x": sizes[0]}}, host=room, **ALONE)[0]
 
 
 @pytest.mark.parametrize("per_gpu", [1000, 1016, 3000])
 def test_rows_over_peers_are_multiples_of_their_number(per_gpu):
     scores = {"a": torch.arange(100.0).flip(0), "b": torch.arange(50.0).flip(0) * 3}
-    options = {"gpu": 0, "host": None, "disk": False, "mapped": False, "on_gpu": True}
+    options = {"gpu": 0, "host": None, "disk": False, "renumbered": PLACES, "on_gpu": True}
     plans = plan_types(scores, {"a": {"x": 16}, "b": {"x": 48}}, peers=[per_gpu, per_gpu], **options)
     rows = {group: plan.rows("peers") for group, plan in plans.items()}
     assert all(count % 2 == 0 for count in rows.values())
@@ -125,7 +127,7 @@ def test_rows_over_peers_are_multiples_of_their_number(per_gpu):
 def test_maps_of_places_are_part_of_the_budget():
     scores = {"a": torch.arange(100.0).flip(0), "b": torch.arange(50.0).flip(0)}
     given = scores, {"a": {"x": 16}, "b": {"x": 48}}
-    options = ALONE | {"mapped": True}
+    options = ALONE | {"renumbered": ()}
     plans = plan_types(*given, host=2000, **options)
     assert TypedTierPlan(plans).map_bytes == 600
     assert sum(plan.rows("host") * plan.row_bytes for plan in plans.values()) <= 1400
@@ -182,7 +184,7 @@ def test_bad_relations():
 
 def test_rows_of_all_types_fit_into_peers_of_all_bytes():
     scores = {"a": torch.arange(101.0).flip(0), "b": torch.arange(51.0).flip(0)}
-    options = {"gpu": 0, "host": 0, "disk": False, "mapped": False, "on_gpu": True}
+    options = {"gpu": 0, "host": 0, "disk": False, "renumbered": PLACES, "on_gpu": True}
     plans = plan_types(scores, {"a": {"x": 16}, "b": {"x": 16}}, peers=["100%", "100%"], **options)
     assert {group: plan.rows("peers") for group, plan in plans.items()} == {"a": 101, "b": 51}
 

@@ -113,6 +113,6 @@ def test_a_store_on_another_gpu(moved, renumbered, tmp_path):
 
 
 def test_a_store_without_attributes():
-    message = r"^expected at least one attribute of nodes, found none$"
+    message = r"^expected at least one attribute of nodes or edges, found none$"
     with pytest.raises(ValueError, match=message):
         TieredFeatureStore.of_sources([], torch.ones(3), False, 0, (), None, None, None)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers.data import loader_of
+from helpers.hetero import PAPER, make_hetero
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler
 from torch_gnnscale.loader import accesses, accesses_by_hop
@@ -24,6 +25,45 @@ def test_counts_by_hop_are_those_of_the_samples(data, replace):
     assert torch.equal(found.edges, edges)
     assert torch.equal(found.nodes.sum(0), accesses(loader, [0, 2]))
     assert int(found.nodes[0].sum()) == 2 * data.num_nodes  # hop 0: each node is a seed once per epoch
+
+
+@pytest.mark.parametrize("batches", [None, 2])
+@pytest.mark.parametrize("typed", [False, True])
+def test_reads_of_edges_are_those_of_the_batches(data, typed, batches):
+    given = make_hetero() if typed else data
+    loader = NeighborLoader(given, [4, 3], (PAPER, None) if typed else None, batch_size=8, shuffle=True, seed=1)
+    found = accesses(loader, [1], batches=batches, edges=True)
+    next(iter(loader))
+    made = list(loader)[:batches]  # of epoch 1
+    assert {*found} == ({*given.node_types, *given.edge_types} if typed else {None, (None, None)})
+    for of, counts in found.items():
+        stores = [batch[of] if typed else batch for batch in made]
+        ids = torch.cat([store.e_id if isinstance(of, tuple) else store.n_id for store in stores])
+        whole = given[of] if typed else given
+        size = whole.num_edges if isinstance(of, tuple) else whole.num_nodes
+        assert torch.equal(counts, torch.bincount(ids, minlength=size))
+    nodes = accesses(loader, [1], batches=batches)
+    for of, counts in (nodes if typed else {None: nodes}).items():
+        assert torch.equal(counts, found[of])
+
+
+def test_bad_numbers_of_batches_and_samples_without_ids_of_edges(data):
+    loader = loader_of(data)
+    with pytest.raises(ValueError, match=r"^batches: expected 1 <= batches <= \d+, found 0$"):
+        accesses(loader, [0], batches=0)
+    with pytest.warns(UserWarning, match="have no ids"):
+        loader = loader_of(data, subgraph_type="bidirectional")
+    with pytest.raises(ValueError, match=r"^loader: expected samples with edge ids, found others$"):
+        accesses(loader, [0], edges=True)
+
+    class Unbounded(NeighborSampler):
+        def edge_bound(self, edge_type):
+            return None
+
+    loader = loader_of(data, neighbor_sampler=Unbounded(data, [3, 2]))
+    message = r"^loader: expected a sampler whose edge_bound\(\) tells the number of edges, found a Unbounded"
+    with pytest.raises(ValueError, match=message):
+        accesses(loader, [0], edges=True)
 
 
 def test_no_epochs_have_no_hops(data):

@@ -99,8 +99,8 @@ class OwnTiers:
             if not whole:
                 labelled = labelled[(labelled >= nodes.start) & (labelled < nodes.stop)] - nodes.start
         if not whole:
-            return named_scores(self.hotness, _within(part.relations[None], nodes), labelled)
-        return named_scores(self.hotness, parts.graph().relation(None), labelled)[nodes.start : nodes.stop]
+            return _named(self.hotness, _within(part.relations[None], nodes), labelled)
+        return _named(self.hotness, parts.graph().relation(None), labelled)[nodes.start : nodes.stop]
 
     def filled(self, parts: StoredParts, part: StoredPart, sharers: int) -> TieredFeatureStore:
         """The tiers of the part's own nodes; ``sharers``: how many ranks of this machine open them."""
@@ -117,6 +117,10 @@ class OwnTiers:
         if store.device.type == "cpu":
             return store
         return store.on(checked_device("cuda" if self.device is None else self.device))
+
+
+def _named(name: str, csc: CSC, labelled: Tensor | None) -> Tensor:
+    return named_scores(name, {None: csc}, {None: csc.num_src}, None if labelled is None else {None: labelled})[None]
 
 
 def _within(csc: CSC, nodes: range) -> CSC:

@@ -1,4 +1,5 @@
-"""Hotness scores of nodes: estimates of how often training reads a node's features. High scores go to fast memory.
+"""Hotness scores of nodes and edges: estimates of how often training reads their features. High scores go to fast
+memory.
 
 Source: Data Tiering, section 3.1. :func:`torch_gnnscale.loader.accesses` counts what a loader reads instead.
 """
@@ -16,87 +17,182 @@ from torch_geometric.typing import EdgeType, NodeType
 from .. import ops
 from ..ops.arguments import check_ids, check_int
 from ..topology import CSC, GraphStore
+from .feature_store import HOMOGENEOUS_EDGES
 
 NAMES = ("out_degree", "reverse_pagerank", "weighted_reverse_pagerank")
 """Names of the scores. They are computed from the graph; the last one also from the labelled nodes."""
+DAMPING = 0.85
+"""The share of a score that is passed on along edges, where no other is given."""
+
+
+def graph_scores(
+    graph: GraphStore,
+    name: str = "weighted_reverse_pagerank",
+    labelled: Tensor | Mapping[NodeType, Tensor] | None = None,
+    *,
+    edges: bool = False,
+) -> Tensor | dict[Any, Tensor]:
+    """The scores called ``name`` of a graph's nodes, such as those of an opened one.
+
+    Args:
+        graph: the edges; with types, every type of which nodes are scored has a relation.
+        name: one of :data:`NAMES`.
+        labelled: for ``weighted_reverse_pagerank``: the nodes that training starts from, the user's ids or a mask; with
+            types, by type.
+        edges: whether edges are scored too. The score of an edge (v, w) is its part in the score of v: 1 in the
+            out-degree, else d * score[w] / in_degree[w] (see :func:`edge_reads`).
+
+    Returns:
+        By the user's ids: shape [num_nodes]; of a graph with types, such a tensor for each type. With ``edges``, always
+        a mapping by type, also of the edges: float64, shape [num_edges]. In a homogeneous graph its keys are None for
+        the nodes and (None, None) for the edges.
+
+    Raises:
+        TypeError, ValueError, IndexError: another graph or name; ``labelled`` given for other scores, or missing.
+    """
+    if not isinstance(graph, GraphStore):
+        raise TypeError(f"graph: expected a GraphStore, found {type(graph).__name__}")
+    if not isinstance(name, str):
+        raise TypeError(f"name: expected one of {NAMES}, found {type(name).__name__}")
+    if check_hotness(name, labelled) and labelled is None:
+        raise ValueError("labelled: expected the nodes that training starts from, found None")
+    relations, num_nodes = relations_of(graph), graph._num_nodes()
+    starts = by_type_of(labelled, None not in num_nodes)
+    if graph.order is not None and starts is not None:
+        check_types("labelled", starts, num_nodes)
+        starts = {t: graph.order.to_stored(labelled_ids(ids, num_nodes[t]), t) for t, ids in starts.items()}
+    scores = named_scores(name, relations, num_nodes, starts)
+    of_edges = edge_scores(name, relations, scores) if edges else {}
+    if graph.order is not None:
+        scores = {t: score[graph.order.to_stored(torch.arange(len(score)), t)] for t, score in scores.items()}
+    return scores | of_edges if edges else scores.get(None, scores)
 
 
 def scores_of(
     data: Data | HeteroData,
-    hotness: str | Tensor | Mapping[NodeType, Tensor],
+    hotness: str | Tensor | Mapping[Any, Tensor],
     labelled: Tensor | Mapping[NodeType, Tensor] | None = None,
-) -> dict[NodeType | None, Tensor]:
-    """The scores called ``hotness`` of the nodes of each type (None in a homogeneous graph); given scores are returned
-    as they are.
+    edges: bool = False,
+) -> dict[Any, Tensor]:
+    """The scores called ``hotness`` of the nodes, and with ``edges`` of the edges, of each type (see
+    :func:`graph_scores`); given scores are returned as they are.
 
     ``labelled``: the nodes that training starts from, by default the ``train_mask``; for ``weighted_reverse_pagerank``
     only. With types, scores and ``labelled`` are mappings by type.
 
     Raises:
-        TypeError, ValueError, IndexError: an unknown name or another type; ``labelled`` given for other scores, or
-            missing.
+        TypeError, ValueError, IndexError: an unknown name or type; ``labelled`` given for other scores, or missing.
     """
-    if isinstance(data, HeteroData):
-        return _typed_scores_of(data, hotness, labelled)
-    weighted = check_hotness(hotness, labelled)
-    if isinstance(hotness, Tensor):
-        return {None: hotness}
-    if weighted and labelled is None:
-        labelled = getattr(data, "train_mask", None)
-        if labelled is None:
-            raise ValueError(
-                "labelled: expected the nodes that training starts from, found neither it nor data.train_mask"
-            )
-    assert isinstance(hotness, str)
-    if isinstance(labelled, Mapping):
-        raise TypeError("labelled: expected ids or a mask of a graph without types, found a mapping by type")
-    return {None: named_scores(hotness, CSC.from_data(data), labelled)}
-
-
-def _typed_scores_of(data: HeteroData, hotness: Any, labelled: Any) -> dict[NodeType | None, Tensor]:
-    if isinstance(hotness, Mapping):
-        if labelled is not None:
-            check_hotness(torch.empty(0), labelled)
-        if unknown := [node_type for node_type in hotness if node_type not in data.node_types]:
-            raise ValueError(f"hotness: expected scores of types among {data.node_types}, found {unknown[0]!r}")
-        return dict(hotness)
+    typed = isinstance(data, HeteroData)
     if not isinstance(hotness, str):
-        raise TypeError(f"hotness: expected scores by node type, or a name, found {type(hotness).__name__}")
-    weighted = check_hotness(hotness, labelled)
-    if weighted and labelled is None:
-        labelled = {store._key: store.train_mask for store in data.node_stores if "train_mask" in store}
-    if labelled is not None and not isinstance(labelled, Mapping):
-        raise TypeError(f"labelled: expected a mapping by node type, found {type(labelled).__name__}")
-    if weighted and not labelled:
-        raise ValueError(
-            "labelled: expected the nodes that training starts from, found none and no type with a train_mask"
-        )
-    graph = GraphStore.from_data(data)
-    relations = {attr.edge_type: graph.relation(attr.edge_type) for attr in graph.get_all_edge_attrs()}
+        check_hotness(hotness, labelled)
+        if isinstance(hotness, Tensor) and typed:
+            raise TypeError("hotness: expected scores by type, or a name, found Tensor")
+        given = {None: hotness} if isinstance(hotness, Tensor) else dict(hotness)
+        known = [*data.node_types, *data.edge_types] if typed else [None, HOMOGENEOUS_EDGES]
+        if unknown := [of for of in given if of not in known]:
+            raise ValueError(f"hotness: expected scores of types among {known}, found {unknown[0]!r}")
+        return given
+    if check_hotness(hotness, labelled) and labelled is None:
+        if typed:
+            labelled = {store._key: store.train_mask for store in data.node_stores if "train_mask" in store}
+        else:
+            labelled = getattr(data, "train_mask", None)
+        if labelled is None or (typed and not labelled):
+            where = "none and no type with a train_mask" if typed else "neither it nor data.train_mask"
+            raise ValueError(f"labelled: expected the nodes that training starts from, found {where}")
+    starts = by_type_of(labelled, typed)
+    relations = relations_of(GraphStore.from_data(data))
     num_nodes = {store._key: int(store.num_nodes) for store in data.node_stores}
-    if hotness != "out_degree":
-        return {**typed_reverse_pagerank(relations, num_nodes, labelled)}
-    scores: dict[NodeType | None, Tensor] = {t: torch.zeros(count, dtype=torch.int64) for t, count in num_nodes.items()}
+    scores = named_scores(hotness, relations, num_nodes, starts)
+    return scores | edge_scores(hotness, relations, scores) if edges else scores
+
+
+def relations_of(graph: GraphStore) -> dict[EdgeType | None, CSC]:
+    """The relations of a graph by edge type."""
+    return {attr.edge_type: graph.relation(attr.edge_type) for attr in graph.get_all_edge_attrs()}
+
+
+def by_type_of(labelled: Any, typed: bool) -> dict[Any, Tensor] | None:
+    """``labelled`` by node type. Raises TypeError for a mapping without types, or types without a mapping."""
+    if labelled is None:
+        return None
+    if typed and not isinstance(labelled, Mapping):
+        raise TypeError(f"labelled: expected a mapping by node type, found {type(labelled).__name__}")
+    if not typed and isinstance(labelled, Mapping):
+        raise TypeError("labelled: expected ids or a mask of a graph without types, found a mapping by type")
+    return dict(labelled) if typed else {None: labelled}
+
+
+def named_scores(
+    name: str, relations: Mapping[Any, CSC], num_nodes: Mapping[Any, int], labelled: Mapping[Any, Tensor] | None
+) -> dict[Any, Tensor]:
+    """The scores of a name in :data:`NAMES` by node type, of relations by edge type, None in a homogeneous graph;
+    ``labelled``: for ``weighted_reverse_pagerank``, by node type."""
+    if name == "out_degree":
+        scores = {node_type: torch.zeros(count, dtype=torch.int64) for node_type, count in num_nodes.items()}
+        for edge_type, csc in relations.items():
+            scores[None if edge_type is None else edge_type[0]] += out_degree(csc)
+        return scores
+    if None in relations:
+        return {None: reverse_pagerank(relations[None], None if labelled is None else labelled[None])}
+    return {**typed_reverse_pagerank(relations, num_nodes, labelled)}
+
+
+def edge_scores(name: str, relations: Mapping[Any, CSC], scores: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
+    """The scores of edges beside those of nodes, of the same name; see :func:`graph_scores`."""
+    found = {}
     for edge_type, csc in relations.items():
-        scores[edge_type[0]] += out_degree(csc)
-    return scores
+        if name == "out_degree":
+            reads = edge_reads(csc, torch.ones(csc.num_dst), -1)
+        else:
+            of_dst = scores[None if edge_type is None else edge_type[-1]]
+            reads = edge_reads(csc, DAMPING * of_dst.to(torch.float64), 1)
+        found[HOMOGENEOUS_EDGES if edge_type is None else edge_type] = reads
+    return found
+
+
+def edge_reads(csc: CSC, expansions: Tensor, fanout: int) -> Tensor:
+    """The expected reads of edges whose destinations draw neighbors uniformly, without replacement::
+
+        result[e] = expansions[w] * min(1, fanout / in_degree[w]) for each edge e = (v, w)
+
+    Args:
+        csc: the edges of one type.
+        expansions: how often the neighbors of each node are drawn, counted or estimated: any real dtype, shape
+            [num_dst]. Of several hops, add the results: ``accesses_by_hop(loader, [1000]).nodes[h]`` counts those of
+            hop h + 1 in the presampled epoch 1000.
+        fanout: the number of neighbors drawn; -1: all.
+
+    Returns:
+        float64, shape [num_edges], by the user's ids of edges.
+
+    Raises:
+        TypeError, ValueError: a fanout below -1, or expansions of another number of nodes.
+    """
+    check_int("fanout", fanout, -1)
+    if expansions.shape != (csc.num_dst,):
+        raise ValueError(f"expansions: expected shape ({csc.num_dst},), found {tuple(expansions.shape)}")
+    degree = csc.colptr.diff()
+    drawn = degree if fanout == -1 else degree.clamp(max=fanout)
+    each = (expansions.to(torch.float64) * drawn / degree.clamp(min=1)).repeat_interleave(degree)
+    if csc.edge_id is None:
+        return each
+    out = torch.empty_like(each)
+    out[csc.edge_id.to(torch.int64)] = each
+    return out
 
 
 def check_hotness(hotness: Any, labelled: Any) -> bool:
     """Whether ``hotness`` is the name of the score that needs ``labelled``; errors as of :func:`scores_of`."""
-    if not isinstance(hotness, (str, Tensor)):
-        raise TypeError(f"hotness: expected scores as a tensor, or a name, found {type(hotness).__name__}")
+    if not isinstance(hotness, (str, Tensor, Mapping)):
+        raise TypeError(f"hotness: expected scores as a tensor or by type, or a name, found {type(hotness).__name__}")
     if isinstance(hotness, str) and hotness not in NAMES:
         raise ValueError(f"hotness: expected scores or one of {NAMES}, found {hotness!r}")
     weighted = isinstance(hotness, str) and hotness == "weighted_reverse_pagerank"
     if labelled is not None and not weighted:
         raise ValueError("labelled: expected hotness='weighted_reverse_pagerank', which alone uses it, found another")
     return weighted
-
-
-def named_scores(name: str, csc: CSC, labelled: Tensor | None = None) -> Tensor:
-    """The scores of a name in :data:`NAMES`; ``labelled``: for ``weighted_reverse_pagerank``."""
-    return out_degree(csc) if name == "out_degree" else reverse_pagerank(csc, labelled)
 
 
 def out_degree(csc: CSC) -> Tensor:
@@ -120,7 +216,9 @@ def labelled_ids(labelled: Tensor, num_nodes: int) -> Tensor:
     return labelled
 
 
-def reverse_pagerank(csc: CSC, labelled: Tensor | None = None, *, iterations: int = 5, damping: float = 0.85) -> Tensor:
+def reverse_pagerank(
+    csc: CSC, labelled: Tensor | None = None, *, iterations: int = 5, damping: float = DAMPING
+) -> Tensor:
     """Reverse PageRank; weighted reverse PageRank if ``labelled`` is given (Data Tiering, algorithm 1).
 
     In each iteration, with d = ``damping``::
@@ -160,7 +258,7 @@ def typed_reverse_pagerank(
     labelled: Mapping[NodeType, Tensor] | None = None,
     *,
     iterations: int = 5,
-    damping: float = 0.85,
+    damping: float = DAMPING,
 ) -> dict[NodeType, Tensor]:
     """:func:`reverse_pagerank` of a graph with types, whose neighbors are drawn from each relation by itself::
 
@@ -188,8 +286,7 @@ def typed_reverse_pagerank(
         if expected != (csc.num_src, csc.num_dst):
             raise ValueError(f"relations[{edge_type}]: expected {expected} sources and destinations, found {csc}")
     score = {node_type: torch.ones(count, dtype=torch.float64) for node_type, count in num_nodes.items()}
-    if unknown := [node_type for node_type in labelled or () if node_type not in score]:
-        raise ValueError(f"labelled: expected types among {list(score)}, found {unknown[0]!r}")
+    check_types("labelled", labelled or {}, score)
     starts = {t: labelled_ids(ids, num_nodes[t]).to(torch.int64).unique() for t, ids in (labelled or {}).items()}
     count = sum(map(len, starts.values()))
     for node_type, ids in starts.items():
@@ -202,3 +299,9 @@ def typed_reverse_pagerank(
             found[src].index_add_(0, csc.row.to(torch.int64), passed)
         score = found
     return score
+
+
+def check_types(name: str, given: Mapping[Any, Any], known: Mapping[Any, Any]) -> None:
+    """Raises ValueError for a type that is not known."""
+    if unknown := [node_type for node_type in given if node_type not in known]:
+        raise ValueError(f"{name}: expected types among {list(known)}, found {unknown[0]!r}")

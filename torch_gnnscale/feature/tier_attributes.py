@@ -1,8 +1,7 @@
-"""The attributes of nodes that are put into tiers."""
+"""The attributes of nodes and edges that are put into tiers."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +11,8 @@ from torch_geometric.data import Data, HeteroData
 
 from .. import ops
 from .._warn import warn
-from .attributes import typed_storages
-from .feature_store import KIND, FeatureStore
+from .attributes import EDGES, typed_storages
+from .feature_store import HOMOGENEOUS_EDGES, KIND, FeatureStore
 from .tier_builder import Source
 from .tiered_rows import FileRows
 
@@ -24,8 +23,9 @@ def check_names(names: Any) -> None:
         raise TypeError(f"names: expected a list of attributes' names, found {names!r}")
 
 
-def node_attributes(data: Data | HeteroData, names: Sequence[str] | None) -> dict[tuple[Any, str], Tensor]:
-    """The attributes of nodes that ``names`` asks for, by (type or None, name); all of them without ``names``.
+def attributes_of(data: Data | HeteroData, names: Sequence[str] | None, edges: bool) -> dict[tuple[Any, str], Tensor]:
+    """The attributes of nodes, and with ``edges`` of edges, that ``names`` asks for, by (group, name); all of them
+    without ``names``. Groups are those of :meth:`FeatureStore.from_data`.
 
     Raises:
         TypeError, ValueError: ``names`` is no list, or names others; a tensor that is not a plain one in host memory.
@@ -33,23 +33,23 @@ def node_attributes(data: Data | HeteroData, names: Sequence[str] | None) -> dic
     """
     check_names(names)
     whole = FeatureStore._from_data(data)
-    storages = [storage for storage in typed_storages(data) if storage.has_nodes]
-    of_nodes = {storage.type_name for storage in storages}
-    found = {key: tensor for key, tensor in whole._tensors.items() if key[0] in of_nodes}
+    found = {key: tensor for key, tensor in whole._tensors.items() if edges or not isinstance(key[0], tuple)}
     named = {name for _, name in found}
-    others = {name: "edges' attributes" for group, name in whole._tensors if group not in of_nodes}
-    others = {name: what for name, what in others.items() if name not in named}
-    for storage in storages:
+    others = {name: "edges' attributes" for key in whole._tensors if key not in found and (name := key[1]) not in named}
+    for storage in typed_storages(data):
+        groups = {storage.type_name} | ({HOMOGENEOUS_EDGES} if storage.type_name is None else set())
         for name in storage.store:
-            if (storage.type_name, name) not in found and storage.store.is_node_attr(name):
-                others[name] = "lists, and of tensors with a column for each node,"
+            kind = None if name in EDGES else storage.rows_of(name)
+            if kind is not None and (edges or kind == "nodes") and found.keys().isdisjoint((g, name) for g in groups):
+                others[name] = f"lists, and of tensors with a column for each {kind[:-1]},"
     for what in dict.fromkeys(others.values()):
         if wrong := [name for name, kind in others.items() if kind == what and (names is None or name in names)]:
             raise NotImplementedError(f"tiers of {what} are not implemented, found {wrong}; name the others by names=")
     known = list(dict.fromkeys(name for _, name in found))
     if (missing := [name for name in names or () if name not in named]) or not found:
         raise ValueError(f"names: expected some of {known}, found {missing}")
-    labels = {storage.type_name: storage.label for storage in storages}
+    labels = {storage.type_name: storage.label for storage in typed_storages(data)}
+    labels |= {HOMOGENEOUS_EDGES: labels[None]} if None in labels else {}
     chosen = {key: tensor for key, tensor in found.items() if names is None or key[1] in names}
     for (group, name), tensor in chosen.items():
         label = labels[group](name)
@@ -62,12 +62,12 @@ def node_attributes(data: Data | HeteroData, names: Sequence[str] | None) -> dic
 
 
 def sources_of(data: Data | HeteroData, names: Sequence[str] | None, storage: torch.dtype | None) -> list[Source]:
-    """:func:`node_attributes`, stored in ``storage`` (float16 or bfloat16; None: each in its own dtype).
+    """:func:`attributes_of` nodes and edges, stored in ``storage`` (float16 or bfloat16; None: each in its own dtype).
 
     Raises:
-        TypeError, ValueError, NotImplementedError: as of :func:`node_attributes`; another ``storage``.
+        TypeError, ValueError, NotImplementedError: as of :func:`attributes_of`; another ``storage``.
     """
-    chosen = node_attributes(data, names)
+    chosen = attributes_of(data, names, edges=True)
     if storage not in (None, torch.float16, torch.bfloat16):
         raise TypeError(f"storage: expected torch.float16 or torch.bfloat16, found {storage}")
     if storage is not None and not any(ops.can_widen(storage, tensor.dtype) for tensor in chosen.values()):
@@ -79,23 +79,19 @@ def sources_of(data: Data | HeteroData, names: Sequence[str] | None, storage: to
     ]
 
 
-def saved_sources(saved: FeatureStore, path: str | os.PathLike, names: Sequence[str] | None) -> list[Source]:
-    """The attributes of nodes of an opened store, whose rows stay in its files.
+def saved_sources(saved: FeatureStore, names: Sequence[str] | None) -> list[Source]:
+    """The attributes of an opened store, whose rows stay in its files.
 
     Raises:
         TypeError, ValueError: ``names`` is no list, or names others.
-        NotImplementedError: attributes of edges, without ``names``.
     """
     check_names(names)
-    of_nodes = {key: tensor for key, tensor in saved._tensors.items() if key[0] is None or isinstance(key[0], str)}
-    if names is None and (wrong := [key for key in saved._tensors if key not in of_nodes]):
-        raise NotImplementedError(f"tiers of edges are not implemented, found {wrong} in {path}; name others by names=")
-    known = list(dict.fromkeys(name for _, name in of_nodes))
+    known = list(dict.fromkeys(name for _, name in saved._tensors))
     if missing := [name for name in names or () if name not in known]:
         raise ValueError(f"names: expected some of {known}, found {missing}")
     return [
         Source(key, tensor, tensor.dtype, FileRows(folder, KIND, array, 0))
-        for key, tensor in of_nodes.items()
+        for key, tensor in saved._tensors.items()
         for folder, array in [saved._origins[key]]
         if names is None or key[1] in names
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,16 +39,16 @@ class Source(NamedTuple):
 
 
 def build(
-    plans: Mapping[Any, TierPlan], sources: list[Source], orders: Mapping[Any, Order], renumbered: bool,
+    plans: Mapping[Any, TierPlan], sources: list[Source], orders: Mapping[Any, Order], renumbered: Collection[Any],
     device: torch.device, num_peers: int, folder: str | None, insist: bool, sharers: int,
 ) -> tuple[list[Attribute], HostMemory]:  # fmt: skip
     """Allocates the tiers of plans and copies the rows into them.
 
     Args:
-        plans: the tier plan of each type.
+        plans: the tier plan of each type of nodes or edges.
         sources: the attributes; either all are mapped from saved directories, or none is.
-        orders: the nodes of each type by falling score.
-        renumbered: whether ids are places. The rows in saved directories are then in the order of places already.
+        orders: the nodes or edges of each type by falling score.
+        renumbered: the types whose ids are places. Their rows in saved directories are in the order of places already.
         device: where rows are gathered.
         num_peers: the number of GPUs over which the rows of ``peers`` are interleaved.
         folder: the directory that rows on disk are written to, if they are not in saved directories.
@@ -76,7 +76,7 @@ def build(
                 to_disk.append((Path(str(folder)) / str(len(to_disk)), source, ids))
                 return [FileRows(str(to_disk[-1][0]), SPILLED, ROWS, 0)]
             # The file has all rows: if renumbered, by rank, and those of this tier from `first` on; else by id.
-            return [source.origin._replace(first=first if renumbered and is_cut else 0)]
+            return [source.origin._replace(first=first if source.key[0] in renumbered and is_cut else 0)]
         where = [device] if tier == "gpu" else [torch.device("cuda", number) for number in range(num_peers)]
         tensors = []
         for number, gpu in enumerate(where):
@@ -91,7 +91,7 @@ def build(
     """By type: ids in the order of places, of attributes that are whole in a tier, and of those that are cut."""
     for group, plan in plans.items():
         by_id, by_rank = torch.arange(len(orders[group].old)), orders[group].old
-        if renumbered:
+        if group in renumbered:
             taken[group] = (by_id, by_id) if in_files else (by_rank, by_rank)
         else:
             taken[group] = by_id, by_rank if plan.map_bytes else by_id

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from ..ops import place_dtype
 from ..ops.arguments import check_int
 from ..text import table
 from ..topology.reorder import Order, by_score
+from .feature_store import HOMOGENEOUS_EDGES
 
 TIERS = ("gpu", "peers", "host", "disk")
 """The tiers, the fastest first: a copy on each GPU, interleaved over GPUs, host memory, files."""
@@ -29,12 +30,12 @@ class Tier:
     name: str
     """One of :data:`TIERS`."""
     rows: int
-    """The number of nodes whose rows lie there."""
+    """The number of nodes or edges whose rows lie there."""
     num_bytes: int
     """The bytes of these rows: over all GPUs together for ``peers``, on each GPU for ``gpu``."""
     hit_rate: float
-    """The share of all reads that is expected there: the sum of these nodes' scores over that of all scores, of all
-    types."""
+    """The share of all reads that is expected there: the sum of the scores of these nodes or edges over that of all
+    scores, of all types."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,11 @@ class TierPlan:
     """Which rows lie in which memory; ``str(plan)`` is a table. Made by :func:`plan_tiers`."""
 
     tiers: tuple[Tier, ...]
-    """The tiers that have rows, the fastest first. Together they have the rows of all nodes."""
+    """The tiers that have rows, the fastest first. Together they have the rows of all nodes, or of all edges."""
     whole: Mapping[Any, str]
     """The attributes that are not cut, and the tier that has all of their rows."""
     row_bytes: int
-    """Stored bytes of a node's row, summed over the attributes that are cut."""
+    """Stored bytes of a row of a node or edge, summed over the attributes that are cut."""
     map_bytes: int
     """Bytes of the map from ids to places; 0 if there is none."""
     map_tier: str
@@ -71,7 +72,8 @@ class TierPlan:
 
 
 class TypedTierPlan(dict[Any, TierPlan]):
-    """The tier plan of each type of nodes; ``str(plan)`` is a table of each."""
+    """The tier plan of each type of nodes and of edges; ``str(plan)`` is a table of each. In a homogeneous graph, None
+    is the type of the nodes, and (None, None) that of the edges."""
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
@@ -90,7 +92,13 @@ class TypedTierPlan(dict[Any, TierPlan]):
         return sum(plan.map_bytes for plan in self.values())
 
     def __str__(self) -> str:
-        return "\n\n".join(f"{node_type}:\n{plan}" for node_type, plan in self.items())
+        names = {None: "nodes", HOMOGENEOUS_EDGES: "edges"}
+        return "\n\n".join(f"{names.get(of, of)}:\n{plan}" for of, plan in self.items())
+
+
+def of_types(plans: Mapping[Any, TierPlan]) -> TierPlan | TypedTierPlan:
+    """The plan of a homogeneous graph's nodes, if there is no other; else the plans of all types."""
+    return plans[None] if list(plans) == [None] else TypedTierPlan(plans)
 
 
 def plan_tiers(
@@ -151,21 +159,25 @@ def plan_ranked(
 ) -> TierPlan:  # fmt: skip
     """:func:`plan_tiers` of scores that are sorted: each is at most the one before it."""
     return plan_types(
-        {None: score}, {None: row_bytes}, gpu=gpu, peers=peers, host=host, disk=disk, mapped=mapped, on_gpu=on_gpu
-    )[None]
+        {None: score}, {None: row_bytes}, gpu=gpu, peers=peers, host=host, disk=disk,
+        renumbered=() if mapped else (None,), on_gpu=on_gpu,
+    )[None]  # fmt: skip
 
 
 def plan_types(
     scores: Mapping[Any, Tensor], row_bytes: Mapping[Any, Mapping[Any, int]], *, gpu: Budget, peers: Sequence[Budget],
-    host: Budget | None, disk: bool, mapped: bool, on_gpu: bool,
+    host: Budget | None, disk: bool, renumbered: Collection[Any], on_gpu: bool,
 ) -> dict[Any, TierPlan]:  # fmt: skip
-    """:func:`plan_ranked` of several types of nodes, which share the budgets: the rows of all types go to the tiers by
-    falling score per byte of the row.
+    """:func:`plan_ranked` of several types of nodes or edges, which share the budgets: the rows of all types go to the
+    tiers by falling score per byte of the row. If a type's map takes more bytes than its rows in the tiers with
+    budgets, as it may for narrow rows of many edges, all of them are put into the tier without a budget, without a map,
+    if less is then read from that tier.
 
     Args:
-        scores: of the nodes of each type, sorted.
+        scores: of the nodes or edges of each type, sorted.
         row_bytes: of the attributes of each type, by their names.
-        gpu, peers, host, disk, mapped, on_gpu: as of :func:`plan_tiers`.
+        renumbered: the types whose ids are places, which need no map.
+        gpu, peers, host, disk, on_gpu: as of :func:`plan_tiers`.
 
     Raises:
         TypeError, ValueError: as :func:`plan_tiers` for budgets.
@@ -182,26 +194,60 @@ def plan_types(
         budgets["host"] = budget_bytes("host", host, whole_bytes)
     map_tier = "gpu" if on_gpu or budgets["gpu"] or budgets["peers"] else "host"
     counted = map_tier in budgets and (map_tier == "host" or budgets["gpu"] > 0)
-    maps: dict[Any, int] = {}
-    while True:  # a map takes room, so that a type which had one tier may then need a map, too
-        left = dict(budgets)
-        if counted:
-            left[map_tier] -= sum(maps.values())
-        if counted and left[map_tier] < 0:
-            nodes = sum(counts[group] for group in maps)
-            raise ValueError(
-                f"{map_tier}: expected room for the map of {nodes} nodes, {sum(maps.values())} bytes, found "
-                f"{budgets[map_tier]}"
-            )
-        plans = _cut(scores, sizes, left, len(per_peer), disk, map_tier)
-        needed = {
-            group: counts[group] * place_dtype(2 * counts[group]).itemsize
+    map_sizes = {
+        group: count * place_dtype(2 * count).itemsize for group, count in counts.items() if group not in renumbered
+    }
+
+    def planned(apart: Collection[Any]) -> dict[Any, TierPlan]:
+        """The plans with their maps."""
+        maps: dict[Any, int] = {}
+        while True:  # a map takes room, so that a type which had one tier may then need a map, too
+            left = dict(budgets)
+            if counted:
+                left[map_tier] -= sum(maps.values())
+            if counted and left[map_tier] < 0:
+                mapped = sum(counts[group] for group in maps)
+                kind = " and ".join(dict.fromkeys("edges" if isinstance(of, tuple) else "nodes" for of in maps))
+                raise ValueError(
+                    f"{map_tier}: expected room for the map of {mapped} {kind}, {sum(maps.values())} bytes, found "
+                    f"{budgets[map_tier]}"
+                )
+            plans = _cut(scores, sizes, left, len(per_peer), disk, map_tier, apart)
+            needed = {
+                group: size
+                for group, size in map_sizes.items()
+                if group in maps or not _in_one_tier(plans[group], counts[group])
+            }
+            if needed == maps:
+                break
+            maps = needed
+        return {
+            group: plan if _in_one_tier(plan, counts[group]) else replace(plan, map_bytes=maps.get(group, 0))
             for group, plan in plans.items()
-            if mapped and (group in maps or not _in_one_tier(plan, counts[group]))
         }
-        if needed == maps:
+
+    slow = None if not counted else "host" if "host" not in budgets else "disk" if disk else None
+    plans: dict[Any, TierPlan] | None = None
+    error: ValueError | None = None
+    apart: list[Any] = []
+    while True:  # a map may take more room than there is, or than the rows that it lets into memory
+        try:
+            others = planned(apart)
+        except ValueError as found:
+            error = error or found
+            losses = {group: size for group, size in map_sizes.items() if group not in apart}
+        else:
+            if plans is not None and _bytes_per_read(others, slow) >= _bytes_per_read(plans, slow):
+                break
+            plans = others
+            losses = {group: plan.map_bytes - _bytes_but(plan, slow) for group, plan in plans.items()}
+            losses = {group: loss for group, loss in losses.items() if loss > 0}
+        if slow is None or not losses or len(apart) + 1 == len(scores):
             break
-        maps = needed
+        apart = [*apart, max(losses, key=lambda group: losses[group])]
+    if plans is None:
+        assert error is not None
+        raise error
     missing = {
         group: (counts[group] - sum(tier.rows for tier in plan.tiers)) * plan.row_bytes for group, plan in plans.items()
     }
@@ -212,10 +258,17 @@ def plan_types(
         raise ValueError(
             f"budgets: expected room for {rows}, found {short} bytes too little; raise host= or give disk="
         )
-    return {
-        group: plan if _in_one_tier(plan, counts[group]) else replace(plan, map_bytes=maps.get(group, 0))
-        for group, plan in plans.items()
-    }
+    return plans
+
+
+def _bytes_per_read(plans: Mapping[Any, TierPlan], name: str | None) -> float:
+    """:meth:`TierPlan.bytes_per_read` of all types together."""
+    return sum(plan.bytes_per_read(name) for plan in plans.values() if name is not None)
+
+
+def _bytes_but(plan: TierPlan, name: str | None) -> int:
+    """The bytes of the rows that are not in a tier."""
+    return sum(tier.num_bytes for tier in plan.tiers if tier.name != name)
 
 
 def _in_one_tier(plan: TierPlan, num_nodes: int) -> bool:
@@ -224,9 +277,10 @@ def _in_one_tier(plan: TierPlan, num_nodes: int) -> bool:
 
 def _cut(
     scores: Mapping[Any, Tensor], sizes: Mapping[Any, Mapping[Any, int]], budgets: Mapping[str, int], num_peers: int,
-    disk: bool, map_tier: str,
+    disk: bool, map_tier: str, apart: Collection[Any],
 ) -> dict[Any, TierPlan]:  # fmt: skip
-    """Plans without maps. A tier that ``budgets`` does not name holds all rows; the plans may have too few rows."""
+    """Plans without maps. A tier that ``budgets`` does not name holds all rows, and those of the types ``apart``; the
+    plans may have too few rows."""
     left = dict(budgets)
     whole = {group: _whole(of_type, len(scores[group]), left, disk) for group, of_type in sizes.items()}
     row = {group: sum(of_type[n] for n in of_type if n not in whole[group]) for group, of_type in sizes.items()}
@@ -237,8 +291,8 @@ def _cut(
         rest = {group: len(score) - first[group] for group, score in scores.items()}
         room = {group: rest[group] if row[group] or name == "host" else 0 for group in rest}  # no bytes: host memory
         if name in left:
-            limited = {group: scores[group][first[group] :] for group in rest if row[group]}
-            room |= _hottest(limited, row, left[name], num_peers if name == "peers" else 1)
+            limited = {group: scores[group][first[group] :] for group in rest if row[group] and group not in apart}
+            room |= dict.fromkeys(apart, 0) | _hottest(limited, row, left[name], num_peers if name == "peers" else 1)
         for group, count in room.items():
             if count > 0:
                 begin, score = first[group], scores[group]

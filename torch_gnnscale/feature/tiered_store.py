@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,26 +26,13 @@ from .hotness import scores_of
 from .tier_attributes import saved_sources, sources_of
 from .tier_builder import Source, build
 from .tier_devices import check_room, devices_of
-from .tier_plan import TierPlan, TypedTierPlan, plan_types, ranked
+from .tier_plan import TierPlan, TypedTierPlan, of_types, plan_types, ranked
+from .tier_use import TierUse, summed, use_by_type
 from .tiered_rows import Attribute, TieredRows
 
 
-class TierUse(NamedTuple):
-    """What was read from one tier."""
-
-    rows: int
-    num_bytes: int
-    hit_rate: float
-    """``rows`` over the rows read from all tiers; 0 if none was read."""
-    seconds: float
-    """The time of the gather, summed over calls; calls may overlap. On a GPU one kernel reads all tiers in memory: each
-    of them has the whole time from the call to the end of the kernel."""
-    gb_per_s: float
-    """``num_bytes`` / ``seconds`` / 1e9; 0 if ``seconds`` is 0."""
-
-
 class TieredFeatureStore(FeatureStore):
-    """Node features in tiers; made by :meth:`from_data` or :meth:`open`, closed by ``with``.
+    """Features of nodes and edges in tiers; made by :meth:`from_data` or :meth:`open`, closed by ``with``.
 
     Gathered rows are on the GPU that gathers, or in host memory if none does. Rows are never changed.
 
@@ -55,11 +42,12 @@ class TieredFeatureStore(FeatureStore):
     """
 
     plan: TierPlan | TypedTierPlan
-    """The tier plan, made before anything was allocated; of a graph with types, one for each type."""
+    """The tier plan, made before anything was allocated; of a graph with types, or with attributes of edges, one for
+    each type of nodes and edges."""
     order: Order | TypedOrder | None
-    """The order of the stored rows if the store is renumbered, else None. With an order, the row of the user's node i
-    is asked for by the id ``order.new[i]`` (of a type ``order[node_type].new[i]``), as loaders of this package do if
-    their GraphStore has the same order."""
+    """The order of the stored rows of nodes if the store is renumbered, else None. With an order, the row of the user's
+    node i is asked for by the id ``order.new[i]`` (of a type ``order[node_type].new[i]``), as loaders of this package
+    do if their GraphStore has the same order. Rows of edges are asked for by the user's ids."""
 
     def __init__(
         self,
@@ -95,16 +83,16 @@ class TieredFeatureStore(FeatureStore):
         peers: Sequence[Budget] = (),
         host: Budget | None = None,
         disk: str | os.PathLike | None = None,
-        hotness: str | Tensor | Mapping[NodeType, Tensor] = "weighted_reverse_pagerank",
+        hotness: str | Tensor | Mapping[Any, Tensor] = "weighted_reverse_pagerank",
         labelled: Tensor | Mapping[NodeType, Tensor] | None = None,
         storage: torch.dtype | None = None,
         renumbered: bool = False,
         names: Sequence[str] | None = None,
         device: torch.device | str | int | None = None,
     ) -> TieredFeatureStore:
-        """Copies node attributes into tiers.
+        """Copies attributes of nodes and edges into tiers.
 
-        Of a graph with types, the rows of all types share the budgets, by falling score per byte of a node's row.
+        The rows of all types of nodes and edges share the budgets, by falling score per byte of a row.
 
         Args:
             data: the graph; its tensors may be mapped files.
@@ -115,15 +103,16 @@ class TieredFeatureStore(FeatureStore):
                 ``gnnscale-tiers-*``, which is deleted with the store; if the process is killed, it stays.
             hotness: a score of each node, int64 or float, shape [N], or the name of a score of
                 :mod:`torch_gnnscale.feature.hotness`: ``out_degree``, ``reverse_pagerank`` or
-                ``weighted_reverse_pagerank``. With types, a mapping of scores by type, which are compared with one
-                another, or the name (:func:`torch_gnnscale.feature.hotness.typed_reverse_pagerank`).
+                ``weighted_reverse_pagerank``. With types, or attributes of edges, a mapping of scores by type, which
+                are compared with one another, or the name: :func:`torch_gnnscale.feature.hotness.graph_scores`, whose
+                keys the mapping has.
             labelled: for ``weighted_reverse_pagerank``: the nodes that training starts from, by default
                 ``data.train_mask``; with types, a mapping by type, by default all types' ``train_mask``.
             storage: float16 or bfloat16, the dtype in which float32 and float64 attributes are stored; gathered rows
                 have the attribute's own dtype.
-            renumbered: whether rows are stored, and asked for, by falling score; no map of places is needed then. The
-                row of the user's node i is asked for by ``store.order.new[i]``. A loader of this package does so, and
-                takes and returns the user's ids, if its GraphStore is ``GraphStore.from_data(data,
+            renumbered: whether rows of nodes are stored, and asked for, by falling score; no map of places is needed
+                then. The row of the user's node i is asked for by ``store.order.new[i]``. A loader of this package does
+                so, and takes and returns the user's ids, if its GraphStore is ``GraphStore.from_data(data,
                 order=store.order)``.
             names: the attributes that are taken; by default all.
             device: the GPU that gathers; by default the current one if ``gpu`` or ``peers`` is above 0, else the CPU.
@@ -131,17 +120,18 @@ class TieredFeatureStore(FeatureStore):
         Raises:
             TypeError, ValueError, IndexError: wrong budgets, scores, names or types, or budgets that hold too little.
             MemoryError, OSError: too little memory is free, memory cannot be pinned, or a disk is full.
-            NotImplementedError: attributes of edges, or attributes of nodes that are not tensors of one row per node.
+            NotImplementedError: attributes that are not tensors of one row per node or edge.
         """
         sources = sources_of(data, names, storage)
-        scores = scores_of(data, hotness, labelled)
+        of_edges = any(isinstance(source.key[0], tuple) for source in sources)
+        scores = scores_of(data, hotness, labelled, of_edges)
         return cls.of_sources(sources, scores, renumbered, gpu, peers, host, disk, device)
 
     @classmethod
     def open(  # type: ignore[override]
         cls,
         path: str | os.PathLike,
-        hotness: Tensor | Mapping[NodeType, Tensor],
+        hotness: Tensor | Mapping[Any, Tensor],
         *,
         gpu: Budget = 0,
         peers: Sequence[Budget] = (),
@@ -154,12 +144,11 @@ class TieredFeatureStore(FeatureStore):
         """Opens a saved FeatureStore: its hottest rows are copied to memory, the others stay in its files.
 
         Args:
-            path: the directory that :meth:`FeatureStore.save` wrote; attributes of nodes.
-            hotness: a score of each node, int64 or float, shape [N]; with types, a mapping by type. No name, for the
-                directory has no edges: ``hotness.reverse_pagerank(graph.relation(), train_ids)`` is the score of an
-                opened GraphStore.
+            path: the directory that :meth:`FeatureStore.save` wrote.
+            hotness: scores as for :meth:`from_data`. No name, for the directory has no edges:
+                :func:`torch_gnnscale.feature.hotness.graph_scores` makes scores of an opened GraphStore.
             gpu, peers, host: budgets as for :meth:`from_data`. Rows are kept in the dtype that the files have.
-            renumbered: whether the rows in the files are in the order ``topology.reorder.by_score(hotness)``.
+            renumbered: whether the rows of nodes in the files are in the order ``topology.reorder.by_score(hotness)``.
             names: the attributes that are opened; by default all.
             verify: as for :meth:`FeatureStore.open`.
             device: as for :meth:`from_data`.
@@ -167,15 +156,14 @@ class TieredFeatureStore(FeatureStore):
         Raises:
             FileNotFoundError, ValueError: as :meth:`FeatureStore.open`, and wrong budgets or scores; a store that was
                 saved with an ``order``, without ``renumbered`` or with another hotness.
-            NotImplementedError: attributes of edges.
         """
         if isinstance(hotness, str):
             raise TypeError(
                 f"hotness: expected a score of each node, found the name {hotness!r}, which needs edges: "
-                f"hotness.reverse_pagerank(GraphStore.open(...).relation(), train_ids) gives scores"
+                f"hotness.graph_scores(GraphStore.open(...), {hotness!r}) gives scores"
             )
         saved = FeatureStore.open(path, verify)
-        sources = saved_sources(saved, path, names)
+        sources = saved_sources(saved, names)
         scores = {**hotness} if isinstance(hotness, Mapping) else {None: hotness}
         if saved.order is not None and not (renumbered and saved.order.equals(_orders_of(scores))):
             raise ValueError(
@@ -192,15 +180,20 @@ class TieredFeatureStore(FeatureStore):
     ) -> TieredFeatureStore:  # fmt: skip
         """For :meth:`from_data`, :meth:`open` and the rows of a part alone; arguments as theirs.
 
-        ``scores`` are of the nodes of each type, None in a homogeneous graph. ``disk`` is any path if all sources are
-        mapped from saved directories, where rows stay. ``sharers``: how many processes of this machine are going to
-        share the host memory.
+        ``scores`` are of the nodes and edges of each type, by the groups of ``sources``. ``disk`` is any path if all
+        sources are mapped from saved directories, where rows stay. ``sharers``: how many processes of this machine are
+        going to share the host memory.
         """
         if not sources:
-            raise ValueError("expected at least one attribute of nodes, found none")
+            raise ValueError("expected at least one attribute of nodes or edges, found none")
         groups = list(dict.fromkeys(source.key[0] for source in sources))
         if missing := [group for group in groups if group not in scores]:
-            raise ValueError(f"hotness: expected scores of the nodes of {missing[0]!r}, found those of {list(scores)}")
+            kind = "edges" if isinstance(missing[0], tuple) else "nodes"
+            names = [source.key[1] for source in sources if source.key[0] == missing[0]]
+            raise ValueError(
+                f"hotness: expected scores of the {kind} of {missing[0]!r}, which have {names}, found those of "
+                f"{list(scores)}"
+            )
         orders: dict[Any, Order] = {}
         falling: dict[Any, Tensor] = {}
         for group in groups:
@@ -216,11 +209,12 @@ class TieredFeatureStore(FeatureStore):
         whole_bytes = sum(source.row_bytes * len(source.tensor) for source in sources)
         gpu, peers, where = devices_of(gpu, peers, device, whole_bytes)
         in_files = all(source.origin is not None for source in sources)
+        moved = [group for group in groups if not isinstance(group, tuple)] if renumbered else []
         plans = plan_types(
-            falling, row_bytes, gpu=gpu, peers=peers, host=host, disk=disk is not None,
-            mapped=not renumbered, on_gpu=where.type != "cpu",
+            falling, row_bytes, gpu=gpu, peers=peers, host=host, disk=disk is not None, renumbered=moved,
+            on_gpu=where.type != "cpu",
         )  # fmt: skip
-        plan = plans[None] if None in plans else TypedTierPlan(plans)
+        plan = of_types(plans)
         folder = None
         if not in_files and any(of.rows("disk") > 0 or "disk" in of.whole.values() for of in plans.values()):
             assert disk is not None
@@ -235,8 +229,9 @@ class TieredFeatureStore(FeatureStore):
             )
             check_room(plan, where, len(peers), whole_on_gpu)
             insist = host is not None and is_bytes(host)
-            attributes, memory = build(plans, sources, orders, renumbered, where, len(peers), folder, insist, sharers)
-            return cls(plan, _orders(orders) if renumbered else None, attributes, memory, where, folder)
+            attributes, memory = build(plans, sources, orders, moved, where, len(peers), folder, insist, sharers)
+            order = _orders({group: orders[group] for group in moved}) if moved else None
+            return cls(plan, order, attributes, memory, where, folder)
         except BaseException:
             if folder is not None:
                 shutil.rmtree(folder)
@@ -270,8 +265,7 @@ class TieredFeatureStore(FeatureStore):
         places = {rows.key[0]: rows.place.to(where) for rows in opened if rows.place is not None}
         attributes = [rows.on(where, places.get(rows.key[0])) for rows in opened]
         plans = {group: replace(plan, map_tier="gpu") for group, plan in self._plans().items()}
-        plan = plans[None] if None in plans else TypedTierPlan(plans)
-        store = TieredFeatureStore(plan, self.order, attributes, self._memory, where)
+        store = TieredFeatureStore(of_types(plans), self.order, attributes, self._memory, where)
         store.__dict__["_origin"] = self  # kept alive: rows that it wrote to disk are deleted with it
         return store
 
@@ -293,23 +287,18 @@ class TieredFeatureStore(FeatureStore):
         Counts the rows that this process gathered on its GPU, for which it waits, and those that all processes which
         share the store gathered on the CPU. Attributes that are not cut are not counted.
         """
+        by_type = self.stats_by_type().values()
+        return {tier.name: summed(uses[tier.name] for uses in by_type if tier.name in uses) for tier in self.plan.tiers}
+
+    def stats_by_type(self) -> dict[Any, dict[str, TierUse]]:
+        """:meth:`stats` of each type of nodes and edges, by the keys of ``plan``; None and (None, None) are the nodes
+        and the edges of a homogeneous graph. Hit rates are shares of the reads of all types."""
         self._check_open()
-        rows: dict[str, list[int]] = {tier.name: [0, 0, 0] for tier in self.plan.tiers}
-        for attribute in self._tensors.values():
-            if self._whole_in(attribute.key) is not None:
-                continue
-            for name, (count, taken) in zip(attribute.attribute.tiers, attribute.total().tolist(), strict=True):
-                rows[name][0] += count
-                rows[name][1] += count * attribute.row_bytes
-                rows[name][2] += taken
-        total = sum(count for count, _, _ in rows.values())
-        return {
-            name: TierUse(count, size, count / max(total, 1), taken / 1e9, size / taken if taken else 0.0)
-            for name, (count, size, taken) in rows.items()
-        }
+        cut = [rows for rows in self._tensors.values() if self._whole_in(rows.key) is None]
+        return use_by_type(self._plans(), cut)
 
     def _plans(self) -> Mapping[Any, TierPlan]:
-        """The plan of each type, None in a homogeneous graph."""
+        """The plan of each type, None for the nodes of a homogeneous graph."""
         return {None: self.plan} if isinstance(self.plan, TierPlan) else self.plan
 
     def _whole_in(self, key: tuple[Any, str]) -> str | None:
@@ -402,7 +391,9 @@ def _delete(folder: str, owner: int) -> None:
 
 
 def _orders_of(scores: Mapping[Any, Tensor]) -> Order | TypedOrder:
-    return _orders({group: by_score(score, "hotness") for group, score in scores.items()})
+    return _orders(
+        {group: by_score(score, "hotness") for group, score in scores.items() if not isinstance(group, tuple)}
+    )
 
 
 def _orders(orders: Mapping[Any, Order]) -> Order | TypedOrder:

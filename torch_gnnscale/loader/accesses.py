@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch_geometric.typing import NodeType
 
+from ..feature.feature_store import HOMOGENEOUS_EDGES
 from ..ops.arguments import check_int
 from .keyed_loader import KeyedLoader
+from .sampled import by_type
 
 
 class Accesses(NamedTuple):
@@ -32,7 +34,9 @@ class Hops(NamedTuple):
     """edges[h]: the user's ids of the edges drawn for the nodes of nodes[h]. int64."""
 
 
-def accesses(loader: KeyedLoader, epochs: Sequence[int]) -> Tensor | dict[NodeType, Tensor]:
+def accesses(
+    loader: KeyedLoader, epochs: Sequence[int], *, batches: int | None = None, edges: bool = False
+) -> Tensor | dict[Any, Tensor]:
     """result[v]: how often the batches of the given epochs read the features of node v; with types, by type.
 
     The counts of an epoch that will be trained are exact. Other epochs give an estimate (presampling, as in GNNLab and
@@ -44,21 +48,39 @@ def accesses(loader: KeyedLoader, epochs: Sequence[int]) -> Tensor | dict[NodeTy
     Args:
         loader: a loader whose order follows from its seed (no ``sampler=`` or ``batch_sampler=`` of the user's).
         epochs: numbers of epochs, each at least 0.
+        batches: only the first batches of each epoch are counted; None: all. With ``shuffle=True`` these have a random
+            sample of the seeds.
+        edges: whether the reads of edges are counted too.
 
     Returns:
-        int64, shape [num_nodes], by the user's ids; of a graph with types, such a tensor for each type.
+        int64, shape [num_nodes], by the user's ids; of a graph with types, such a tensor for each type. With ``edges``,
+        always a mapping by type, also of the edges: int64, shape [num_edges], by the user's ids. In a homogeneous
+        graph its keys are None for the nodes and (None, None) for the edges. Edge types of which batches have no ids,
+        and so no rows, are left out.
 
     Raises:
-        TypeError, ValueError: another loader, a sampler that is no KeyedSampler or does not know the number of nodes,
-            not epochs, or an order that does not follow from the seed.
+        TypeError, ValueError: another loader, a sampler that is no KeyedSampler or does not know the number of nodes
+            (with ``edges``, of edges), not epochs, ``batches`` below 1, or an order that does not follow from the seed.
     """
-    num_nodes, samples = _samples(loader, epochs)
+    num_nodes, samples = _samples(loader, epochs, batches)
     device = loader.keyed_sampler.device
     counts = {of: torch.zeros(size, dtype=torch.int64, device=device) for of, size in num_nodes.items()}
+    of_edges: dict[Any, Tensor] = {}
     for out in samples:
-        for node_type, ids in (out.node if isinstance(out.node, Mapping) else {None: out.node}).items():
+        for node_type, ids in by_type(out, out.node).items():
             _add(counts[node_type], ids)
+        for edge_type, ids in _edge_ids(out).items() if edges else ():
+            if edge_type not in of_edges:
+                if (bound := loader.keyed_sampler.edge_bound(edge_type)) is None:
+                    raise ValueError(
+                        "loader: expected a sampler whose edge_bound() tells the number of edges, found "
+                        f"a {type(loader.keyed_sampler).__name__} that does not know it"
+                    )
+                of_edges[edge_type] = torch.zeros(bound, dtype=torch.int64, device=device)
+            _add(of_edges[edge_type], ids)
     found = {node_type: _by_user(loader, count.cpu(), node_type) for node_type, count in counts.items()}
+    if edges:
+        return found | {HOMOGENEOUS_EDGES if of is None else of: count.cpu() for of, count in of_edges.items()}
     return found.get(None, found)
 
 
@@ -108,8 +130,18 @@ def _hops(out: Any, num_edges: int | None) -> Hops:
     return Hops(out.node.split(list(out.num_sampled_nodes)), out.edge.split(list(out.num_sampled_edges)))
 
 
-def _samples(loader: KeyedLoader, epochs: Sequence[int]) -> tuple[dict[NodeType | None, int], Iterator[Any]]:
-    """(number of nodes by type, the samples of all batches of the epochs)."""
+def _edge_ids(out: Any) -> dict[Any, Tensor]:
+    """The ids of a sample's edges by type, of the types whose edges have ids."""
+    found = {edge_type: ids for edge_type, ids in by_type(out, out.edge).items() if ids is not None}
+    if not found:
+        raise ValueError("loader: expected samples with edge ids, found others")
+    return found
+
+
+def _samples(
+    loader: KeyedLoader, epochs: Sequence[int], batches: int | None = None
+) -> tuple[dict[NodeType | None, int], Iterator[Any]]:
+    """(number of nodes by type, the samples of all batches of the epochs, or of the first ``batches`` of each)."""
     if not isinstance(loader, KeyedLoader):
         raise TypeError(f"loader: expected one of this package with a KeyedSampler, found {type(loader).__name__}")
     sampler = loader.keyed_sampler
@@ -121,7 +153,9 @@ def _samples(loader: KeyedLoader, epochs: Sequence[int]) -> tuple[dict[NodeType 
     if not isinstance(epochs, Iterable):
         raise TypeError(f"epochs: expected their numbers, found {epochs!r}")
     numbers = [check_int(f"epochs[{i}]", epoch) for i, epoch in enumerate(epochs)]
-    return {**bounds}, chain.from_iterable(map(loader.samples, numbers))
+    if batches is not None:
+        check_int("batches", batches, 1)
+    return {**bounds}, (out for number in numbers for out in islice(loader.samples(number), batches))
 
 
 def _add(count: Tensor, ids: Tensor) -> None:

@@ -16,7 +16,7 @@ from ..comm.rendezvous import Rendezvous, rank_and_world
 from ..distributed.own_tiers import opened_once
 from ..feature import FeatureStore, TieredFeatureStore
 from ..feature.feature_store import KIND
-from ..feature.tier_attributes import node_attributes
+from ..feature.tier_attributes import attributes_of
 from ..feature.tier_builder import Source
 from ..feature.tier_overlay import own_view
 from ..feature.tiered_rows import FileRows
@@ -67,7 +67,7 @@ def _sources(data: Any, names: Sequence[str] | None, num_nodes: int) -> list[Sou
 
 def _attributes(data: Any, names: Sequence[str] | None) -> list[Source]:
     if isinstance(data, Data):
-        return [Source(key, t.detach(), t.dtype) for key, t in node_attributes(data, names).items()]
+        return [Source(key, t.detach(), t.dtype) for key, t in attributes_of(data, names, edges=False).items()]
     if not isinstance(data, FeatureStore) or isinstance(data, TieredFeatureStore) or data.order is not None:
         kind = f"{'' if getattr(data, 'order', None) is None else 'renumbered '}{type(data).__name__}"
         raise NotImplementedError(f"data: expected a Data, or a FeatureStore in the user's ids, found a {kind}")
