@@ -100,7 +100,7 @@ def test_nodes_that_are_no_vector(nodes, shape):
 def test_batches_have_at_most_as_many_nodes(sizes, size):
     sets = dict(enumerate(map(NodeSet, sizes)))
     none = WholeGraph(Data(x=torch.zeros(3, 1), edge_index=torch.empty(2, 0, dtype=torch.int64)))
-    none.relations.clear()
+    none.columns.clear()
     parts = list(batches(none, sets, size, 1))
     assert all(0 < sum(end - first for first, end in part.values()) <= size for part in parts)
     for node_type, count in enumerate(sizes):

@@ -20,6 +20,7 @@ from torch import Tensor
 from .. import files
 from ..memory.budget import format_bytes
 from .fingerprint import difference
+from .graph import WholeGraph
 from .plan import Plan, Table
 from .rows import Places, Rows
 
@@ -44,10 +45,10 @@ class DiskRows(Rows):
     """
 
     def __init__(
-        self, plan: Plan, sizes: Mapping[Any, int], places: Mapping[Any, Places] | None, folder: Path,
+        self, plan: Plan, graph: WholeGraph, places: Mapping[Any, Places] | None, folder: Path,
         fingerprint: dict[str, Any],
     ) -> None:  # fmt: skip
-        super().__init__(plan, sizes, places)
+        super().__init__(plan, graph, places)
         self._folder, self._fingerprint = folder, fingerprint
         self._files = {table: f"{_PARTIAL}rows{number}.npy" for number, table in enumerate(plan.tables)}
         self._names = {node_type: result_name(node_type) for node_type in plan.results}
@@ -125,10 +126,9 @@ class DiskRows(Rows):
         if time.monotonic() - self._saved > max(_SECONDS, 10 * self._took):
             self._save(self.stage, batches)
 
-    def end(self, stage: int) -> None:
-        """See :meth:`Rows.end`."""
+    def completed(self, stage: int) -> None:
+        """See :meth:`Rows.completed`."""
         self._save(stage + 1, 0)
-        super().end(stage)
 
     def finish(self) -> dict[Any, Tensor]:
         """Ends the inference; returns its results, memory-mapped, by type."""

@@ -31,7 +31,7 @@ def fingerprint(
     for name, value in sorted(model.state_dict().items()):
         of_model = _crc(value, zlib.crc32(name.encode(), of_model)) if isinstance(value, Tensor) else of_model
     calls = [[call.title, call.level, str(call.outputs)] for call in plan.calls]
-    samples = {t: _sample(size) for t, size in graph.sizes.items()}
+    samples = {t: _sample(size) + graph.first[t] for t, size in graph.sizes.items()}
     hop = graph.one_hop(samples)
     of_rows = of_edges = 0
     for store in graph.batch(hop, {}).stores:
@@ -43,7 +43,7 @@ def fingerprint(
     for ids in hop.nodes.values():
         of_edges = _crc(ids, of_edges)
     sizes = [[str(t), size] for t, size in graph.sizes.items()]
-    edges = [[str(t), relation.csc.num_edges] for t, relation in graph.relations.items()]
+    edges = [[str(t), csc.num_edges] for t, csc in graph.columns.items()]
     wanted = None if nodes is None else [[str(t), len(ids), _crc(ids, 0)] for t, ids in nodes.items()]
     return {
         "model": [of_model, calls], "graph": [sizes, edges, of_edges], "rows": of_rows, "nodes": wanted,

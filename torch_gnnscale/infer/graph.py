@@ -96,8 +96,13 @@ class WholeGraph:
         self.order = common_numbering(data)
         self.hetero = self._graph.is_hetero
         self.sizes: dict[Any, int] = dict(zip(self._graph.node_types, self._graph.sizes, strict=True))
-        """The number of nodes of each type."""
-        self.relations = {relation.edge_type: relation for relation in self._graph.relations}
+        """By type, the number of nodes that this process computes."""
+        self.all_sizes = self.sizes
+        """By type, the number of nodes of the graph."""
+        self.first: dict[Any, int] = dict.fromkeys(self.sizes, 0)
+        """By type, the first stored id of the nodes that this process computes, which are consecutive."""
+        self.columns = {relation.edge_type: relation.csc for relation in self._graph.relations}
+        """By type, the edges into these nodes; their sources are stored ids of the graph."""
 
     def stored_ids(self, ids: Tensor, node_type: Any) -> Tensor:
         """The stored ids of the user's nodes."""
@@ -115,21 +120,29 @@ class WholeGraph:
         that does not tell."""
         if self.hetero or not isinstance(self._data, Data) or "edge" in name or "node" in name or name in _OF_NODES:
             return False
-        return all(self.sizes[None] == relation.csc.num_edges for relation in self.relations.values())
+        return all(self.sizes[None] == csc.num_edges for csc in self.columns.values())
 
     # Edges ###########################################################################################################
 
     def largest_degree(self, node_type: Any, node: Tensor) -> int:
         """The largest number of edges of one type into a node, given as a vector of one stored id."""
-        into = [relation.csc.colptr for t, relation in self.relations.items() if end_types(t)[1] == node_type]
-        return max((int(colptr[node + 1] - colptr[node]) for colptr in into), default=0)
+        return max((int(self.degrees(t, node)) for t in self.columns if end_types(t)[1] == node_type), default=0)
+
+    def degrees(self, edge_type: Any, ids: Tensor) -> Tensor:
+        """The number of edges of a type into each of some nodes, given by stored ids: int64, [n]."""
+        colptr, at = self.columns[edge_type].colptr, self._columns_of(edge_type, ids)
+        return colptr[at + 1] - colptr[at]
+
+    def _columns_of(self, edge_type: Any, ids: Tensor) -> Tensor:
+        return ids - self.first[end_types(edge_type)[1]]
 
     def edges_into(self, edge_type: Any, ids: Tensor, piece: slice = ALL) -> InEdges:
         """The edges of a type into nodes, given by rising stored ids. ``piece``: of a single node, which of them."""
-        csc, count = self.relations[edge_type].csc, len(ids)
+        csc, count = self.columns[edge_type], len(ids)
         if count == 0:
             none = torch.empty(0, dtype=torch.int64)
             return InEdges(torch.zeros(1, dtype=torch.int64), none, none)
+        ids = self._columns_of(edge_type, ids)
         first, last = int(ids[0]), int(ids[-1])
         if last - first + 1 == count:  # consecutive: a slice of the columns
             ptr = csc.colptr[first : last + 2]
@@ -154,7 +167,7 @@ class WholeGraph:
         """
         seeds = {node_type: seeds.get(node_type, torch.empty(0, dtype=torch.int64)) for node_type in self.sizes}
         into = {}
-        for edge_type in self.relations:
+        for edge_type in self.columns:
             ids = seeds[end_types(edge_type)[1]]
             into[edge_type] = self.edges_into(edge_type, ids[:0] if piece is NONE else ids, piece)
         local: dict[Any, Tensor] = {}
@@ -172,7 +185,7 @@ class WholeGraph:
 
     def rows(self, nodes: Mapping[Any, Tensor], key: Key) -> Any:
         """The rows of one attribute of nodes, given by stored ids and type."""
-        part = self._part(dict(nodes), {edge_type: SampledEdges.none() for edge_type in self.relations})
+        part = self._part(dict(nodes), {edge_type: SampledEdges.none() for edge_type in self.columns})
         return storage_of(self._batch(part, lambda other: other == key), key[0])[key[1]]
 
     def batch(self, hop: OneHop, without: Mapping[Key, StandIn]) -> Data | HeteroData:
@@ -218,28 +231,38 @@ class WholeGraph:
     def small(self) -> Data | HeteroData:
         """A small graph: the ends of some edges, a few neighbors around them, and their rows. A homogeneous one has not
         as many nodes as edges, so that numbers of rows tell the rows of nodes."""
-        most = max(1, 64 // max(len(self.relations), 1))
+        most = max(1, 64 // max(len(self.columns), 1))
         for count in range(min(4, most), most + 5):
-            out = self._drawn(count)
-            if self.hetero or len(out.node) != len(out.row):
+            part = sampled_part(self._drawn(self._ends_of_edges(count)), None, None, _COO)
+            if self.hetero or len(part.nodes[None]) != part.edges[None].edge_index.size(1):
                 break
-        part = sampled_part(out, None, None, _COO)
-        batch = self._rows.batch(part, self._rows.fetch(part, Bounds()), _COO)
+        batch = self._rows.batch(part, self._fetched(part), _COO)
         self._put_ids(batch, part.nodes, part.edges)
         return batch
 
-    def _drawn(self, count: int) -> Any:
-        """A sample around the destinations of ``count`` edges of each relation; around nodes if there are no edges."""
+    def _ends_of_edges(self, count: int) -> list[Tensor]:
+        """By type, the destinations of ``count`` edges of each relation, evenly spaced, and a few other nodes."""
         seeds: dict[Any, list[Tensor]] = {node_type: [] for node_type in self.sizes}
-        for edge_type, relation in self.relations.items():
-            edges = torch.arange(min(count, relation.csc.num_edges)) * (relation.csc.num_edges // count or 1)
-            seeds[end_types(edge_type)[1]].append(torch.searchsorted(relation.csc.colptr, edges, right=True) - 1)
+        for edge_type, csc in self.columns.items():
+            edges = torch.arange(min(count, csc.num_edges)) * (csc.num_edges // count or 1)
+            seeds[end_types(edge_type)[1]].append(torch.searchsorted(csc.colptr, edges, right=True) - 1)
         for node_type, size in self.sizes.items():
             seeds[node_type].append(torch.arange(min(size, 2)))
-        ids = [torch.unique(torch.cat(found)) for found in seeds.values()]
-        fanouts = [_FANOUTS if len(self.relations) == 1 else _FANOUTS_OF_TYPES] * max(len(self.relations), 1)
-        sample = ops.sample_neighbors(self._graph.stored, ids, fanouts[: len(self.relations)], key=0)
+        return [torch.unique(torch.cat(found)) + self.first[node_type] for node_type, found in seeds.items()]
+
+    @property
+    def _fanouts(self) -> list[list[int]]:
+        fanouts = _FANOUTS if len(self.columns) == 1 else _FANOUTS_OF_TYPES
+        return [fanouts] * len(self.columns)
+
+    def _drawn(self, seeds: list[Tensor]) -> Any:
+        """A sample around nodes, given by type."""
+        sample = ops.sample_neighbors(self._graph.stored, seeds, self._fanouts, key=0)
         return as_output(sample, self._graph, "directional")
+
+    def _fetched(self, part: SampledGraphPart) -> Any:
+        """The rows of all attributes of a sample."""
+        return self._rows.fetch(part, Bounds())
 
 
 def _check_stores(data: Any) -> None:

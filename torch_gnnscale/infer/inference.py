@@ -12,19 +12,19 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from .. import machine, ops
+from .. import machine
 from ..memory import Budget
-from ..memory.budget import budget_bytes, format_bytes, is_bytes
-from ..nn.layered import Layered
-from ..nn.weigh import Weighed, default_call
-from ..ops.arguments import as_ids, as_tensor, check_int
-from ..sampler.sources import of_type
+from ..memory.budget import format_bytes
+from ..nn.weigh import default_call
+from ..ops.arguments import check_int
+from .arguments import bytes_of, staged_model, wanted_nodes
 from .disk import DiskRows
 from .fingerprint import fingerprint
 from .graph import WholeGraph
+from .limits import most_edges_of, peak_of, refuse_hubs
 from .model import StagedModel
-from .nodes import Sets, batches, first_hub, num_edges, sets_of_stages
-from .plan import Plan, Table
+from .nodes import Sets, sets_of_stages, work_of_stage
+from .plan import Plan
 from .rows import Places, Rows
 from .stage import Stage
 from .trial import look
@@ -84,18 +84,17 @@ def infer(
         raise TypeError(f"call: expected a function of a model and a batch, found {call!r}")
     if not isinstance(progress, bool):
         raise TypeError(f"progress: expected a bool, found {progress!r}")
-    most = _bytes(memory)
-    staged = _staged(model, call)
+    most, staged = bytes_of(memory), staged_model(model, call)
     graph = WholeGraph(data)
-    wanted = None if nodes is None else _wanted(nodes, graph)
-    plan = look(staged, graph)
+    wanted = None if nodes is None else wanted_nodes(nodes, graph)
+    plan = look(staged, graph, graph.small())
     sets = sets_of_stages(plan, graph, wanted)
-    _refuse_hubs(plan, graph, sets, most)
+    refuse_hubs(plan, graph, sets, most)
     options = {"batch_size": batch_size, "memory": most}
     places = _places(wanted, plan, graph)
     if out is None:
-        in_memory = Rows(plan, graph.sizes, places)
-        if (peak := _peak(plan, sets)) > (available := machine.available_memory()):
+        in_memory = Rows(plan, graph, places)
+        if (peak := peak_of(plan, sets)) > (available := machine.available_memory()):
             raise MemoryError(
                 f"out: expected {format_bytes(peak)} of memory for rows of nodes, found {format_bytes(available)}; "
                 f"name a folder for them"
@@ -104,72 +103,12 @@ def infer(
         found = in_memory.results()
     else:
         of = fingerprint(staged.module, graph, plan, wanted, **options)
-        with closing(DiskRows(plan, graph.sizes, places, Path(out), of)) as on_disk:
+        with closing(DiskRows(plan, graph, places, Path(out), of)) as on_disk:
             if not on_disk.finished:
-                on_disk.check_space(_peak(plan, sets))
+                on_disk.check_space(peak_of(plan, sets))
                 _run(staged, graph, plan, sets, on_disk, batch_size, most, progress)
             found = on_disk.finish()
     return found if graph.hetero else found[None]
-
-
-def _bytes(memory: Any) -> int:
-    try:
-        if is_bytes(memory):
-            return budget_bytes("memory", memory, 0)
-    except (TypeError, ValueError):
-        pass
-    raise ValueError(f"memory: expected bytes or a string such as '1GiB', found {memory!r}")
-
-
-def _staged(model: nn.Module, call: Callable[[Any, Any], Any]) -> StagedModel:
-    """The model, which may have been narrowed.
-
-    Raises:
-        ValueError: it is in training mode or weighed, or has no layers.
-        NotImplementedError: it is on a GPU.
-    """
-    if isinstance(model, Layered):
-        model, call = model.module, model.call if call is default_call else call  # type: ignore[assignment]
-    if isinstance(model, Weighed):
-        raise ValueError("model: expected one that takes all edges, found what weigh() returned, for edges of samples")
-    training = next((name for name, module in model.named_modules() if module.training), None)
-    if training is not None:
-        of = f"its module {training} " if training else ""
-        raise ValueError(f"model: expected it in evaluation mode, found {of}in training; call model.eval()")
-    for name, value in [*model.named_parameters(), *model.named_buffers()]:
-        if value.device.type != "cpu":
-            raise NotImplementedError(
-                f"model: inference on {value.device}, where {name} is, is not implemented; use model.cpu()"
-            )
-    return StagedModel(model, call)
-
-
-def _wanted(nodes: Any, graph: WholeGraph) -> dict[Any, Tensor]:
-    """The stored ids of the nodes that a user named, by type."""
-    by_type = nodes if graph.hetero else {None: nodes}
-    if not isinstance(by_type, Mapping):
-        raise TypeError(f"nodes: expected ids or masks by node type, found {type(nodes).__name__}")
-    found = {}
-    for node_type, of_nodes in by_type.items():
-        if node_type not in graph.sizes:
-            raise ValueError(f"nodes: expected node types of {list(graph.sizes)}, found {node_type!r}")
-        name, size = "nodes" if node_type is None else f"nodes[{node_type!r}]", graph.sizes[node_type]
-        ids = _ids(name, as_tensor(name, of_nodes), size)
-        if (at := ops.first_outside(ids, size)) >= 0:
-            raise IndexError(f"{name}[{at}] = {int(ids[at])} is out of range: expected nodes in [0, {size})")
-        found[node_type] = graph.stored_ids(ids, node_type)
-    return found
-
-
-def _ids(name: str, nodes: Tensor, size: int) -> Tensor:
-    """The ids in a vector of ids or a mask."""
-    if nodes.dtype == torch.bool:
-        if nodes.shape != (size,):
-            raise IndexError(f"{name}: expected a mask of {size} nodes, found shape {tuple(nodes.shape)}")
-        return nodes.nonzero().view(-1)
-    if nodes.dim() != 1:
-        raise ValueError(f"{name}: expected a vector, found shape {tuple(nodes.shape)}")
-    return as_ids(name, nodes)
 
 
 def _places(wanted: Mapping[Any, Tensor] | None, plan: Plan, graph: WholeGraph) -> dict[Any, Places]:
@@ -180,33 +119,6 @@ def _places(wanted: Mapping[Any, Tensor] | None, plan: Plan, graph: WholeGraph) 
     if graph.order is None:
         return {}
     return {t: Places(graph.stored_ids(torch.arange(graph.sizes[t]), t)) for t in plan.results}
-
-
-def _peak(plan: Plan, sets: Mapping[int, Sets]) -> int:
-    """The most bytes that all tables together take in a stage."""
-    results = set(plan.results.values())
-
-    def size(table: Table) -> int:
-        return table.row_bytes * sets[table.written][table.node_type].count
-
-    return max(
-        sum(size(t) for t in plan.tables if t.written <= stage and (t.last >= stage or t in results))
-        for stage in plan.stages
-    )
-
-
-def _refuse_hubs(plan: Plan, graph: WholeGraph, sets: Mapping[int, Sets], memory: int) -> None:
-    """Raises ValueError if a node has more edges than are held at a time, and a layer needs all of them at once."""
-    for call in plan.calls:
-        if call.refusal is None:
-            continue
-        if (hub := first_hub(graph, sets[call.level], _most_edges(plan, call.level, memory))) is not None:
-            node_type, seed = hub
-            node = f"node {int(graph.user_ids(seed, node_type))}{of_type(node_type)}"
-            raise ValueError(
-                f"{call.title}: expected a layer that takes the sum, mean, max or min of messages, found "
-                f"{call.refusal}; {node} has more neighbors than memory= holds, which must be larger for this layer"
-            )
 
 
 def _run(
@@ -222,22 +134,13 @@ def _run(
                 bar.update(sum(of.count for of in of_stage.values()))
                 continue
             rows.begin(number)
-            stage = Stage(number, plan, model, graph, rows)
-            most_edges = _most_edges(plan, number, memory)
-            for done, part in enumerate(batches(graph, of_stage, size, most_edges), 1):
-                if done > rows.batches:
-                    seeds = {t: of_stage[t].slice(*bounds) for t, bounds in part.items()}
-                    if sum(map(len, seeds.values())) == 1 and num_edges(graph, of_stage, part) > most_edges:
-                        node_type, seed = next((t, ids) for t, ids in seeds.items() if len(ids))
-                        stage.run_in_pieces(node_type, seed, most_edges)
-                    else:
-                        stage.run(seeds)
-                    rows.done(done)
-                bar.update(sum(end - first for first, end in part.values()))
+            stage, most_edges = Stage(number, plan, model, graph, rows), most_edges_of(plan, number, memory)
+            for work in work_of_stage(graph, of_stage, size, most_edges, plan.reads_edges(number)):
+                if work.batch > rows.batches:
+                    stage.run(stage.hop(work.seeds(of_stage), work.piece), work.piece)
+                    if work.completes:
+                        rows.done(work.batch)
+                if work.completes:
+                    bar.update(work.count)
+            rows.completed(number)
             rows.end(number)
-
-
-def _most_edges(plan: Plan, stage: int, memory: int) -> int:
-    """How many edges a batch has at most. An edge takes about its ids, its source's row and its message."""
-    inputs = {table for call in plan.calls if call.level == stage for table in call.inputs.values()}
-    return max(1, memory // (48 + 2 * sum(table.row_bytes for table in inputs)))

@@ -95,6 +95,10 @@ class Plan:
         given = {table.attribute for call in self.calls for table in call.inputs.values()}
         return [key for key in keys if key in given or any(key not in without for without in self.without)]
 
+    def reads_edges(self, stage: int) -> bool:
+        """Whether a stage reads edges: all do but 0, which reads them for degrees alone."""
+        return stage > 0 or any(DEGREE in call.inputs for call in self.calls if call.level == 1)
+
     def ends(self, stage: int) -> int:
         """The number of calls after which a stage has all that it needs; of the last stage, of all."""
         if stage == self.stages[-1]:

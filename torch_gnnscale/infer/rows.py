@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from .graph import WholeGraph
 from .plan import Plan, Table
 
 
@@ -38,19 +39,19 @@ class Rows:
 
     Args:
         plan: says which there are, and when each is written and last read.
-        sizes: the number of nodes of each type.
+        graph: the nodes, all of one type with consecutive stored ids.
         places: by type, where results are put; for a type that is missing, in the order of stored ids.
     """
 
-    def __init__(self, plan: Plan, sizes: Mapping[Any, int], places: Mapping[Any, Places] | None = None) -> None:
-        self._plan, self._sizes, self._places = plan, sizes, places or {}
+    def __init__(self, plan: Plan, graph: WholeGraph, places: Mapping[Any, Places] | None = None) -> None:
+        self._plan, self._sizes, self._first, self._places = plan, graph.sizes, graph.first, places or {}
         self._of: dict[Table, Tensor] = {}
         self.stage, self.batches = plan.stages[0], 0
         """The stage that is run, or with which to go on, and how many of its batches are done."""
 
     def begin(self, stage: int) -> None:
         """Makes place for what a stage writes."""
-        if stage != self.stage:
+        if stage > self.stage:
             self.stage, self.batches = stage, 0
         for table in self._plan.tables:
             if table.written == stage and table not in self._of:
@@ -60,8 +61,11 @@ class Rows:
         """Notes that the first batches of the stage are written."""
         self.batches = batches
 
+    def completed(self, stage: int) -> None:
+        """Notes that a stage is done; what it has read is still there."""
+
     def end(self, stage: int) -> None:
-        """Drops what no later stage reads."""
+        """Drops what no later stage reads, after :meth:`completed`."""
         kept = set(self._plan.results.values())
         for table in [table for table in self._of if table.last <= stage and table not in kept]:
             self._drop(table)
@@ -82,8 +86,16 @@ class Rows:
 
     def read(self, table: Table, ids: Tensor) -> Tensor:
         """A copy of the rows of nodes."""
-        rows = self._of[table]
-        return ops.gather_rows(rows, ids) if ops.can_gather_rows(rows) else rows.index_select(0, ids)
+        rows, at = self._of[table], self._at(table, ids)
+        return ops.gather_rows(rows, at) if ops.can_gather_rows(rows) else rows.index_select(0, at)
+
+    def table(self, table: Table) -> Tensor:
+        """All rows, in the order of stored ids."""
+        return self._of[table]
+
+    def _at(self, table: Table, ids: Tensor) -> Tensor:
+        first = self._first[table.node_type]
+        return ids - first if first else ids
 
     def write(self, table: Table, ids: Tensor, rows: Tensor) -> None:
         """Puts the rows of nodes, whose ids rise."""
@@ -97,7 +109,7 @@ class Rows:
             which, where = places.of(ids)
             self._of[table].index_copy_(0, where, rows[which])
         elif len(ids):
-            self._put(self._of[table], ids, rows)
+            self._put(self._of[table], self._at(table, ids), rows)
 
     @staticmethod
     def _put(to: Tensor, ids: Tensor, rows: Tensor) -> None:

@@ -7,12 +7,15 @@ from typing import Any
 
 from torch import Tensor
 
-from .graph import ALL, NONE, WholeGraph
+from .graph import ALL, NONE, OneHop, WholeGraph
 from .layer import Caller, Layer, row_of
 from .model import StagedModel
+from .nodes import Piece
 from .pieces import Pieces
 from .plan import DEGREE, Input, LayerCall, Plan, Table
 from .rows import Rows
+
+NOTHING: Mapping[Table, Tensor] = {}
 
 
 class EndOfStage(BaseException):
@@ -35,29 +38,27 @@ class Stage(Caller):
         self._model, self._graph, self._rows = model, graph, rows
         self._last = number == plan.stages[-1]
         self._ends = plan.ends(number)
-        reads_edges = number > 0 or any(DEGREE in call.inputs for call in plan.calls if call.level == 1)
-        self._edges = ALL if reads_edges else NONE
+        self._edges = ALL if plan.reads_edges(number) else NONE
+        self._pieces: Pieces | None = None
 
-    def run(self, seeds: Mapping[Any, Tensor]) -> None:
-        """Computes and writes the rows of some nodes, given by stored ids, which rise, and by type."""
-        self._run(seeds, self._edges, None)
+    def hop(self, seeds: Mapping[Any, Tensor], piece: Piece | None = None) -> OneHop:
+        """Some nodes, given by stored ids, which rise, and by type, and what the stage reads of the edges into them."""
+        return self._graph.one_hop(seeds, self._edges if piece is None else piece.edges)
 
-    def run_in_pieces(self, node_type: Any, seed: Tensor, most_edges: int) -> None:
-        """:meth:`run` for a single node with more edges than ``most_edges`` of a type, of which so many are read at a
-        time.
+    def run(self, hop: OneHop, piece: Piece | None = None, known: Mapping[Table, Tensor] = NOTHING) -> None:
+        """Computes and writes the rows of the seeds of a hop.
+
+        Args:
+            hop: of :meth:`hop`.
+            piece: if the edges are a piece of those of a single node; the pieces before were run, in their order.
+            known: tables whose rows of ``hop.nodes`` are read already.
         """
-        if self._edges is NONE:
-            self.run({node_type: seed})
-            return
-        pieces, count = Pieces(), self._graph.largest_degree(node_type, seed)
-        for first in range(0, count, most_edges):
-            pieces.begin(first + most_edges >= count)
-            self._run({node_type: seed}, slice(first, first + most_edges), pieces)
-
-    def _run(self, seeds: Mapping[Any, Tensor], edges: slice, pieces: Pieces | None) -> None:
-        self._hop = hop = self._graph.one_hop(seeds, edges)
-        self._pieces = pieces
-        self._next, self._read, self._written = 0, dict[Table, Tensor](), set[Table]()
+        if piece is None or piece.edges.start == 0:
+            self._pieces = None if piece is None else Pieces()
+        if self._pieces is not None and piece is not None:
+            self._pieces.begin(piece.last)
+        self._hop, pieces = hop, self._pieces
+        self._next, self._read, self._written = 0, dict(known), set[Table]()
         batch = self._graph.batch(hop, self.plan.without[self.number])
         try:
             out = self._model.run(batch, {t: len(nodes) for t, nodes in hop.nodes.items()}, self, pieces)

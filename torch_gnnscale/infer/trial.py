@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Data, HeteroData
 
 from .._warn import warn
 from ..loader.storages import storage_of
@@ -22,13 +22,12 @@ from .rows import Rows
 from .stage import Stage, by_type
 
 
-def look(model: StagedModel, graph: WholeGraph) -> Plan:
-    """The plan of a model, found and checked on a small part of the graph.
+def look(model: StagedModel, graph: WholeGraph, small: Data | HeteroData) -> Plan:
+    """The plan of a model, found and checked on a small part of the graph, from :meth:`WholeGraph.small`.
 
     Raises:
         ValueError: the model calls no layers, or stages do not give what it gives; the message names the module.
     """
-    small = graph.small()
     batch = small.clone()  # tensors have memory of their own, so that marks tell them apart
     seen = _Seen(batch)
     with outputs(model.module) as whole, seen.reads:
@@ -72,12 +71,12 @@ def _difference(
         {t: torch.arange(size // 2) for t, size in graph.sizes.items()},
         {t: torch.arange(size // 2, size) for t, size in graph.sizes.items()},
     ]
-    rows = Rows(plan, graph.sizes)
+    rows = Rows(plan, graph)
     for number in plan.stages:
         rows.begin(number)
         stage = Stage(number, plan, model, graph, rows)
         for seeds in halves:
-            stage.run(seeds)
+            stage.run(stage.hop(seeds))
         rows.end(number)
     if all(agree(expected, rows.results()[node_type]) for node_type, expected in results.items()):
         return None
