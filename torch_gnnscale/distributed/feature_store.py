@@ -122,7 +122,7 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         located = [NOWHERE] * len(self._groups)
         for attr in attrs:
             if located[number := self._groups[attr.group_name]] is NOWHERE:
-                located[number] = locate(self._stored(attr), self._bounds(attr.group_name), self.part.number)
+                located[number] = locate(self.places(attr), self.bounds(attr.group_name), self.part.number)
         return RowNeeds(attrs, located)
 
     def looks_ahead(self, steps: Steps) -> int | Literal["epoch"]:
@@ -147,7 +147,7 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         needs.asked = self._buffers[steps].ask([found.remote for found in needs.located])
         needs.counts = torch.empty(self.ranks.parts, len(self._groups), dtype=torch.int64)
         for t, group in enumerate(self._groups):
-            needs.counts[:, t] = counts_by_part(needs.asked.ids[t], self._bounds(group))
+            needs.counts[:, t] = counts_by_part(needs.asked.ids[t], self.bounds(group))
         return needs.counts
 
     def read(self, needs: RowNeeds, asked: Tensor, steps: Steps) -> None:
@@ -155,7 +155,7 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         assert needs.asked is not None
         assert needs.counts is not None
         with steps.rows.awaited():
-            starts = (self._bounds(group)[:-1] for group in self._groups)
+            starts = (self.bounds(group)[:-1] for group in self._groups)
             each = zip(needs.asked.ids, starts, needs.counts.unbind(1), strict=True)
             wanted = [ids - start.repeat_interleave(count) for ids, start, count in each]
         buffers = self._buffers[steps]

@@ -70,8 +70,7 @@ class PartRows(WrittenRows):
         state["_groups"] = {group: number for number, group in enumerate(groups)}
         state["_names"] = [[name for of, name in attrs if of == group] for group in groups]
         state["_kinds"] = [
-            [RowKind(attrs[group, name].dtype, attrs[group, name].shape) for name in names]
-            for group, names in zip(groups, self._names, strict=True)
+            [self.kind((group, name)) for name in names] for group, names in zip(groups, self._names, strict=True)
         ]
         own: dict[Any, OwnRows] = {key: MappedRows(tensor) for key, tensor in rows.items()}
         own |= {} if tiers is None else {key: TierRows(of_tiers) for key, of_tiers in tiers.rows_by_attribute().items()}
@@ -90,6 +89,14 @@ class PartRows(WrittenRows):
             identity: what all ranks must have alike besides the parts, by name.
         """
         return self._open_steps(identity, by_column=True)
+
+    def open_inference_steps(self, identity: dict[str, Any]) -> Steps:
+        """The steps of an inference over the parts.
+
+        Args:
+            identity: what all ranks must have alike besides the parts, by name.
+        """
+        return self._open_steps(identity)
 
     def refuse(self, why: str) -> None:
         """See :meth:`RowStore.refuse`."""
@@ -115,17 +122,23 @@ class PartRows(WrittenRows):
 
     # Where rows are ##################################################################################################
 
-    def _own_of(self, key: tuple[Any, str]) -> OwnRows:
+    def own_rows(self, key: tuple[Any, str]) -> OwnRows:
+        """This part's rows of an attribute, given by group and name."""
         number = self._groups[key[0]]
         return self._own[number][self._names[number].index(key[1])]
 
-    def _bounds(self, group: Any) -> Tensor:
+    def kind(self, key: tuple[Any, str]) -> RowKind:
+        """What the rows of an attribute are, given by group and name."""
+        return RowKind(self._attrs[key].dtype, self._attrs[key].shape)
+
+    def bounds(self, group: Any) -> Tensor:
+        """Part i has the rows ``bounds[i] .. bounds[i + 1] - 1`` of a group's attributes: int64, shape [K + 1]."""
         book = self.parts.book
         if not isinstance(group, tuple):
             return book.bounds[group]
         return book.edge_bounds[self._edge_type(group)]
 
-    def _stored(self, attr: TensorAttr) -> Tensor:
+    def places(self, attr: TensorAttr) -> Tensor:
         """The stored ids of the nodes, or the stored positions of the edges, that ``attr.index`` asks for. Raises
         IndexError for an id without a row."""
         group, count = attr.group_name, self.num_rows(attr)
@@ -149,9 +162,9 @@ class PartRows(WrittenRows):
             raise RuntimeError(CLOSED)
         if attr.index is None:
             return self._whole(key)
-        ids, rows = self._stored(attr), self._own_of(key)
+        ids, rows = self.places(attr), self.own_rows(key)
         if self.ranks.parts > 1:
-            ids = ids - self._bounds(key[0])[self.part.number]
+            ids = ids - self.bounds(key[0])[self.part.number]
             if ops.first_outside(ids, len(rows)) >= 0:
                 raise RuntimeError(
                     f"{key}: expected ids of part {self.part.number}, found some of other ranks' parts; torch_gnnscale."

@@ -2,5 +2,6 @@
 
 from .disk import result_name
 from .inference import infer
+from .results import Results, open_results
 
-__all__ = ["infer", "result_name"]
+__all__ = ["Results", "infer", "open_results", "result_name"]

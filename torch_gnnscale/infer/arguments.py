@@ -13,7 +13,7 @@ from ..memory.budget import budget_bytes, is_bytes
 from ..nn.layered import Layered
 from ..nn.weigh import Weighed, default_call
 from ..ops.arguments import as_ids, as_tensor
-from .graph import WholeGraph
+from .graph import StagedGraph
 from .model import StagedModel
 
 
@@ -50,7 +50,7 @@ def staged_model(model: nn.Module, call: Callable[[Any, Any], Any]) -> StagedMod
     return StagedModel(model, call)
 
 
-def wanted_nodes(nodes: Any, graph: WholeGraph) -> dict[Any, Tensor]:
+def wanted_nodes(nodes: Any, graph: StagedGraph) -> dict[Any, Tensor]:
     """The stored ids of the nodes that a user named, by type."""
     by_type = nodes if graph.hetero else {None: nodes}
     if not isinstance(by_type, Mapping):

@@ -8,9 +8,9 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch import Tensor
 from .. import files
 from ..memory.budget import format_bytes
 from .fingerprint import difference
-from .graph import WholeGraph
+from .graph import StagedGraph
 from .plan import Plan, Table
 from .rows import Places, Rows
 
@@ -30,12 +30,34 @@ _SECONDS = 10.0
 """The least time between two notes of the progress. It is ten times as long as writing a note took, if that is more."""
 
 
+class Needed(NamedTuple):
+    """What a folder needs of its disk."""
+
+    folder: str
+    disk: int
+    """The number of the disk on its machine."""
+    size: int
+    """Bytes."""
+    there: int
+    """Bytes of them that it has."""
+
+
+def check_space(of_folders: Sequence[Needed], own: Needed) -> None:
+    """Raises OSError unless the disk of ``own`` has place for all folders of a machine that lie on it."""
+    same = [needed for needed in of_folders if needed.disk == own.disk]
+    size, free = sum(of.size for of in same), shutil.disk_usage(own.folder).free + sum(of.there for of in same)
+    if size > free:
+        found = f"expected {format_bytes(size)} for rows of nodes, found {format_bytes(free)} free"
+        raise OSError(errno.ENOSPC, found, own.folder)
+
+
 class DiskRows(Rows):
     """:class:`Rows` in a folder. A process that is killed at any moment leaves a folder with which another one goes on.
 
     Args:
         folder: a new or empty directory, or one in which the same inference was begun or finished.
         fingerprint: what the results depend on, in values that JSON keeps.
+        ids: by type, the user's ids of the results, which are written beside them; None: they are not.
 
     Raises:
         FileExistsError: the folder holds something else.
@@ -45,11 +67,11 @@ class DiskRows(Rows):
     """
 
     def __init__(
-        self, plan: Plan, graph: WholeGraph, places: Mapping[Any, Places] | None, folder: Path,
-        fingerprint: dict[str, Any],
+        self, plan: Plan, graph: StagedGraph, places: Mapping[Any, Places] | None, folder: Path,
+        fingerprint: dict[str, Any], ids: Mapping[Any, Tensor] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(plan, graph, places)
-        self._folder, self._fingerprint = folder, fingerprint
+        self._folder, self._fingerprint, self._ids = folder, fingerprint, ids or {}
         self._files = {table: f"{_PARTIAL}rows{number}.npy" for number, table in enumerate(plan.tables)}
         self._names = {node_type: result_name(node_type) for node_type in plan.results}
         self._files |= {table: f"{self._names[node_type]}.npy" for node_type, table in plan.results.items()}
@@ -96,15 +118,11 @@ class DiskRows(Rows):
                 f"{self._folder}"
             )
 
-    def check_space(self, peak: int) -> None:
-        """Raises OSError unless the disk has place for ``peak`` bytes, what is in the folder already included."""
+    def needed(self, peak: int) -> Needed:
+        """What the folder needs for ``peak`` bytes of rows, what is in it already included."""
         there = sum(file.stat().st_blocks * 512 for file in self._folder.glob("*.npy"))
-        free = shutil.disk_usage(self._folder).free + there
-        if peak > free:
-            raise OSError(
-                errno.ENOSPC, f"expected {format_bytes(peak)} for rows of nodes, found {format_bytes(free)} free",
-                str(self._folder),
-            )  # fmt: skip
+        of_ids = sum(ids.nbytes for ids in self._ids.values())
+        return Needed(str(self._folder), self._folder.stat().st_dev, peak + of_ids, there)
 
     # Stages ##########################################################################################################
 
@@ -140,6 +158,11 @@ class DiskRows(Rows):
                     "dtype": str(table.dtype).removeprefix("torch."), "shape": list(rows.shape),
                     "crc32": files.block_checksums(rows),
                 }  # fmt: skip
+            for node_type, ids in self._ids.items():
+                name = ids_name(self._names[node_type])
+                with files.ArrayWriter(self._folder / f"{name}.npy", ids.dtype, tuple(ids.shape)) as writer:
+                    writer.append(ids)
+                entries[name] = writer.entry
             types = {self._names[node_type]: node_type for node_type in self._plan.results}
             files.finish(self._folder, KIND, entries, {"types": types, "of": self._fingerprint})
             (self._folder / _PROGRESS).unlink()
@@ -209,6 +232,11 @@ def _allocate(file: Path) -> None:
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # the file system has no such call
                 raise OSError(error.errno, os.strerror(error.errno or 0), str(file)) from None
+
+
+def ids_name(name: str) -> str:
+    """The name of the file with the ids of the results in another one; that of no type, whose @ would be escaped."""
+    return f"{name}@id"
 
 
 def result_name(node_type: Any) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..nn.compare import agree
-from .graph import WholeGraph
+from .graph import StagedGraph
 from .plan import Plan
 
 _SAMPLE = 1024
@@ -21,15 +21,12 @@ _OUTPUT = "output on a part of the graph"
 
 
 def fingerprint(
-    model: nn.Module, graph: WholeGraph, plan: Plan, nodes: Mapping[Any, Tensor] | None, **options: Any
+    model: nn.Module, graph: StagedGraph, plan: Plan, nodes: Mapping[Any, Tensor] | None, **options: Any
 ) -> dict[str, Any]:
     """What the results depend on, each by the name that an error gives it: all parameters and buffers of the model, the
     layers that it calls, the numbers of nodes and edges and a sample of the edges and of the rows, the wanted nodes,
     the options, and some of the model's output on a small part of the graph. That output depends on all else: ``call``,
     code, and attributes of Python."""
-    of_model = zlib.crc32(repr(model).encode())
-    for name, value in sorted(model.state_dict().items()):
-        of_model = _crc(value, zlib.crc32(name.encode(), of_model)) if isinstance(value, Tensor) else of_model
     calls = [[call.title, call.level, str(call.outputs)] for call in plan.calls]
     samples = {t: _sample(size) + graph.first[t] for t, size in graph.sizes.items()}
     hop = graph.one_hop(samples)
@@ -44,12 +41,25 @@ def fingerprint(
         of_edges = _crc(ids, of_edges)
     sizes = [[str(t), size] for t, size in graph.sizes.items()]
     edges = [[str(t), csc.num_edges] for t, csc in graph.columns.items()]
-    wanted = None if nodes is None else [[str(t), len(ids), _crc(ids, 0)] for t, ids in nodes.items()]
     return {
-        "model": [of_model, calls], "graph": [sizes, edges, of_edges], "rows": of_rows, "nodes": wanted,
+        "model": [of_model(model), calls], "graph": [sizes, edges, of_edges], "rows": of_rows,
+        "nodes": of_nodes(nodes),
         "torch": str(torch.__version__), **options,
         _OUTPUT: {str(node_type): _values(rows) for node_type, rows in plan.sample.items()},
     }  # fmt: skip
+
+
+def of_model(model: nn.Module) -> int:
+    """A checksum of all parameters and buffers of a model, and of what ``repr`` says of it."""
+    found = zlib.crc32(repr(model).encode())
+    for name, value in sorted(model.state_dict().items()):
+        found = _crc(value, zlib.crc32(name.encode(), found)) if isinstance(value, Tensor) else found
+    return found
+
+
+def of_nodes(nodes: Mapping[Any, Tensor] | None) -> list[Any] | None:
+    """Number and checksum of the wanted nodes, by type."""
+    return None if nodes is None else [[str(t), len(ids), _crc(ids, 0)] for t, ids in nodes.items()]
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:

@@ -22,6 +22,7 @@ from ..loader.storages import storage_of
 from ..sampler.graph import end_types
 from ..sampler.output import NO_IDS, as_output
 from ..sampler.relations import sampled_graph
+from ..topology import CSC
 
 Key = tuple[Any, str]
 """Type and name of an attribute; the only type of a homogeneous graph is None."""
@@ -71,38 +72,26 @@ class StandIn(NamedTuple):
         return torch.full((count, *self.shape), value, dtype=self.dtype)
 
 
-class WholeGraph:
-    """The nodes, edges and rows of a graph that is read by one process.
+class StagedGraph:
+    """The nodes of a graph that this process computes in each stage, the edges into them, and their rows.
 
     Args:
         data: a Data, a HeteroData or a (FeatureStore, GraphStore) pair.
-
-    Raises:
-        TypeError, ValueError, IndexError: data of another kind; a malformed graph.
-        NotImplementedError: stores that several ranks read together, data on another device, values of ``adj_t``.
+        columns: by edge type, the edges into these nodes; their sources are stored ids of the graph.
+        sizes: by type, the number of these nodes, whose stored ids are consecutive.
+        all_sizes: by type, the number of nodes of the graph.
+        first: by type, the first stored id of these nodes.
     """
 
-    def __init__(self, data: Any) -> None:
-        if isinstance(data, (tuple, list)) and any(is_collective(store) for store in data):
-            raise NotImplementedError(
-                "data: inference over the parts of several ranks is not implemented; open the whole graph in one "
-                "process, or give each rank a loader of its own nodes"
-            )
-        if isinstance(data, BaseData):
-            _check_stores(data)
-        self._graph = sampled_graph(data)
+    def __init__(
+        self, data: Any, columns: dict[Any, CSC], sizes: dict[Any, int], all_sizes: dict[Any, int],
+        first: dict[Any, int],
+    ) -> None:  # fmt: skip
+        self.columns, self.sizes, self.all_sizes, self.first = columns, sizes, all_sizes, first
+        self.hetero = None not in sizes
         self._data = data
         self._rows: Any = row_source(data)
         self.order = common_numbering(data)
-        self.hetero = self._graph.is_hetero
-        self.sizes: dict[Any, int] = dict(zip(self._graph.node_types, self._graph.sizes, strict=True))
-        """By type, the number of nodes that this process computes."""
-        self.all_sizes = self.sizes
-        """By type, the number of nodes of the graph."""
-        self.first: dict[Any, int] = dict.fromkeys(self.sizes, 0)
-        """By type, the first stored id of the nodes that this process computes, which are consecutive."""
-        self.columns = {relation.edge_type: relation.csc for relation in self._graph.relations}
-        """By type, the edges into these nodes; their sources are stored ids of the graph."""
 
     def stored_ids(self, ids: Tensor, node_type: Any) -> Tensor:
         """The stored ids of the user's nodes."""
@@ -233,14 +222,14 @@ class WholeGraph:
         as many nodes as edges, so that numbers of rows tell the rows of nodes."""
         most = max(1, 64 // max(len(self.columns), 1))
         for count in range(min(4, most), most + 5):
-            part = sampled_part(self._drawn(self._ends_of_edges(count)), None, None, _COO)
+            part = sampled_part(self._drawn(self._seeds(count)), None, None, _COO)
             if self.hetero or len(part.nodes[None]) != part.edges[None].edge_index.size(1):
                 break
         batch = self._rows.batch(part, self._fetched(part), _COO)
         self._put_ids(batch, part.nodes, part.edges)
         return batch
 
-    def _ends_of_edges(self, count: int) -> list[Tensor]:
+    def _seeds(self, count: int) -> list[Tensor]:
         """By type, the destinations of ``count`` edges of each relation, evenly spaced, and a few other nodes."""
         seeds: dict[Any, list[Tensor]] = {node_type: [] for node_type in self.sizes}
         for edge_type, csc in self.columns.items():
@@ -257,12 +246,41 @@ class WholeGraph:
 
     def _drawn(self, seeds: list[Tensor]) -> Any:
         """A sample around nodes, given by type."""
-        sample = ops.sample_neighbors(self._graph.stored, seeds, self._fanouts, key=0)
-        return as_output(sample, self._graph, "directional")
+        raise NotImplementedError
 
     def _fetched(self, part: SampledGraphPart) -> Any:
-        """The rows of all attributes of a sample."""
+        """The rows of all attributes of a sample, as :meth:`RowSource.fetch` returns them."""
         return self._rows.fetch(part, Bounds())
+
+
+class WholeGraph(StagedGraph):
+    """A graph that is read by one process.
+
+    Args:
+        data: a Data, a HeteroData or a (FeatureStore, GraphStore) pair.
+
+    Raises:
+        TypeError, ValueError, IndexError: data of another kind; a malformed graph.
+        NotImplementedError: stores of others that several ranks read together, data on another device, values of
+            ``adj_t``.
+    """
+
+    def __init__(self, data: Any) -> None:
+        if isinstance(data, (tuple, list)) and any(is_collective(store) for store in data):
+            raise NotImplementedError(
+                "data: inference with stores that several ranks read together is implemented for those of open_part "
+                "alone; open the whole graph in one process, or give each rank a loader of its own nodes"
+            )
+        if isinstance(data, BaseData):
+            _check_stores(data)
+        self._graph = graph = sampled_graph(data)
+        columns = {relation.edge_type: relation.csc for relation in graph.relations}
+        sizes = graph.bounds()
+        super().__init__(data, columns, sizes, sizes, dict.fromkeys(sizes, 0))
+
+    def _drawn(self, seeds: list[Tensor]) -> Any:
+        sample = ops.sample_neighbors(self._graph.stored, seeds, self._fanouts, key=0)
+        return as_output(sample, self._graph, "directional")
 
 
 def _check_stores(data: Any) -> None:

@@ -18,12 +18,14 @@ from ..memory.budget import format_bytes
 from ..nn.weigh import default_call
 from ..ops.arguments import check_int
 from .arguments import bytes_of, staged_model, wanted_nodes
-from .disk import DiskRows
+from .disk import DiskRows, check_space
 from .fingerprint import fingerprint
-from .graph import WholeGraph
+from .graph import StagedGraph, WholeGraph
 from .limits import most_edges_of, peak_of, refuse_hubs
 from .model import StagedModel
 from .nodes import Sets, sets_of_stages, work_of_stage
+from .over_ranks import infer_over_ranks
+from .part_graph import PartOfGraph, features_of_part
 from .plan import Plan
 from .rows import Places, Rows
 from .stage import Stage
@@ -79,20 +81,30 @@ def infer(
         FileExistsError: ``out`` holds something else.
         MemoryError, OSError: there is too little memory or disk space for the rows.
     """
-    batch_size = check_int("batch_size", batch_size, 1)
-    if not callable(call):
-        raise TypeError(f"call: expected a function of a model and a batch, found {call!r}")
-    if not isinstance(progress, bool):
-        raise TypeError(f"progress: expected a bool, found {progress!r}")
-    most, staged = bytes_of(memory), staged_model(model, call)
-    graph = WholeGraph(data)
-    wanted = None if nodes is None else wanted_nodes(nodes, graph)
+    features = features_of_part(data)
+    try:
+        batch_size = check_int("batch_size", batch_size, 1)
+        if not callable(call):
+            raise TypeError(f"call: expected a function of a model and a batch, found {call!r}")
+        if not isinstance(progress, bool):
+            raise TypeError(f"progress: expected a bool, found {progress!r}")
+        most, staged = bytes_of(memory), staged_model(model, call)
+        graph = WholeGraph(data) if features is None else PartOfGraph(*data)
+        wanted = None if nodes is None else wanted_nodes(nodes, graph)
+        folder = None if out is None else Path(out)
+    except Exception as error:
+        if features is not None:
+            features.refuse(f"{type(error).__name__}: {error}")
+        raise
+    if isinstance(graph, PartOfGraph):
+        found = infer_over_ranks(staged, graph, folder, wanted, batch_size, most, progress)
+        return found if graph.hetero else found[None]
     plan = look(staged, graph, graph.small())
     sets = sets_of_stages(plan, graph, wanted)
     refuse_hubs(plan, graph, sets, most)
     options = {"batch_size": batch_size, "memory": most}
     places = _places(wanted, plan, graph)
-    if out is None:
+    if folder is None:
         in_memory = Rows(plan, graph, places)
         if (peak := peak_of(plan, sets)) > (available := machine.available_memory()):
             raise MemoryError(
@@ -103,15 +115,16 @@ def infer(
         found = in_memory.results()
     else:
         of = fingerprint(staged.module, graph, plan, wanted, **options)
-        with closing(DiskRows(plan, graph, places, Path(out), of)) as on_disk:
+        with closing(DiskRows(plan, graph, places, folder, of)) as on_disk:
             if not on_disk.finished:
-                on_disk.check_space(peak_of(plan, sets))
+                needed = on_disk.needed(peak_of(plan, sets))
+                check_space([needed], needed)
                 _run(staged, graph, plan, sets, on_disk, batch_size, most, progress)
             found = on_disk.finish()
     return found if graph.hetero else found[None]
 
 
-def _places(wanted: Mapping[Any, Tensor] | None, plan: Plan, graph: WholeGraph) -> dict[Any, Places]:
+def _places(wanted: Mapping[Any, Tensor] | None, plan: Plan, graph: StagedGraph) -> dict[Any, Places]:
     """Where results are put that are not in the order of all stored nodes."""
     if wanted is not None:
         none = torch.empty(0, dtype=torch.int64)
@@ -122,7 +135,7 @@ def _places(wanted: Mapping[Any, Tensor] | None, plan: Plan, graph: WholeGraph) 
 
 
 def _run(
-    model: StagedModel, graph: WholeGraph, plan: Plan, sets: Mapping[int, Sets], rows: Rows, size: int, memory: int,
+    model: StagedModel, graph: StagedGraph, plan: Plan, sets: Mapping[int, Sets], rows: Rows, size: int, memory: int,
     progress: bool,
 ) -> None:  # fmt: skip
     """Goes through the stages that are left."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..sampler.sources import of_type
-from .graph import WholeGraph
+from .graph import StagedGraph
 from .nodes import Sets, first_hub
 from .plan import Plan, Table
 
@@ -23,7 +23,7 @@ def peak_of(plan: Plan, sets: Mapping[int, Sets]) -> int:
     )
 
 
-def refuse_hubs(plan: Plan, graph: WholeGraph, sets: Mapping[int, Sets], memory: int) -> None:
+def refuse_hubs(plan: Plan, graph: StagedGraph, sets: Mapping[int, Sets], memory: int) -> None:
     """Raises ValueError if a node has more edges than are held at a time, and a layer needs all of them at once."""
     for call in plan.calls:
         if call.refusal is None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..sampler.graph import end_types
-from .graph import WholeGraph
+from .graph import StagedGraph
 from .plan import Plan
 
 _CHUNK = 1 << 16
@@ -70,7 +70,7 @@ class Work(NamedTuple):
         return {node_type: sets[node_type].slice(*bounds) for node_type, bounds in self.part.items()}
 
 
-def work_of_stage(graph: WholeGraph, sets: Sets, size: int, most_edges: int, reads_edges: bool) -> Iterator[Work]:
+def work_of_stage(graph: StagedGraph, sets: Sets, size: int, most_edges: int, reads_edges: bool) -> Iterator[Work]:
     """The work of a stage: batches of its nodes, and of a node with more than ``most_edges`` edges the pieces.
 
     Args:
@@ -93,7 +93,7 @@ Masks = dict[Any, Tensor]
 
 
 def sets_of_stages(
-    plan: Plan, graph: WholeGraph, nodes: Mapping[Any, Tensor] | None,
+    plan: Plan, graph: StagedGraph, nodes: Mapping[Any, Tensor] | None,
     at_owners: Callable[[Masks, Mapping[Any, Tensor]], None] | None = None,
 ) -> dict[int, Sets]:  # fmt: skip
     """The nodes that each stage computes in this process.
@@ -122,7 +122,7 @@ def sets_of_stages(
     return sets
 
 
-def _set(graph: WholeGraph, node_type: Any, mask: Tensor | None) -> NodeSet:
+def _set(graph: StagedGraph, node_type: Any, mask: Tensor | None) -> NodeSet:
     begin = graph.first[node_type]
     if mask is None or bool(mask.all()):
         return NodeSet(graph.sizes[node_type], begin=begin)
@@ -130,7 +130,7 @@ def _set(graph: WholeGraph, node_type: Any, mask: Tensor | None) -> NodeSet:
     return NodeSet(len(ids), ids)
 
 
-def _add_sources(masks: Masks, graph: WholeGraph, sets: Sets) -> dict[Any, Tensor]:
+def _add_sources(masks: Masks, graph: StagedGraph, sets: Sets) -> dict[Any, Tensor]:
     """Adds the sources of all edges into some nodes; returns those of other processes, rising, by type."""
     others: dict[Any, Tensor] = {node_type: torch.empty(0, dtype=torch.int64) for node_type in graph.sizes}
     for edge_type in graph.columns:
@@ -147,7 +147,7 @@ def _add_sources(masks: Masks, graph: WholeGraph, sets: Sets) -> dict[Any, Tenso
     return others
 
 
-def batches(graph: WholeGraph, sets: Sets, size: int, most_edges: int) -> Iterator[Part]:
+def batches(graph: StagedGraph, sets: Sets, size: int, most_edges: int) -> Iterator[Part]:
     """Cuts sets of nodes into parts of at most ``size`` nodes and ``most_edges`` edges into them, or one node. Each has
     the same share of every type, to a node, before it is cut for its edges."""
     counts = [of.count for of in sets.values() if of.count]
@@ -159,7 +159,7 @@ def batches(graph: WholeGraph, sets: Sets, size: int, most_edges: int) -> Iterat
         yield from _cut(graph, sets, part, size, most_edges)
 
 
-def _cut(graph: WholeGraph, sets: Sets, part: Part, size: int, most_edges: int) -> Iterator[Part]:
+def _cut(graph: StagedGraph, sets: Sets, part: Part, size: int, most_edges: int) -> Iterator[Part]:
     total = sum(end - first for first, end in part.values())
     if total <= 1 or (total <= size and num_edges(graph, sets, part) <= most_edges):
         if total:
@@ -174,7 +174,7 @@ def _cut(graph: WholeGraph, sets: Sets, part: Part, size: int, most_edges: int) 
     yield from _cut(graph, sets, after, size, most_edges)
 
 
-def num_edges(graph: WholeGraph, sets: Sets, part: Part) -> int:
+def num_edges(graph: StagedGraph, sets: Sets, part: Part) -> int:
     """How many edges lead to the nodes of a part."""
     total = 0
     for edge_type in graph.columns:
@@ -184,7 +184,7 @@ def num_edges(graph: WholeGraph, sets: Sets, part: Part) -> int:
     return total
 
 
-def first_hub(graph: WholeGraph, sets: Sets, most_edges: int) -> tuple[Any, Tensor] | None:
+def first_hub(graph: StagedGraph, sets: Sets, most_edges: int) -> tuple[Any, Tensor] | None:
     """Type and stored id ([1]) of the first node with more than ``most_edges`` edges into it; None if there is none."""
     for node_type, of in sets.items():
         into = [edge_type for edge_type in graph.columns if end_types(edge_type)[1] == node_type]

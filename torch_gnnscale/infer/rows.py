@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from .graph import WholeGraph
+from .graph import StagedGraph
 from .plan import Plan, Table
 
 
@@ -43,7 +43,7 @@ class Rows:
         places: by type, where results are put; for a type that is missing, in the order of stored ids.
     """
 
-    def __init__(self, plan: Plan, graph: WholeGraph, places: Mapping[Any, Places] | None = None) -> None:
+    def __init__(self, plan: Plan, graph: StagedGraph, places: Mapping[Any, Places] | None = None) -> None:
         self._plan, self._sizes, self._first, self._places = plan, graph.sizes, graph.first, places or {}
         self._of: dict[Table, Tensor] = {}
         self.stage, self.batches = plan.stages[0], 0

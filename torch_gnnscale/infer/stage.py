@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .graph import ALL, NONE, OneHop, WholeGraph
+from .graph import ALL, NONE, OneHop, StagedGraph
 from .layer import Caller, Layer, row_of
 from .model import StagedModel
 from .nodes import Piece
@@ -33,7 +33,7 @@ class Stage(Caller):
         rows: those that earlier stages wrote, and where this one's are put.
     """
 
-    def __init__(self, number: int, plan: Plan, model: StagedModel, graph: WholeGraph, rows: Rows) -> None:
+    def __init__(self, number: int, plan: Plan, model: StagedModel, graph: StagedGraph, rows: Rows) -> None:
         self.number, self.plan = number, plan
         self._model, self._graph, self._rows = model, graph, rows
         self._last = number == plan.stages[-1]

@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 from .._warn import warn
 from ..loader.storages import storage_of
 from ..nn.compare import agree, first_difference, outputs
-from .graph import Key, WholeGraph
+from .graph import Key, StagedGraph, WholeGraph
 from .layer import Caller, Layer, row_of
 from .model import StagedModel
 from .pieces import refusal
@@ -22,8 +22,8 @@ from .rows import Rows
 from .stage import Stage, by_type
 
 
-def look(model: StagedModel, graph: WholeGraph, small: Data | HeteroData) -> Plan:
-    """The plan of a model, found and checked on a small part of the graph, from :meth:`WholeGraph.small`.
+def look(model: StagedModel, graph: StagedGraph, small: Data | HeteroData) -> Plan:
+    """The plan of a model, found and checked on a small part of the graph, from :meth:`StagedGraph.small`.
 
     Raises:
         ValueError: the model calls no layers, or stages do not give what it gives; the message names the module.
@@ -63,7 +63,7 @@ def look(model: StagedModel, graph: WholeGraph, small: Data | HeteroData) -> Pla
 
 
 def _difference(
-    model: StagedModel, plan: Plan, graph: WholeGraph, calls: list[SeenCall], results: dict[Any, Tensor],
+    model: StagedModel, plan: Plan, graph: StagedGraph, calls: list[SeenCall], results: dict[Any, Tensor],
     whole: dict[str, Tensor],
 ) -> str | None:  # fmt: skip
     """The name and kind of the first module whose outputs are not those on the whole graph, if the results are not."""
@@ -90,7 +90,7 @@ def _difference(
     return name
 
 
-def _rows_of(out: Any, graph: WholeGraph, seeds: dict[Any, Tensor]) -> Any:
+def _rows_of(out: Any, graph: StagedGraph, seeds: dict[Any, Tensor]) -> Any:
     """The rows of some nodes, of a module's output that has a row for each node; of a dictionary, by type. None if the
     number of its rows does not tell the type."""
     if isinstance(out, Mapping):
@@ -186,7 +186,7 @@ class _Replay(Caller):
         ValueError: names the first layer that computes other rows from one hop.
     """
 
-    def __init__(self, calls: list[SeenCall], graph: WholeGraph, seeds: dict[Any, Tensor]) -> None:
+    def __init__(self, calls: list[SeenCall], graph: StagedGraph, seeds: dict[Any, Tensor]) -> None:
         self._calls, self._next = calls, 0
         self._hop = graph.one_hop(seeds)
         self._batch = graph.batch(self._hop, {})
