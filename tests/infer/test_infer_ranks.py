@@ -1,0 +1,225 @@
+"""Inference over the parts of several ranks gives the rows of the model on the whole graph."""
+
+import functools
+
+import pytest
+import torch
+from helpers import narrow_types
+from helpers.cluster import cluster
+from helpers.inference import inferred, model_and_call, sorted_data, whole
+from helpers.narrow import MODELS
+from helpers.narrow_types import MODELS as TYPED
+
+from torch_gnnscale import partition
+from torch_gnnscale.distributed import open_part
+from torch_gnnscale.infer import infer, open_results
+
+DATA, GRAPH = sorted_data(), narrow_types.GRAPH
+CASES = [name for name in MODELS if name != "sage lstm"] + ["attributes of edges", "ids"]
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """Of (number of parts, how their edges lie): the directory of random parts of DATA, or of GRAPH where that is
+    "typed"."""
+
+    @functools.cache
+    def of(count, topology):
+        path = tmp_path_factory.mktemp("parts") / "parts"
+        typed = topology == "typed"
+        options = {"method": "random", "topology": "replicated" if typed else topology}
+        partition.write(GRAPH if typed else DATA, path, parts=count, **options)
+        return str(path)
+
+    return of
+
+
+def expected_of(name: str, typed: bool = False, data=None) -> dict:
+    model, call = model_and_call(name, typed)
+    data = (GRAPH if typed else DATA) if data is None else data
+    if name == "ids":
+        data = data.clone()
+        data.n_id, data.e_id = torch.arange(data.num_nodes), torch.arange(data.num_edges)
+    with torch.no_grad():
+        out = call(model, data)
+    return out if typed else {None: out}
+
+
+def check(of_ranks: list, expected: dict) -> None:
+    found = whole(of_ranks, {t: len(rows) for t, rows in expected.items()})
+    assert found.keys() == expected.keys()
+    for node_type, rows in expected.items():
+        torch.testing.assert_close(found[node_type], rows, rtol=0, atol=1e-12)
+
+
+def found_by(world: int, path: str, names: list[str], options: dict, opening: dict | None = None) -> list:
+    """found[model][rank]."""
+    of_ranks = cluster(world).run(inferred, path, names, options, opening, timeout=300)
+    return [list(of_model) for of_model in zip(*of_ranks, strict=True)]
+
+
+PLACEMENTS = [(2, "replicated"), (2, "partitioned"), (4, "replicated"), (4, "partitioned")]
+
+
+def test_a_model(parts):
+    (found,) = found_by(2, parts(2, "partitioned"), ["gcn"], {})
+    check(found, expected_of("gcn"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "topology"), PLACEMENTS)
+def test_models(parts, count, topology):
+    for name, found in zip(CASES, found_by(count, parts(count, topology), CASES, {}), strict=True):
+        check(found, expected_of(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 4])
+def test_typed_models(parts, count):
+    names = list(TYPED)
+    for name, found in zip(names, found_by(count, parts(count, "typed"), names, {"batch_size": 7}), strict=True):
+        check(found, expected_of(name, typed=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", ["replicated", "partitioned"])
+def test_hubs_are_computed_in_pieces(parts, topology, tmp_path):
+    """Nodes of as many pieces as there are edges, by some ranks more than by others."""
+    names = ["sage max", "gcn", "gcn2"]
+    for out in (None, tmp_path / "rows"):
+        for name in names:
+            options = {"memory": 2500, "out": None if out is None else out / name}
+            (found,) = found_by(2, parts(2, topology), [name], options)
+            check(found, expected_of(name))
+
+
+@pytest.mark.slow
+def test_a_hub_is_refused_on_all_ranks(tmp_path):
+    data = sorted_data()
+    data.edge_index[1, -100:] = 7
+    partition.write(data, tmp_path / "parts", parts=2, method="random", owners=(torch.arange(200) % 2).roll(1))
+    text = (
+        "convs.0 (GATConv): expected a layer that takes the sum, mean, max or min of messages, found GATConv, which "
+        "needs all of a node's edges at once; node 7 has more neighbors than memory= holds, which must be larger for "
+        "this layer"
+    )
+    options = {"memory": 90 * (48 + 2 * 3 * 8), "out": tmp_path / "rows"}
+    answers = cluster(2).results(inferred, str(tmp_path / "parts"), ["gat"], options)
+    assert answers == [(False, f"ValueError: {text}"), (False, f"RuntimeError: rank 0: ValueError: {text}")]
+    assert not (tmp_path / "rows").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", ["replicated", "partitioned"])
+@pytest.mark.parametrize("nodes", [[3, 150, 3, 0], [], (torch.arange(200) % 7 == 0).nonzero().view(-1).tolist()])
+def test_only_what_nodes_depend_on_is_computed(parts, tmp_path, topology, nodes):
+    data = sorted_data(num_edges=300)
+    partition.write(data, tmp_path / "parts", parts=2, method="random", topology=topology)
+    near = torch.zeros(200).bool()
+    near[nodes] = True
+    for _ in range(3):
+        near[data.edge_index[0, near[data.edge_index[1]]]] = True
+    for name in ("gcn2", "jumping, cat"):
+        rows = expected_of(name, data=data)[None]
+        for out in (None, tmp_path / name):
+            options = {"nodes": torch.tensor(nodes, dtype=torch.int64), "out": out, "batch_size": 5}
+            (found,) = found_by(2, str(tmp_path / "parts"), [name], options)
+            assert sorted(id_ for ids, _ in (of[None] for of in found) for id_ in ids.tolist()) == sorted(set(nodes))
+            for ids, of_rank in (of[None] for of in found):
+                torch.testing.assert_close(of_rank, rows[ids], rtol=0, atol=1e-12)
+        if nodes:
+            results = open_results(tmp_path / name)
+            assert results.ids.tolist() == sorted(set(nodes))
+            torch.testing.assert_close(results[nodes], rows[nodes], rtol=0, atol=1e-12)
+
+
+def far_away(path: str, near: torch.Tensor, node: int) -> list:
+    """The rows of nodes that no result depends on are NaN, and none is read."""
+    with open_part(path) as part:
+        ids, rows = part.stored.user_ids[None], part.stored.rows[None, "x"]
+        rows[~near[ids]] = float("nan")
+        model, call = model_and_call("sage", False)
+        return infer(model, (part.features, part.graph), call, nodes=[node], batch_size=3).tolist()
+
+
+@pytest.mark.slow
+def test_rows_of_nodes_far_away_are_not_read(tmp_path):
+    data = sorted_data(num_edges=200)
+    partition.write(data, tmp_path / "parts", parts=2, method="random", topology="partitioned")
+    near, node = torch.zeros(200).bool(), int(data.edge_index[1].bincount().argmax())
+    near[node] = True
+    for _ in range(3):
+        near[data.edge_index[0, near[data.edge_index[1]]]] = True
+    assert 5 < int(near.sum()) < 100
+    rows = [row for of_rank in cluster(2).run(far_away, str(tmp_path / "parts"), near, node) for row in of_rank]
+    expected = expected_of("sage", data=data)[None][[node]]
+    torch.testing.assert_close(torch.tensor(rows, dtype=torch.float64), expected, rtol=0, atol=1e-12)
+
+
+def owners_of(*of_nodes: int) -> torch.Tensor:
+    """Part 2 has all nodes but these, of which the parts 0, 1, ... have one each."""
+    return torch.full((200,), 2).index_copy_(0, torch.tensor(of_nodes), torch.arange(len(of_nodes)))
+
+
+OWNERS = {"a part without nodes": torch.arange(200) % 2 * 2, "parts of one node": owners_of(7, 100)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", OWNERS)
+@pytest.mark.parametrize("topology", ["replicated", "partitioned"])
+def test_parts_of_no_or_of_one_node(tmp_path, which, topology):
+    owners = OWNERS[which]
+    partition.write(DATA, tmp_path / "parts", parts=3, method="random", topology=topology, owners=owners)
+    names = ["gcn", "jumping, cat"]
+    for out in (None, tmp_path):
+        for name in names:
+            options = {"out": None if out is None else out / name}
+            (found,) = found_by(3, str(tmp_path / "parts"), [name], options)
+            assert sorted(len(of[None][0]) for of in found) == sorted(owners.bincount(minlength=3).tolist())
+            check(found, expected_of(name))
+    expected = expected_of("gcn")[None]
+    torch.testing.assert_close(open_results(tmp_path / "gcn")[torch.arange(200)], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_typed_parts_without_nodes(tmp_path):
+    owners = {"a": torch.arange(30) % 2 * 2, "b": torch.arange(20) % 3, "c": torch.ones(10, dtype=torch.int64)}
+    partition.write(GRAPH, tmp_path / "parts", parts=3, method="random", owners=owners)
+    for name in ("mixed", "HGT", "relational"):
+        (found,) = found_by(3, str(tmp_path / "parts"), [name], {"batch_size": 7, "out": tmp_path / name})
+        check(found, expected_of(name, typed=True))
+        for node_type, rows in expected_of(name, typed=True).items():
+            of_type = open_results(tmp_path / name)[node_type]
+            torch.testing.assert_close(of_type[torch.arange(len(rows))], rows, rtol=0, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "opening", [{"buffer": 0.3, "policy": "lookahead"}, {"tiers": {"host": "25%", "hotness": "out_degree"}}]
+)
+def test_how_the_part_was_opened(parts, opening):
+    names = ["gcn", "sage"]
+    for name, found in zip(names, found_by(2, parts(2, "replicated"), names, {}, opening), strict=True):
+        check(found, expected_of(name))
+
+
+@pytest.mark.slow
+def test_one_part_of_edges_needs_no_other_rank(parts):
+    (found,) = inferred(parts(1, "partitioned"), ["gcn"], {})
+    check([found], expected_of("gcn"))
+
+
+def traffic(path: str) -> dict:
+    """What this rank exchanges for an inference."""
+    with open_part(path) as part:
+        model, call = model_and_call("sage", False)
+        infer(model, (part.features, part.graph), call, batch_size=30)
+        return part.stats()
+
+
+@pytest.mark.slow
+def test_a_batch_takes_two_rounds(parts):
+    """Rows of 100 nodes per part in batches of 30, in three stages; and those of the small graph."""
+    for stats in cluster(2).run(traffic, parts(2, "replicated")):
+        assert {purpose for purpose, of in stats.items() if of["rounds"]} == {"ids", "rows"}
+        assert stats["ids"]["rounds"] == stats["rows"]["rounds"] == 3 * 4 + 1
