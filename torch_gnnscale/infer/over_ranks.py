@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from .. import machine
 from ..distributed.own_rows import MappedRows, OwnRows
 from ..distributed.row_exchange import RowKind
 from ..memory.budget import format_bytes
-from ..ops.arguments import check_ids
 from .disk import DiskRows, check_space
 from .fingerprint import fingerprint, of_model, of_nodes
 from .limits import most_edges_of, peak_of, refuse_hubs
@@ -43,10 +42,9 @@ def infer_over_ranks(
         nodes: by type, stored ids of all nodes whose results are wanted; None: all.
         batch_size, memory, progress: of :func:`infer`.
     """
-    steps = InferenceSteps(graph.features)
-    try:
+    with InferenceSteps(graph.features) as steps, ExitStack() as opened:
         options = {"batch_size": batch_size, "memory": memory}
-        alike = {"out": out is None, "nodes": of_nodes(nodes), **options}
+        alike = {"out": out is not None, "nodes": of_nodes(nodes), **options}
         steps.alike({**alike, "model": steps.all_made(lambda: of_model(model.module))})
         graph.join(steps)
         small = graph.small()
@@ -56,43 +54,37 @@ def infer_over_ranks(
         def at_owners(masks: Masks, others: Mapping[Any, Tensor]) -> None:
             sent = ids_at_owners(steps, [graph.bounds[t] for t in masks], [others[t] for t in masks])
             for mask, ids in zip(masks.values(), sent, strict=True):
-                check_ids("ids", ids, len(mask), "nodes of the part")
                 mask[ids] = True
 
         sets = sets_of_stages(plan, graph, own, at_owners)
         steps.all_made(lambda: refuse_hubs(plan, graph, sets, memory))
-        rows = steps.all_made(lambda: _rows(model, graph, plan, own, nodes, out, options))
-        with closing(rows) if isinstance(rows, DiskRows) else nullcontext():
-            run = _Run(model, graph, plan, sets, rows, steps, batch_size, memory)
-            if not all(steps.gather(_is_finished(rows))):
-                _check_space(steps, rows, peak_of(plan, sets))
-                run.stages(progress)
-            return steps.all_made(rows.finish if isinstance(rows, DiskRows) else rows.results)
-    finally:
-        steps.close()
+        none = torch.empty(0, dtype=torch.int64)
+        places = {} if own is None else {t: Places(own.get(t, none)) for t in plan.results}
+        if out is None:
+            rows = Rows(plan, graph, places)
+        else:
+            number, count = graph.part.number, graph.features.ranks.parts
+            partition = [number, count, graph.features.parts.fingerprint]
+            of = steps.all_made(lambda: fingerprint(model.module, graph, plan, nodes, partition=partition, **options))
+            users, folder = graph.part.user_ids, part_folder(out, number)
+            ids = {t: users[t] if own is None else users[t][own.get(t, none) - graph.first[t]] for t in plan.results}
+
+            def on_disk() -> DiskRows:
+                check_folder(out, count)
+                return opened.enter_context(closing(DiskRows(plan, graph, places, folder, of, ids)))
+
+            begun = steps.all_made(lambda: on_disk() if folder.exists() else None)  # before others make a folder
+            rows = steps.all_made(lambda: on_disk() if begun is None else begun)
+        if not all(steps.gather(_is_finished(rows))):
+            _check_space(steps, rows, peak_of(plan, sets))
+            _Run(model, graph, plan, sets, rows, steps, batch_size, memory).stages(progress)
+        return steps.all_made(rows.finish if isinstance(rows, DiskRows) else rows.results)
 
 
 def _own(graph: PartOfGraph, node_type: Any, ids: Tensor) -> Tensor:
     """Those of some nodes that are of this part: each once, rising."""
     first = graph.first[node_type]
     return torch.unique(ids[(ids >= first) & (ids < first + graph.sizes[node_type])])
-
-
-def _rows(
-    model: StagedModel, graph: PartOfGraph, plan: Plan, own: Mapping[Any, Tensor] | None,
-    nodes: Mapping[Any, Tensor] | None, out: Path | None, options: Mapping[str, Any],
-) -> Rows:  # fmt: skip
-    """Where this rank's rows are put."""
-    none = torch.empty(0, dtype=torch.int64)
-    places = {} if own is None else {t: Places(own.get(t, none)) for t in plan.results}
-    if out is None:
-        return Rows(plan, graph, places)
-    check_folder(out, number := graph.part.number, count := graph.features.ranks.parts)
-    users = graph.part.user_ids
-    ids = {t: users[t] if own is None else users[t][own.get(t, none) - graph.first[t]] for t in plan.results}
-    partition = [number, count, graph.features.parts.fingerprint]
-    of = fingerprint(model.module, graph, plan, nodes, partition=partition, **options)
-    return DiskRows(plan, graph, places, part_folder(out, number), of, ids)
 
 
 def _is_finished(rows: Rows) -> bool:

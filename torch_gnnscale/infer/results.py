@@ -14,6 +14,7 @@ from torch import Tensor
 from .. import files, ops
 from ..ops.arguments import as_ids, as_tensor
 from .disk import KIND, ids_name
+from .fingerprint import difference
 
 _OWN = ("partition", "graph", "rows")
 """Entries of a fingerprint that are a part's own."""
@@ -24,7 +25,7 @@ def part_folder(out: Path, number: int) -> Path:
     return out / f"part-{number}"
 
 
-def check_folder(out: Path, number: int, count: int) -> None:
+def check_folder(out: Path, count: int) -> None:
     """Raises FileExistsError if ``out`` holds something else than the folders of ``count`` parts."""
     if out.is_dir():
         known = {part_folder(out, part).name for part in range(count)}
@@ -36,6 +37,11 @@ def check_folder(out: Path, number: int, count: int) -> None:
             )
     elif out.exists():
         raise FileExistsError(f"{out}: expected a new or an empty directory, found a file")
+
+
+def _of_all(meta: dict[str, Any]) -> dict[str, Any]:
+    """What the results of all parts of an inference depend on."""
+    return {name: value for name, value in meta["of"].items() if name not in _OWN}
 
 
 class Results:
@@ -124,9 +130,8 @@ def open_results(out: str | os.PathLike, verify: bool = True) -> Any:
         with files.described(part_folder(folder, number) / files.MANIFEST, "the results of a part"):
             if meta["of"]["partition"] != [number, count, book] or meta["types"] != names:
                 raise ValueError(f"parts {meta['of']['parts']}")
-            for name in first["of"].keys() - set(_OWN):
-                if not name.startswith("output") and meta["of"].get(name) != first["of"][name]:
-                    raise ValueError(f"another {name} than of part {known[0][0]}")
+            if (name := difference(_of_all(first), _of_all(meta))) is not None:
+                raise ValueError(f"another {name} than of part {known[0][0]}")
     each = [opened[number][0] for number in range(count)]
     found = {
         node_type: Results([arrays[ids_name(name)] for arrays in each], [arrays[name] for arrays in each])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -18,10 +19,11 @@ T = TypeVar("T")
 
 
 class InferenceSteps:
-    """The steps of the ranks of an inference, each of which holds another part.
+    """The steps of the ranks of an inference, each of which holds another part. A context manager, which ends them.
 
-    All ranks call the same methods in the same order. What a rank does between them must not raise: an error is given
-    to the next of them, which raises it here, and on the other ranks a RuntimeError that names this rank.
+    All ranks call the same methods in the same order. An error of this rank is given to one of them, which raises it
+    here, and on the other ranks a RuntimeError that names this rank. If another error leaves the context, the others
+    learn of it in what they wait for.
 
     Args:
         features: of the opened part.
@@ -34,6 +36,7 @@ class InferenceSteps:
         self.rank_steps = features.open_inference_steps({"purpose": "inference"})
         self.ranks, self.part = features.ranks, features.part.number
         self._taken = 0
+        self._raised: Exception | None = None  # which the other ranks know of
 
     @property
     def rows(self) -> Exchange:
@@ -42,11 +45,14 @@ class InferenceSteps:
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, in their order; anything that can be pickled."""
-        return self.rank_steps.gather(value)
+        with self._together():
+            return self.rank_steps.gather(value)
 
     def alike(self, values: Mapping[str, Any]) -> None:
         """Raises ValueError, equal on all ranks, if the ranks have other values of a name."""
-        check_alike(self.gather(dict(values)))
+        found = self.gather(dict(values))
+        with self._together():
+            check_alike(found)
 
     def all_made(self, make: Callable[[], T]) -> T:
         """Calls ``make()``, which needs no other rank; returns its result when the call has succeeded on all ranks.
@@ -60,11 +66,12 @@ class InferenceSteps:
         except Exception as found:
             error = found
         texts = self.gather(None if error is None else f"{type(error).__name__}: {error}")
-        if error is not None:
-            raise error
-        for rank, text in enumerate(texts):
-            if text is not None:
-                raise RuntimeError(f"rank {rank}: {text}")
+        with self._together():
+            if error is not None:
+                raise error
+            for rank, text in enumerate(texts):
+                if text is not None:
+                    raise RuntimeError(f"rank {rank}: {text}")
         return made  # type: ignore[return-value]
 
     def begin(self, number: int, count: int, counted: int) -> None:
@@ -78,10 +85,24 @@ class InferenceSteps:
         errors as of :meth:`Steps.step`."""
         number = self._taken * self.ranks.world + self.ranks.rank
         self._taken += 1
-        return self.rank_steps.thread.submit(self.rank_steps.step, number, error, counts, run).result()
+        with self._together():
+            return self.rank_steps.thread.submit(self.rank_steps.step, number, error, counts, run).result()
 
-    def close(self) -> None:
-        """Ends the steps, without waiting for that."""
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """What raises in it raises on all ranks."""
+        try:
+            yield
+        except Exception as error:
+            self._raised = error
+            raise
+
+    def __enter__(self) -> InferenceSteps:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, *_: Any) -> None:
+        if error is not None and error is not self._raised:
+            self.rank_steps.lose(f"{kind.__name__}: {error}")
         self.rank_steps.drop()
 
 
