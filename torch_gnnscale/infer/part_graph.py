@@ -10,10 +10,9 @@ from torch import Tensor
 from ..distributed.feature_store import PartitionedFeatureStore
 from ..loader.row_source import Bounds
 from ..loader.sampled import SampledGraphPart
-from ..sampler.executor import Drawing, Executor, HostExecutor
+from ..sampler.executor import Drawing, Executor, HostExecutor, sampled_store
 from ..sampler.output import as_output
 from ..sampler.relations import sampled_graph
-from ..sampler.sampled_store import sampled_store
 from .graph import StagedGraph
 from .steps import InferenceSteps, RowsOfParts
 

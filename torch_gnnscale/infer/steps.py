@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ..comm.exchange import Exchange
+from ..comm.header import check_alike
 from ..distributed.feature_store import PartitionedFeatureStore
 from ..distributed.own_rows import OwnRows
 from ..distributed.row_exchange import NOWHERE, RowKind, counts_by_part, exchange_ids, exchange_rows, locate
-from ..comm.header import check_alike
 
 T = TypeVar("T")
 
