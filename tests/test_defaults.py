@@ -13,8 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import reference
+
 import torch_gnnscale
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 
 LISTED = Path(__file__).parent / "defaults.txt"
 

@@ -11,7 +11,7 @@ import torch_gnnscale
 ROOT = Path(torch_gnnscale.__file__).parent
 ORDER = [
     "_library", "_warn", "_host", "version", "machine", "random", "laps", "stream_time", "text",
-    "ops", "reference", "matrix", "files", "memory", "comm", "topology", "feature", "sampler", "loader", "patch", "nn",
+    "ops", "matrix", "files", "memory", "comm", "topology", "feature", "sampler", "loader", "patch", "nn",
     "bench", "partition", "distributed", "infer", "split", "datasets", "training", "tasks", "__init__", "cli",
     "__main__",
 ]  # fmt: skip

@@ -20,6 +20,7 @@ from helpers.parts import (
     with_links,
 )
 from helpers.slow import SLOW, quick
+from reference.layerwise import count_score, count_shift
 
 from torch_gnnscale import LayerSampler, LinkNeighborLoader, partition
 from torch_gnnscale.comm.mesh import Grid, Ranks
@@ -29,7 +30,6 @@ from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.layerwise_grid import GridLayers, _squared
 from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.loader.share import Share
-from torch_gnnscale.reference.layerwise import count_score, count_shift
 
 METHODS = {
     "ladies": {"method": "ladies", "num_neighbors": [12, 9]},

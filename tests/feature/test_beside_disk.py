@@ -5,13 +5,14 @@ from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import pytest
+import reference
 import torch
 from helpers.cpu_as_gpu import OnTheCPU
 from helpers.tiers import BUDGETS, NODES, cut, make, node_data, own_ids, tables
 from hypothesis import given
 
 from torch_gnnscale import TieredFeatureStore as Tiered
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 from torch_gnnscale.feature.tiered_rows import TieredRows, gather_beside_disk
 
 WAYS = ["from_data", "open"]

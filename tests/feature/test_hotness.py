@@ -3,11 +3,12 @@
 import re
 
 import pytest
+import reference
 import torch
 from helpers.graphs import Graph, random_graph, random_ids
 from torch_geometric.data import Data, HeteroData
 
-from torch_gnnscale import CSC, NeighborLoader, ops, reference
+from torch_gnnscale import CSC, NeighborLoader, ops
 from torch_gnnscale.feature import hotness
 from torch_gnnscale.loader import accesses, accesses_by_hop
 

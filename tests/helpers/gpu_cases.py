@@ -6,11 +6,12 @@
 from collections.abc import Callable
 from itertools import pairwise
 
+import reference
 import torch
 from helpers.graphs import Graph, assert_same, graph_of_degrees, with_tensors
 from torch import Tensor
 
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, METHODS, SCHEMES_OF, SCORES, WEIGHTS
 
 Put = Callable[[Tensor, str], Tensor]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import reference
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 
 
 class Graph(NamedTuple):

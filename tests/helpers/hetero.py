@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import reference
 import torch
 from helpers.data import ForeignFeatureStore, ForeignGraphStore, edge_rows, node_rows
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 
 PAPER, AUTHOR, VENUE = "paper", "author", "venue"
 CITES, WRITES, REV_WRITES = (PAPER, "cites", PAPER), (AUTHOR, "writes", PAPER), (PAPER, "rev_writes", AUTHOR)

@@ -1,10 +1,11 @@
 """Layer-wise samples that are compared with their twins, and the example of the matrix paper."""
 
+import reference
 import torch
 from helpers.graphs import Graph, assert_same
+from reference import layerwise as twin
 
-from torch_gnnscale import ops, reference
-from torch_gnnscale.reference import layerwise as twin
+from torch_gnnscale import ops
 
 # Figure 1 of the matrix paper, both ways: N(1) = {0, 2, 4}, N(5) = {3, 4}, and no other edges into the batch {1, 5}.
 FIGURE = Graph(*reference.coo_to_csc(*torch.tensor([[0, 2, 4, 3, 4], [1, 1, 1, 5, 5]]), 6, 6))

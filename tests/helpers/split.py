@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
+import reference
 import torch
 from helpers.cluster import cluster
 from helpers.data import make_data
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.data import Data
 
-from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, TieredFeatureStore, ops, reference
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, TieredFeatureStore, ops
 from torch_gnnscale.comm.mesh import Grid
 from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.ops.cuts import Cut
@@ -96,7 +97,7 @@ def own_and_halo(batches: list[Data], part: int, values: list[Any]) -> Tensor:
 
 
 class Whole(NamedTuple):
-    """What is cut: a batch's nodes and edges, as :func:`torch_gnnscale.reference.cut_batch` takes them."""
+    """What is cut: a batch's nodes and edges, as :func:`reference.cut_batch` takes them."""
 
     node: Tensor
     num_nodes: list[int]

@@ -6,13 +6,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import reference
 import scipy.sparse
 import torch
 from helpers.graphs import Graph, assert_same, random_graph, random_ids, small_graphs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_gnnscale import matrix, ops, reference
+from torch_gnnscale import matrix, ops
 from torch_gnnscale.matrix.choosing import bounded
 from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, SCHEMES_OF, SCORES, WEIGHTS
 

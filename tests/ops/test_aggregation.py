@@ -4,13 +4,14 @@ import gc
 import weakref
 
 import pytest
+import reference
 import torch
 from helpers.graphs import graph_of_degrees, random_graph, random_ids
 from helpers.slow import SLOW
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 from torch_gnnscale.nn.aggregate import Adjacency, Apart, aggregate, aggregate_and_root, by_destination
 from torch_gnnscale.ops.aggregation import DTYPES
 

@@ -3,13 +3,14 @@
 import re
 
 import pytest
+import reference
 import torch
 from helpers.data import DTYPES
 from helpers.graphs import random_ids, random_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 
 SHAPES = [(), (1,), (7,), (100,), (2, 3, 2), (0,)]
 

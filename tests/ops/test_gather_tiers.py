@@ -10,13 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
+import reference
 import torch
 from helpers.data import DTYPES
 from helpers.tiers import cut, table_of, tables
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 
 WIDENED = [(s, d) for s in (torch.float16, torch.bfloat16) for d in (torch.float32, torch.float64)]
 

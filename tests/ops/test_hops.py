@@ -4,13 +4,14 @@ import re
 from itertools import pairwise
 
 import pytest
+import reference
 import torch
 from helpers import forked
 from helpers.graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids, small_graphs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 from torch_gnnscale.sampler.hop_by_hop import sample_by_hops
 
 INDEX = [torch.int32, torch.int64]

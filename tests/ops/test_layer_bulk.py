@@ -4,12 +4,13 @@ import re
 from itertools import accumulate
 
 import pytest
+import reference
 import torch
 from helpers.gpu_cases import check_random_choice, check_random_layers
 from helpers.graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids, with_tensors
 from torch import Tensor
 
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 from torch_gnnscale.ops.layer_drawing import METHODS, SCHEMES_OF, SCORES
 
 LADIES = ops.LayerDrawing()

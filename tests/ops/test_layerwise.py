@@ -4,6 +4,7 @@ import pickle
 import re
 
 import pytest
+import reference
 import torch
 from helpers import forked
 from helpers.graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids, small_graphs
@@ -11,11 +12,11 @@ from helpers.layers import BATCH, FIGURE, both
 from helpers.slow import quick
 from hypothesis import example, given
 from hypothesis import strategies as st
+from reference import layerwise as twin
 
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, MAX_DRAWN, METHODS, SCHEMES, SCHEMES_OF, SCORES, WEIGHTS
 from torch_gnnscale.ops.sample_options import MAX_HOPS
-from torch_gnnscale.reference import layerwise as twin
 
 INDEX = [torch.int32, torch.int64]
 LADIES, LABOR = ops.LayerDrawing(), ops.LayerDrawing("labor", "sequential")

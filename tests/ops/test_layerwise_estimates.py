@@ -3,10 +3,11 @@
 import math
 
 import pytest
+import reference
 import torch
 from helpers.graphs import Graph, assert_same
 
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, SCHEMES, SCHEMES_OF, SCORES
 
 SCHEMES_WITHOUT_BIAS = {method: [s for s in schemes if s != "successive"] for method, schemes in SCHEMES_OF.items()}

@@ -9,11 +9,11 @@ import pytest
 import torch
 from helpers.graphs import Graph, graph_of_degrees
 from helpers.layers import BATCH, FIGURE, both, scores_of
+from reference import layerwise as twin
 from scipy.stats import chisquare
 
 from torch_gnnscale import ops
 from torch_gnnscale.ops.layer_drawing import SCHEMES_OF
-from torch_gnnscale.reference import layerwise as twin
 
 LADIES = ops.LayerDrawing()
 

@@ -4,15 +4,16 @@ import re
 from pathlib import Path
 
 import pytest
+import reference
 import torch
 from helpers.graphs import graph_of_degrees
+from reference import draws
 from torch import Tensor
 
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 from torch_gnnscale.matrix.choosing import WORD
 from torch_gnnscale.ops import hops, layer_drawing, negatives, rows, sample_options, shuffle, tiers
 from torch_gnnscale.ops.bulk import sample_bulk
-from torch_gnnscale.reference import draws
 
 SOURCES = Path(__file__).parents[2] / "cuda"
 GRAPH = graph_of_degrees([2, 1, 3])

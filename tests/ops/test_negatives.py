@@ -3,10 +3,11 @@
 import itertools
 
 import pytest
+import reference
 import torch
 from scipy.stats import chisquare
 
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 from torch_gnnscale.ops import candidates, edge_set, sample_negatives
 
 

@@ -2,6 +2,7 @@ import itertools
 import re
 
 import pytest
+import reference
 import torch
 from helpers.data import DTYPES
 from helpers.graphs import random_ids, random_rows
@@ -9,7 +10,7 @@ from helpers.slow import SLOW
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 
 INDEX = [torch.int32, torch.int64]
 

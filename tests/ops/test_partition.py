@@ -3,12 +3,13 @@
 import re
 
 import pytest
+import reference
 import torch
 from helpers.graphs import Graph, random_graph, random_ids, small_graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 from torch_gnnscale.ops import Side
 
 DTYPES = [torch.int32, torch.int64]

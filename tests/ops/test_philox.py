@@ -1,11 +1,12 @@
 import itertools
 
 import pytest
+import reference
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_gnnscale import ops, random, reference
+from torch_gnnscale import ops, random
 
 ONES = 0xFFFFFFFF
 # Random123's kat_vectors, philox4x32 of 10 rounds: counter, key, block.

@@ -7,11 +7,12 @@ import os
 from pathlib import Path
 
 import pytest
+import reference
 import torch
 from helpers.data import status_of_fork
 from helpers.graphs import assert_same, random_graph, random_ids, with_tensors
 
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 from torch_gnnscale.memory import HostArray, HostMemory
 from torch_gnnscale.ops.arguments import resolve_threads
 

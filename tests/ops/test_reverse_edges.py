@@ -3,12 +3,13 @@
 import re
 
 import pytest
+import reference
 import torch
 from helpers.graphs import random_ids
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 from torch_gnnscale.topology import CSC
 
 LINKS = torch.tensor([[0, 1, 1, 2, 3, 3, 0], [1, 2, 2, 2, 0, 3, 1]])

@@ -4,6 +4,7 @@ GPU, on either device, and dealt to the threads of a CPU."""
 from itertools import pairwise
 
 import pytest
+import reference
 import torch
 from helpers.graphs import (
     Graph,
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 from torch_gnnscale.ops.sample_options import LAYERS, REPLACE, WITH_COL, WITH_EDGE_ID
 
 OPS = torch.ops.gnnscale

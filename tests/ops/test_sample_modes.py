@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import reference
 import torch
 from helpers.graphs import assert_same, graph_of_degrees, random_graph, random_ids
 from helpers.slow import SLOW
 
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 
 INDEX = (torch.int32, torch.int64)
 

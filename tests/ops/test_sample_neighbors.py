@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import reference
 import torch
 from helpers import forked
 from helpers.graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids, small_graphs
@@ -14,7 +15,7 @@ from helpers.slow import SLOW
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 
 INDEX = [torch.int32, torch.int64]
 

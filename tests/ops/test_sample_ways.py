@@ -3,12 +3,13 @@
 import hashlib
 
 import pytest
+import reference
 import torch
 from helpers import forked
 from helpers.graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids
 from helpers.slow import SLOW
 
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 
 BIG_SEEDS, BIG_FANOUTS = 700, [12, 8, 6]
 

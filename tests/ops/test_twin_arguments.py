@@ -1,10 +1,11 @@
 """Twins take the arguments that operators take: several batches at once, and defaults."""
 
 import pytest
+import reference
 import torch
 from helpers.graphs import random_graph, random_ids
 
-from torch_gnnscale import ops, reference
+from torch_gnnscale import ops
 
 
 @pytest.mark.parametrize("ends", [[0, 20, 20, 23, 40], [0, 40], [0, 1, 40]])

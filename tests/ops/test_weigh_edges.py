@@ -6,10 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from reference import layerwise as twin
 
 from torch_gnnscale import ops
 from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, WEIGHTS
-from torch_gnnscale.reference import layerwise as twin
 
 STORED = [[2, 0, 3], [], [1], [3, 3, 2, 0]]
 """The sources of the edges into each row."""

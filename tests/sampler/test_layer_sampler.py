@@ -5,6 +5,7 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
+import reference
 import torch
 from helpers.data import make_data, plain, processes
 from helpers.hetero import make_hetero
@@ -21,7 +22,6 @@ from torch_gnnscale import (
     NeighborLoader,
     NeighborSampler,
     ops,
-    reference,
 )
 from torch_gnnscale.nn import weigh
 from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, METHODS, SCHEMES, SCORES, WEIGHTS

@@ -6,13 +6,13 @@ import pytest
 import torch
 from helpers.data import edge_rows, make_data, node_rows, our_stores, processes
 from helpers.hetero import CITES, PAPER, make_hetero
+from reference import sample_neighbors
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, HeteroConv, SAGEConv
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader
 from torch_gnnscale.random import batch_key
-from torch_gnnscale.reference import sample_neighbors
 from torch_gnnscale.topology import CSC
 
 SOURCES = {"Data": lambda data: data, "stores": lambda data: (FeatureStore.from_data(data), GraphStore.from_data(data))}

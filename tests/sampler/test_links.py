@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import reference
 import torch
 import torch_geometric.loader
 from helpers.data import processes
@@ -24,7 +25,7 @@ from helpers.links import (
 from helpers.slow import SLOW
 from torch_geometric.sampler import NegativeSampling
 
-from torch_gnnscale import NeighborSampler, ops, reference
+from torch_gnnscale import NeighborSampler, ops
 from torch_gnnscale.sampler.graph import end_types
 
 

@@ -3,13 +3,14 @@
 import re
 
 import pytest
+import reference
 import torch
 from helpers.data import make_data
 from helpers.split import Whole, random_owners, wholes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_gnnscale import NeighborLoader, ops, reference
+from torch_gnnscale import NeighborLoader, ops
 
 
 def assert_equal(found: ops.Cut, expected: ops.Cut) -> None:

@@ -4,13 +4,14 @@ from collections import Counter
 from itertools import accumulate, pairwise
 
 import pytest
+import reference
 import torch
 from helpers.data import make_data, node_rows
 from helpers.split import Whole, cut_batches, cut_of, own_and_halo, random_owners, wholes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_gnnscale import NeighborLoader, reference
+from torch_gnnscale import NeighborLoader
 
 
 def groups_of(whole: Whole) -> list[int]:

@@ -1,12 +1,13 @@
 """Cuts that ranks make hop by hop, here in turns of one process: equal to the twin's cuts of the whole batch."""
 
+import reference
 import torch
 from helpers.data import make_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.sampler import NodeSamplerInput
 
-from torch_gnnscale import NeighborSampler, ops, reference
+from torch_gnnscale import NeighborSampler, ops
 from torch_gnnscale.split.cooperative_sampler import GrowingCut
 
 NODES, KEY = 60, 5

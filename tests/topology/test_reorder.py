@@ -4,13 +4,14 @@ import re
 
 import numpy as np
 import pytest
+import reference
 import torch
 from helpers.graphs import random_graph
 from hypothesis import given
 from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
-from torch_gnnscale import CSC, ops, reference
+from torch_gnnscale import CSC, ops
 from torch_gnnscale.topology.reorder import Order, TypedOrder, by_score, reorder_csc, reorder_data, reorder_relation
 
 

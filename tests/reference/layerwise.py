@@ -11,7 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..ops import LayerDrawing, Relations, Sample
+from torch_gnnscale.ops import LayerDrawing, Relations, Sample
+
 from .draws import bounded, draw
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ..ops import Relations
+from torch_gnnscale.ops import Relations
 
 
 def gather_rows(src: Tensor, index: Tensor) -> Tensor:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..ops import Picks, Relabelled, Relations
+from torch_gnnscale.ops import Picks, Relabelled, Relations
+
 from .draws import choose
 
 

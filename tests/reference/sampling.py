@@ -8,7 +8,8 @@ from itertools import accumulate, compress, product
 import torch
 from torch import Tensor
 
-from ..ops import Candidates, EdgeSet, Relations, Sample
+from torch_gnnscale.ops import Candidates, EdgeSet, Relations, Sample
+
 from .draws import bounded, choose, counter_draw
 
 
