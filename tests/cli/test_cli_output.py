@@ -4,11 +4,13 @@ import fcntl
 import io
 import os
 import pty
+import random
 import signal
 import struct
 import subprocess
 import sys
 import termios
+import time
 
 import numpy as np
 import pytest
@@ -142,5 +144,21 @@ def test_an_interrupted_run_ends_with_130_and_leaves_a_checkpoint(tmp_path):
     assert any(line.startswith("epoch   2") for line in process.stdout)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=120)
-    assert (process.returncode, error) == (130, "\ngnnscale: interrupted\n")
+    said = "\ngnnscale: ends after this batch (a second Ctrl-C: at once)\n\ngnnscale: interrupted\n"
+    assert (process.returncode, error) == (130, said)
     assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+@pytest.mark.slow
+def test_a_run_that_is_interrupted_at_any_moment_ends_with_130(tmp_path):
+    """Later ones come while batches are made and trained on, files are written, and the run ends."""
+    generator = random.Random(0)
+    for number in range(6):
+        command = [sys.executable, "-u", "-c", ENDLESS, str(tmp_path / str(number))]
+        process = subprocess.Popen(
+            command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stdout.readline().startswith("planted")
+        time.sleep(generator.uniform(0, 1))  # the moment: whatever runs then
+        process.send_signal(signal.SIGINT)
+        assert (process.wait(120), process.stderr.read()[-23:]) == (130, "\ngnnscale: interrupted\n")

@@ -25,7 +25,7 @@ from ..split import Plan
 from ..tasks import TASKS
 from ..tasks.nodes import MODELS
 from ..tasks.split_nodes import SplitNodeTrainer, SplitRanks
-from ..training import Config, RankGroup, Trainer, plot_run
+from ..training import Config, Interrupts, RankGroup, Trainer, plot_run
 from ..training.checkpoint import keep_backup
 from ..training.rank_group import launched, launched_ranks
 from . import data as cli_data
@@ -119,17 +119,22 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
 
 
 def train(args: argparse.Namespace) -> None:
-    """Trains and evaluates; see ``gnnscale train --help``."""
+    """Trains and evaluates; see ``gnnscale train --help``. Ctrl-C ends it after the current batch."""
+    with Interrupts() as interrupts:
+        _train(args, interrupts)
+
+
+def _train(args: argparse.Namespace, interrupts: Interrupts) -> None:
     if "parts" in args:
         _check_beside_parts(args)
         with launched():
-            _train_part(args)
+            _train_part(args, interrupts)
         return
     if found := [name for name in _OF_PARTS if name in args]:
         raise ValueError(f"{as_option(found[0])}: expected --parts beside it, found none")
     if "split_plan" in args:
         with launched():
-            _train_split(args)
+            _train_split(args, interrupts)
         return
     if "seed_order" in args:
         raise ValueError("--seed-order: expected --parts or --split-plan beside it, found none")
@@ -138,10 +143,10 @@ def train(args: argparse.Namespace) -> None:
     kind = getattr(args, "task", "nodes")
     config = _config(kind, args)
     folder = _checked(_folder(args, kind, cli_data.dataset(args), config))
-    _run(args, TASKS[kind], cli_data.load(kind, args), config, folder, RankGroup())
+    _run(args, TASKS[kind], cli_data.load(kind, args), config, folder, RankGroup(), interrupts)
 
 
-def _train_part(args: argparse.Namespace) -> None:
+def _train_part(args: argparse.Namespace, interrupts: Interrupts) -> None:
     """Trains with the other ranks, on a part of the graph."""
     kept = {name: getattr(args, name) for name in ("stage", "buffer", "policy") if name in args}
     if "buffer" in kept:
@@ -153,10 +158,10 @@ def _train_part(args: argparse.Namespace) -> None:
         config = _config(kind, args)
         task = task_of_part(part, getattr(args, "seed_order", "owned"), ranks.everyone)
         path = _folder(args, kind, Path(task.name).name, config)
-        _run(args, TASKS[kind], task, config, ranks.first(lambda: _checked(path)), ranks)
+        _run(args, TASKS[kind], task, config, ranks.first(lambda: _checked(path)), ranks, interrupts)
 
 
-def _train_split(args: argparse.Namespace) -> None:
+def _train_split(args: argparse.Namespace, interrupts: Interrupts) -> None:
     """Trains with the other ranks, which compute every batch together."""
     kind = getattr(args, "task", "nodes")
     if kind != "nodes":
@@ -167,12 +172,12 @@ def _train_split(args: argparse.Namespace) -> None:
     trainer = partial(SplitNodeTrainer, plan=plan, order=getattr(args, "seed_order", "global"))
     ranks = SplitRanks(Ranks(int(os.environ.get("RANK", "0")), launched_ranks()))
     path = _folder(args, kind, cli_data.dataset(args), config)
-    _run(args, trainer, cli_data.load(kind, args), config, ranks.first(lambda: _checked(path)), ranks)
+    _run(args, trainer, cli_data.load(kind, args), config, ranks.first(lambda: _checked(path)), ranks, interrupts)
 
 
 def _run(
     args: argparse.Namespace, trainer_type: Callable[..., Trainer], task: Any, config: Config, folder: Path,
-    ranks: RankGroup,
+    ranks: RankGroup, interrupts: Interrupts,
 ) -> None:  # fmt: skip
     """Trains, prints and leaves files in ``folder``: on rank 0, in the name of all."""
     say: Callable[[str], None] = print if ranks.is_first else lambda _: None
@@ -190,7 +195,8 @@ def _run(
         f"{type(model).__name__}, {parameters:,} parameters; fanouts {config.fanouts}, "
         f"{_per_step(config.batch_size, ranks.world, trainer.ranks_per_batch)}"
     )
-    with naming_folder(folder):
+    trainer.between_batches = interrupts.check
+    with naming_folder(folder), interrupts.deferred():
         summary = trainer.run()
     say(f"checkpoint and summary in {folder}")
     if not ranks.is_first:

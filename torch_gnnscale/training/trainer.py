@@ -7,7 +7,7 @@ import math
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -112,6 +112,8 @@ class Trainer(ABC):
         self.clock = Clock(self.train_loader if ours else None)
         self._epoch = dict.fromkeys(("batches", *SUMMED, "seconds"), 0.0)
         self._random_states: tuple[Tensor, Tensor | None] | None = None  # restored when the loop continues
+        self.between_batches: Callable[[], None] = _nothing
+        """Called after each batch of training and evaluation, and after each epoch."""
 
     # What is learned #################################################################################################
 
@@ -203,7 +205,12 @@ class Trainer(ABC):
         Nothing is shown if the trainer is quiet or stderr is no terminal.
         """
         disable = True if self.quiet else None  # None: unless stderr is a terminal
-        return tqdm(batches, title, total, initial=done, unit="batch", leave=False, disable=disable)
+        return tqdm(self._each(batches), title, total, initial=done, unit="batch", leave=False, disable=disable)
+
+    def _each(self, batches: Any) -> Iterator[Any]:
+        for batch in batches:
+            yield batch
+            self.between_batches()
 
     def train_epoch(self) -> dict[str, float]:
         """Trains the rest of the epoch; returns the epoch's mean loss, edges and nodes per second of all ranks, and
@@ -271,6 +278,7 @@ class Trainer(ABC):
                 f"{entry['edges/s'] / 1e6:.2f} M edges/s  {entry['nodes/s'] / 1e6:.2f} M nodes/s  "
                 f"{entry['seconds']:.1f} s"
             )
+            self.between_batches()
         if self.best_model is not None:
             self.model.load_state_dict(self.best_model)
         summary = {
@@ -353,6 +361,10 @@ class Trainer(ABC):
         self.seconds.update(state["seconds"])
         self.best, self.best_model = state["best"], state["best_model"]
         return True
+
+
+def _nothing() -> None:
+    """What happens between batches unless somebody asks for something."""
 
 
 def _say_nothing(_: str) -> None:
