@@ -97,6 +97,14 @@ def measure(name: str, data: Data, size: int, rounds: int, looped: int, folder: 
     return found
 
 
+def is_of_memory(error: Exception) -> bool:
+    """Whether an error says that there is too little memory: for data, or for the stack of a thread, of which Python
+    and the system say only that the thread does not start."""
+    text = str(error).lower()
+    of_threads = "can't start new thread", "resource temporarily unavailable", "thread creation failed"
+    return isinstance(error, MemoryError) or any(part in text for part in ("memory", *of_threads))
+
+
 def limited(way: str, folder: Path, limit: int, size: int) -> dict[str, Any]:
     """In a process of its own: seconds of CPU time, and whether there was enough memory."""
     features, graph = FeatureStore.open(folder / "features", verify=False), GraphStore.open(folder / "graph", False)
@@ -120,7 +128,7 @@ def limited(way: str, folder: Path, limit: int, size: int) -> dict[str, Any]:
             with torch.no_grad():
                 model.inference(NeighborLoader(data, [-1], batch_size=size))
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and "memory" not in str(error).lower():
+        if not is_of_memory(error):
             raise
         ok = False
     return {"cpu": time.process_time() - begin, "enough": ok}

@@ -61,3 +61,13 @@ def test_an_epoch_whose_rows_are_all_hot_has_no_traffic_to_judge(tmp_path):
     said = output(f"bench_gpu_epoch.py --rounds 1 {sizes} --share 60%", tmp_path)
     assert "'found_bytes': 0.0, 'off': None" in said
     assert "aim: traffic of the slow tier, off the plan's: within +- 0.02: NOT JUDGED" in said
+
+
+def test_a_thread_that_a_limit_refuses_is_too_little_memory(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    from bench_infer import is_of_memory
+
+    texts = "can't start new thread", "Resource temporarily unavailable", "not enough memory: you tried to allocate 8"
+    assert all(is_of_memory(RuntimeError(text)) for text in texts)
+    assert is_of_memory(MemoryError())
+    assert not is_of_memory(RuntimeError("expected 3 rows, found 4"))
