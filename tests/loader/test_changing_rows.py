@@ -61,6 +61,40 @@ def of_the_graph(source, batch):
     source.threshold = getattr(source, "threshold", 0) + 1
 
 
+def test_an_attribute_that_comes_and_goes_while_rows_are_read(monkeypatch):
+    data = make_data()
+    line = loader_over(data, NeighborLoader)._line
+    source, versions = line.collator.source, line.collator.source.versions
+
+    def then_added():
+        found = versions()
+        data.h = data.x + 1
+        return found
+
+    monkeypatch.setattr(source, "versions", then_added)
+    fetched = line.fetch(line.sample([1, 2]))
+    del data.h
+    assert "h" not in line.deliver(line.collate(fetched))
+
+
+@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.parametrize("of_graph", [False, True])
+def test_an_attribute_that_is_there_only_while_a_batch_is_made(typed, of_graph):
+    """Rows of nodes, or a value of the graph."""
+    data = make_hetero() if typed else make_data()
+    line = loader_of(data, [2], (PAPER, torch.arange(9)) if typed else None)._line
+
+    def attributes(of):
+        return of._global_store if of_graph and typed else of[PAPER] if typed else of
+
+    value = 0.5 if of_graph else torch.rand(data[PAPER].num_nodes if typed else data.num_nodes)
+    fetched = line.fetch(line.sample([1, 2]))
+    attributes(data)["h"] = value
+    made = line.collate(fetched)
+    del attributes(data)["h"]
+    assert "h" not in attributes(line.deliver(made))
+
+
 @pytest.mark.parametrize("kind", [NeighborLoader, LinkNeighborLoader])
 @pytest.mark.parametrize("change", [in_place, replaced, other_attributes, renamed, of_the_graph])
 def test_changes_of_a_data_between_batches(kind, change):
