@@ -1,11 +1,13 @@
 """A prefetch buffer changes no batch, and less is fetched."""
 
+import functools
 import re
 
 import pytest
+from helpers.boundary import boundary_graph, owners_of
 from helpers.cluster import cluster
 from helpers.disturbed import disturbed
-from helpers.parts import batches_of_rank, expected_batches, fetched, homogeneous, loader_of_part, with_links
+from helpers.parts import batches_of_rank, check_batches, expected_batches, fetched, homogeneous, loader_of_part
 from helpers.slow import SLOW, quick
 
 from torch_gnnscale import partition
@@ -17,8 +19,15 @@ from torch_gnnscale.distributed.feature_store import PartitionedFeatureStore
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
-    """(data, a directory of two parts)."""
-    return with_links(tmp_path_factory, 2)
+    """parts(K): (data, directory of K parts), written once."""
+
+    @functools.cache
+    def of(count):
+        data, path = boundary_graph(), tmp_path_factory.mktemp("parts") / "parts"
+        partition.write(data, path, parts=count, owners=owners_of(count), links={"train": data.edge_index[:, ::7]})
+        return data, str(path)
+
+    return of
 
 
 POLICIES = {
@@ -42,17 +51,18 @@ POLICIES = {
     ids=["nodes", "disjoint", "serve", "links"],
 )  # fmt: skip
 def test_batches_are_those_of_one_process(parts, kept, kind, options):
-    data, path = parts
-    expected = expected_batches(data, path, kind, 3, options, 2)
-    assert cluster(2).run(batches_of_rank, path, kind, 3, options, kept) == expected
+    data, path = parts(3)
+    expected = expected_batches(data, path, kind, 3, options, 3)
+    check_batches(cluster(3).run(batches_of_rank, path, kind, 3, options, kept), expected)
 
 
 @pytest.mark.slow
 def test_less_is_fetched_in_the_same_rounds(parts):
     nine = {"num_neighbors": [9, 9]}
-    none = cluster(2).run(fetched, parts[1], {}, 4, nine)
+    path = parts(2)[1]
+    none = cluster(2).run(fetched, path, {}, 4, nine)
     for kept in (POLICIES["massivegnn"], POLICIES["static"], POLICIES["lookahead"], POLICIES["everything"]):
-        for with_buffer, without in zip(cluster(2).run(fetched, parts[1], kept, 4, nine), none, strict=True):
+        for with_buffer, without in zip(cluster(2).run(fetched, path, kept, 4, nine), none, strict=True):
             assert with_buffer[0] < 0.9 * without[0]
             assert with_buffer[1:] == without[1:]
             assert without[1] == 2 * without[2]
@@ -61,13 +71,14 @@ def test_less_is_fetched_in_the_same_rounds(parts):
 @pytest.mark.slow
 @pytest.mark.parametrize("kept", POLICIES.values(), ids=POLICIES)
 def test_loops_that_are_left_and_batches_that_fail(parts, kept):
-    expected = cluster(2).run(disturbed, parts[1], {}, {})
+    path = parts(2)[1]
+    expected = cluster(2).run(disturbed, path, {}, {})
     assert any("failed" in batches for batches in expected[0])
-    assert cluster(2).run(disturbed, parts[1], kept, {}) == expected
+    assert cluster(2).run(disturbed, path, kept, {}) == expected
 
 
 def test_bytes_hold_at_most_what_other_parts_have(parts):
-    with partition.open_parts(parts[1]) as opened:
+    with partition.open_parts(parts(2)[1]) as opened:
         kept = Kept("1GiB", "lookahead", {"window": 2})
         store = PartitionedFeatureStore(opened, opened.part(0), Ranks(0, 2, 0, 2), None, print, object, kept, None)
         made = [buffer for buffer in store._make_buffers() if buffer is not None]

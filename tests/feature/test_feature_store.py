@@ -3,6 +3,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from helpers.boundary import ENDS, boundary_graph
 from helpers.data import DTYPES, make_data, node_rows
 from torch_geometric.data import Data, TensorAttr
 from torch_geometric.data.feature_store import AttrView
@@ -62,6 +63,15 @@ def test_agrees_with_data(index):
         expected = data.get_tensor(attr_name=name, index=index)
         assert torch.equal(store.get_tensor(attr), torch.as_tensor(expected))
         assert store.get_tensor_size(attr) == tuple(data.get_tensor_size(attr_name=name))
+
+
+@pytest.mark.parametrize("index", [ENDS, ENDS[-1:], ENDS[:0].int()], ids=["ends", "the last", "none"])
+def test_first_and_last_rows(index):
+    """Those of columns of a wider table, too."""
+    data = boundary_graph()
+    store = FeatureStore.from_data(data)
+    for group, name in store._tensors:
+        assert torch.equal(store[group, name, index], data[name][index.long()])
 
 
 def test_from_data_takes_what_has_a_row_for_each_node_or_edge():

@@ -8,6 +8,7 @@ import shutil
 import pytest
 import torch
 from helpers import forked
+from helpers.boundary import ENDS
 from helpers.data import DTYPES, make_data, no_loader_threads, plain, processes, status_of_fork
 from helpers.slow import SLOW
 from helpers.tiers import BUDGETS, NODES, WIDE, make, node_data, own_ids, score_of
@@ -34,7 +35,7 @@ def store(request, budgets, tmp_path):
 
 def test_rows(store):
     data = node_data()
-    index = torch.randint(NODES, (500,), generator=torch.Generator().manual_seed(0))
+    index = torch.cat([ENDS, torch.randint(NODES, (500,), generator=torch.Generator().manual_seed(0)), ENDS[-1:]])
     for name in ("x", "y", "train_mask"):
         found = store[None, name, own_ids(store, index)]
         assert found.dtype == data[name].dtype
@@ -57,7 +58,8 @@ def test_rows(store):
 @pytest.mark.parametrize("kwargs", [{}, {"prefetch": 0}, SLOW(processes(2))], ids=str)
 def test_batches_are_those_of_the_untiered_loader(store, kwargs):
     data = node_data()
-    seeds = torch.randperm(NODES, generator=torch.Generator().manual_seed(1))[:80]
+    order = torch.randperm(NODES, generator=torch.Generator().manual_seed(1))
+    seeds = torch.cat([ENDS, order[~torch.isin(order, ENDS)]])[:81]  # a last batch of one
     options = {"num_neighbors": [4, 3], "batch_size": 16, "shuffle": True, "seed": 5}
     graph = GraphStore.from_data(data, order=store.order)
     loader = NeighborLoader((store, graph), input_nodes=seeds, **options, **kwargs)

@@ -8,14 +8,23 @@ from typing import Any
 import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
+from torch_geometric.data import Data
 from torch_geometric.utils import add_self_loops, degree
 
 from torch_gnnscale import LayerSampler, NeighborLoader
 
-from .data import make_data
+from .boundary import ENDS, boundary_graph
 
 FEATURES, HIDDEN, CLASSES = 3, 8, 4
 DEGREES = torch.tensor([0, 50, 60, 40, 20, 10])
+SEEDS = torch.cat([ENDS, torch.arange(0, 200, 3)[~torch.isin(torch.arange(0, 200, 3), ENDS)]])[:49]
+"""Two batches of 24, and one of a single seed."""
+
+
+def small_data() -> Data:
+    """The boundary graph with features below 1 and attributes of edges alone."""
+    data = boundary_graph()
+    return Data(x=data.x / 200, edge_index=data.edge_index, edge_attr=data.edge_attr, y=data.y)
 
 
 def basic(cls: Any, **options: Any) -> Callable[[], nn.Module]:
@@ -154,19 +163,16 @@ MODELS = {
 
 def batches(**options: Any) -> NeighborLoader:
     """A loader of batches with three hops."""
-    data = make_data()
-    data.x = data.x / 200
-    return NeighborLoader(data, [4, 3, 2], torch.arange(0, 200, 3), batch_size=24, seed=1, **options)
+    return NeighborLoader(small_data(), [4, 3, 2], SEEDS, batch_size=24, seed=1, **options)
 
 
 def weighed_batches(
     method: str = "ladies", seeds: Tensor | None = None, edge_layout: str = "coo", **options: Any
 ) -> Iterator[Any]:
     """Batches of three hops whose edges have weights, in float64; ``options`` are the sampler's."""
-    data = make_data()
-    data.x = data.x / 200
+    data = small_data()
     sampler = LayerSampler(data, [30, 25, 20] if method != "labor" else [4, 3, 2], method, **options)
-    seeds = torch.arange(0, 200, 3) if seeds is None else seeds
+    seeds = SEEDS if seeds is None else seeds
     given: dict[str, Any] = {"edge_layout": edge_layout, "neighbor_sampler": sampler, "seed": 1}
     for batch in NeighborLoader(data, sampler.num_nodes, seeds, batch_size=24, **given):
         name = sampler.weight_name

@@ -16,7 +16,7 @@ from torch_gnnscale.ops.shuffle import FLOATS
 SHAPES = [(), (1,), (7,), (33,), (130,), (2, 3, 2), (0,)]
 
 
-def some_tables(shape, dtype, sizes=(20, 6, 9)):
+def some_tables(shape, dtype, sizes=(20, 1, 9)):
     """Tables, each at a stride of its own."""
     steps = range(2, len(sizes) + 2)
     return [
@@ -25,16 +25,18 @@ def some_tables(shape, dtype, sizes=(20, 6, 9)):
 
 
 def entries(sizes, count, seed):
-    """The tables and rows of random entries."""
-    part = random_ids(len(sizes), count, seed=seed)
-    return part, (random_ids(1 << 20, count, seed=seed + 1) % torch.tensor(sizes)[part])
+    """The tables and rows of entries: the last row of each table, the first one, then random ones."""
+    part = torch.cat([torch.arange(len(sizes)).repeat(2), random_ids(len(sizes), count, seed=seed)])[:count]
+    last = torch.tensor(sizes) - 1
+    ends = torch.cat([last, torch.zeros_like(last), random_ids(1 << 20, count, seed=seed + 1)])[:count]
+    return part, ends % (last + 1)[part]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_rows_are_taken_as_they_are(dtype, shape):
     tables = some_tables(shape, dtype)
-    part, row = entries([20, 6, 9], 70, seed=3)
+    part, row = entries([20, 1, 9], 70, seed=3)
     for threads in (1, 2):
         found = ops.shuffle_rows(None, tables, part, row, threads=threads)
         assert (found.dtype, found.shape) == (dtype, (70, *shape))
@@ -50,7 +52,7 @@ def test_rows_are_taken_as_they_are(dtype, shape):
     st.booleans(),
 )
 def test_sums_are_those_of_the_twin(dtype, shape, degrees, with_base, with_parts):
-    sizes = [20, 6, 9] if with_parts else [20]
+    sizes = [20, 1, 9] if with_parts else [20]
     tables = some_tables(shape, dtype, sizes)
     part, row = entries(sizes, sum(degrees), seed=len(degrees))
     ptr = torch.tensor([0, *degrees]).cumsum(0)
