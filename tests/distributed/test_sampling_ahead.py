@@ -26,8 +26,8 @@ WINDOWS = [1, 3, "epoch", 0, 2, 16]
 
 
 def grids_windows_and_bulks():
-    """All windows with all bulks on two ranks; on the other grids, each window and each bulk. The fast ones: a few steps,
-    whose bulks end elsewhere; more steps than there are."""
+    """All windows with all bulks on two ranks; on the other grids, each window and each bulk. The fast ones: a few
+    steps, whose bulks end elsewhere; more steps than there are."""
     for (i, window), (j, options) in product(enumerate(WINDOWS), enumerate(BULKS)):
         yield (pytest.param if (i, j) in ((1, 1), (2, 0)) else SLOW)(2, 2, window, options)
         if (i + j) % 5 < 2:
