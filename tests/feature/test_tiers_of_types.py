@@ -124,6 +124,24 @@ def test_rows_over_peers_are_multiples_of_their_number(per_gpu):
     assert all(plan.rows("peers") + plan.rows("host") == len(scores[group]) for group, plan in plans.items())
 
 
+@pytest.mark.parametrize(("per_gpu", "rows"), [(31, 2), (32, 3)])
+def test_a_type_may_end_within_a_round_that_fits_exactly(per_gpu, rows):
+    scores = {"a": torch.tensor([9.0, 8.0, 7.0]), "b": torch.tensor([0.1])}
+    options = {"gpu": 0, "host": None, "disk": False, "mapped": False, "on_gpu": True}
+    plans = plan_types(scores, {"a": {"x": 16}, "b": {"x": 48}}, peers=[per_gpu, per_gpu], **options)
+    assert [plans[group].rows("peers") for group in "ab"] == [rows, 0]
+
+
+def test_out_degrees_count_the_edges_of_all_relations_from_a_type():
+    data = hetero()
+    expected = {node_type: torch.zeros(data[node_type].num_nodes, dtype=torch.int64) for node_type in data.node_types}
+    for (src, _, _), store in data.edge_items():
+        expected[src] += torch.bincount(store.edge_index[0], minlength=len(expected[src]))
+    assert len({src for src, _, _ in data.edge_types}) < len(data.edge_types)
+    found = hotness.scores_of(data, "out_degree")
+    assert all(torch.equal(found[node_type], count) for node_type, count in expected.items())
+
+
 def test_maps_of_places_are_part_of_the_budget():
     scores = {"a": torch.arange(100.0).flip(0), "b": torch.arange(50.0).flip(0)}
     given = scores, {"a": {"x": 16}, "b": {"x": 48}}

@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch_geometric.nn as pyg_nn
 from helpers.data import make_data
-from helpers.narrow import CLASSES, FEATURES, HIDDEN
+from helpers.narrow import CLASSES, FEATURES, HIDDEN, basic
 from torch import nn
 from torch_geometric.data import Data
 
-from torch_gnnscale.infer import infer
+from torch_gnnscale.infer import infer, inference
 from torch_gnnscale.infer.pieces import Pieces
 
 
@@ -118,6 +118,30 @@ def test_pieces_of_16_bits_are_summed_in_32(dtype, reduce):
     expected = torch.full((1, 2), 1.0 if reduce == "mean" else 700 / 64, dtype=dtype)
     assert found.dtype == dtype
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize(("reduce", "expected"), [("sum", -6), ("add", -6), ("mean", -2), ("max", -2), ("min", -2)])
+@pytest.mark.parametrize("counts", [(0, 3), (3, 0), (0, 3, 0), (0, 0, 3)])
+def test_pieces_without_edges_change_nothing(reduce, expected, counts):
+    """Whose aggregate is 0; results may be written to."""
+    pieces = Pieces()
+    for number, count in enumerate(counts, 1):
+        pieces.begin(number == len(counts))
+        value = 0 if count == 0 else -6.0 if reduce in ("sum", "add") else -2.0
+        found = pieces.add("rows", reduce, torch.full((1, 2), value), count)
+        total = found.clone()
+        found += 1
+    assert total.tolist() == [[expected, expected]]
+
+
+@pytest.mark.parametrize("most", [20, 59, 60])
+@pytest.mark.parametrize("make", [basic(pyg_nn.GCN), basic(pyg_nn.GraphSAGE, aggr="max")])
+def test_a_hub_whose_last_piece_is_full_or_has_one_edge(make, most, monkeypatch):
+    monkeypatch.setattr(inference, "_most_edges", lambda *_: most)
+    ends = torch.cat([torch.arange(60), torch.arange(59)])
+    index = torch.stack([ends, torch.where(torch.arange(119) < 60, 99, ends)])  # 60 edges into the last node, and loops
+    data, model = Data(x=torch.rand(100, FEATURES, dtype=torch.float64), edge_index=index), make().double().eval()
+    check(infer(model, data, batch_size=50), model(data.x, data.edge_index))
 
 
 @pytest.mark.parametrize("call", [lambda m, b: m(b.x, b.edge_index) > 0, lambda m, b: m(b.x, b.edge_index).argmax(1)])

@@ -171,13 +171,20 @@ def without_ids(out):
     return out
 
 
+def fewer_edges(out):
+    out.row, out.col = out.row[::2], out.col[::2]
+    return out
+
+
 WEIGHTS_LEFT = (
     "^transform_sampler_output: expected edge_weight{} to be changed with row, col and edge, found the weights of the "
     "edges before$"
 )
 
 
-@pytest.mark.parametrize("change", [every_other_edge_in_place, every_other_edge_replaced, unsorted_edges, without_ids])
+@pytest.mark.parametrize(
+    "change", [every_other_edge_in_place, every_other_edge_replaced, unsorted_edges, without_ids, fewer_edges]
+)
 def test_transform_sampler_output_that_leaves_the_weights_of_other_edges_is_refused(data, change):
     with pytest.raises(ValueError, match=WEIGHTS_LEFT.format("")):
         next(iter(loader_of(data, method="ladies", transform_sampler_output=change)))

@@ -66,17 +66,35 @@ def test_reverse_edges_have_ids_and_attributes_of_their_own(more):
             assert int(data.when[batch.e_id].max()) <= 30
 
 
+def check_types(batch, data):
+    for edge_type in (TO, BACK):
+        found, ends = batch[edge_type], (batch[edge_type[0]].n_id, batch[edge_type[2]].n_id)
+        src, dst = (of[index] for of, index in zip(ends, found.edge_index, strict=True))
+        assert torch.equal(torch.stack([src, dst]), data[edge_type].edge_index[:, found.e_id])
+        assert torch.equal(found.edge_attr, edge_rows(found.e_id))
+
+
 def test_reverse_edges_of_types_have_ids_of_their_own():
     data = typed(undirected())
     stores = FeatureStore.from_data(data), GraphStore.from_data(data)
     for source in (data, stores):
         loader = quiet(lambda source=source: NeighborLoader(source, [3, 2], PAPER, **OPTIONS))
         for batch in loader:
-            for edge_type in (TO, BACK):
-                found, ends = batch[edge_type], (batch[edge_type[0]].n_id, batch[edge_type[2]].n_id)
-                src, dst = (of[index] for of, index in zip(ends, found.edge_index, strict=True))
-                assert torch.equal(torch.stack([src, dst]), data[edge_type].edge_index[:, found.e_id])
-                assert torch.equal(found.edge_attr, edge_rows(found.e_id))
+            check_types(batch, data)
+
+
+@pytest.mark.parametrize("more", [TO, BACK])
+def test_relations_whose_ids_end_elsewhere(more):
+    """One has more edges, of weight 0, before the others."""
+    data = typed(undirected())
+    for edge_type in (TO, BACK):
+        store, count = data[edge_type], 5 * (edge_type == more)
+        store.edge_index = torch.cat([torch.zeros(2, count, dtype=torch.int64), store.edge_index], dim=1)
+        store.edge_attr = edge_rows(torch.arange(store.num_edges))
+        store.weight = (torch.arange(store.num_edges) >= count).float()
+    for seeds in (PAPER, "other"):
+        for batch in quiet(lambda seeds=seeds: NeighborLoader(data, [3, 2], seeds, weight_attr="weight", **OPTIONS)):
+            check_types(batch, data)
 
 
 @pytest.mark.parametrize("hetero", [False, True])
