@@ -15,19 +15,31 @@ from torch_gnnscale import CSC, ops
 from torch_gnnscale.topology.reorder import Order, TypedOrder, by_score, reorder_csc, reorder_data, reorder_relation
 
 
-@pytest.mark.slow
-@given(number=st.integers(0, 1 << 30), nodes=st.integers(0, 40), threads=st.integers(0, 3))
-def test_renumber_equals_the_twin(number, nodes, threads):
+def check_renumbered(dtype, interleaved, number, nodes, threads):
+    """Of graphs whose sources have this dtype, and other strides than their edges' ids if these have another one."""
     graph = random_graph(nodes, 5, seed=number)
     generator = torch.Generator().manual_seed(number)
     for edge_id in (None, torch.int32, torch.int64):
-        stored = graph.stored(torch.int32 if number % 2 else torch.int64, edge_id, bool(number % 3))
+        stored = graph.stored(dtype, edge_id, interleaved)
         order = torch.randperm(nodes, generator=generator)
         found = ops.renumber(stored.colptr, stored.row, order, edge_id=stored.edge_id, threads=threads)
         expected = reference.renumber(stored.colptr, stored.row, order, edge_id=stored.edge_id)
         for ours, theirs in zip(found, expected, strict=True):
             assert ours.dtype == theirs.dtype
             assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_renumber_equals_the_twin(dtype, interleaved):
+    for nodes in (0, 1, 40):
+        check_renumbered(dtype, interleaved, number=nodes, nodes=nodes, threads=2)
+
+
+@pytest.mark.slow
+@given(number=st.integers(0, 1 << 30), nodes=st.integers(0, 40), threads=st.integers(0, 3))
+def test_renumber_equals_the_twin_for_random_graphs(number, nodes, threads):
+    check_renumbered(torch.int32 if number % 2 else torch.int64, bool(number % 3), number, nodes, threads)
 
 
 def test_many_nodes_on_many_threads():

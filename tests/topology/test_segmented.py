@@ -100,10 +100,11 @@ def test_edges_interleaved_over_peers(device, copied, peers, form):
     pointers, edge = sizes_of(csc)
     all_edges = csc.num_edges
     for own, share in [(0, 0), (0, 1), (0, 40), (7, 30), (all_edges - 1, 5), (0, all_edges), (all_edges, 3), (None, 9)]:
-        room = 0 if own is None else pointers + own * edge + edge - 1
+        room = 0 if own is None else pointers if own == 0 else pointers + own * edge + edge - 1
         graph = SegmentedCSC.cut(csc, where, room, copied, [where] * peers, share * edge + edge - 1)
-        own = own or 0
+        pointers_there, own = own is not None, own or 0
         on_peers = min(share * peers, all_edges - own)
+        assert (graph.memory is None) == (not copied or (pointers_there and own + on_peers == all_edges))
         counts = {"gpu": own, "peers": on_peers, "host": all_edges - own - on_peers}
         assert graph.tiers == {name: peers if name == "peers" else 1 for name, count in counts.items() if count}
         begin = 0
