@@ -21,6 +21,7 @@ from helpers.narrow_types import (
     make_types,
     schemas,
 )
+from helpers.slow import SLOW
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -58,20 +59,24 @@ def check(model, narrowed, batch):
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11, msg=lambda text: f"{name}: {text}")  # noqa: B023
 
 
+@pytest.mark.parametrize("examples", [3, SLOW(20)])
 @pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=8)
-@given(data=st.data())
-def test_random_schemas(name, data):
-    graph = data.draw(schemas())
-    model, depth = made(name, graph), 3 if "three" in name else 2
-    narrowed = narrow(model, call, check=data.draw(st.booleans()))
-    types = [t for t in graph.node_types if graph[t].num_nodes]
-    for seed in range(2):
-        node_type = data.draw(st.sampled_from(types))
-        ids = data.draw(st.lists(st.integers(0, graph[node_type].num_nodes - 1), min_size=1, max_size=4))
-        fanouts = data.draw(st.lists(st.sampled_from([-1, 0, 1, 2]), min_size=depth, max_size=depth))
-        loader = NeighborLoader(graph, fanouts, (node_type, torch.tensor(ids)), batch_size=4, seed=seed)
-        check(model, narrowed, next(iter(loader)))
+def test_random_schemas(name, examples):
+    @settings(max_examples=examples)
+    @given(data=st.data())
+    def check_schema(data):
+        graph = data.draw(schemas())
+        model, depth = made(name, graph), 3 if "three" in name else 2
+        narrowed = narrow(model, call, check=data.draw(st.booleans()))
+        types = [t for t in graph.node_types if graph[t].num_nodes]
+        for seed in range(2):
+            node_type = data.draw(st.sampled_from(types))
+            ids = data.draw(st.lists(st.integers(0, graph[node_type].num_nodes - 1), min_size=1, max_size=4))
+            fanouts = data.draw(st.lists(st.sampled_from([-1, 0, 1, 2]), min_size=depth, max_size=depth))
+            loader = NeighborLoader(graph, fanouts, (node_type, torch.tensor(ids)), batch_size=4, seed=seed)
+            check(model, narrowed, next(iter(loader)))
+
+    check_schema()
 
 
 @pytest.mark.parametrize("negatives", [None, "binary", "triplet"])
