@@ -12,12 +12,13 @@ from helpers.slow import SLOW, quick
 from helpers.split import cut_batches, random_owners
 from helpers.split_models import NODES, own_batches
 from torch import distributed as dist
+from torch_geometric.data import Data
 
 from torch_gnnscale.comm.mesh import Grid
 from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.split import parallelize
-from torch_gnnscale.split.agreement import Description, _grid_of, compare_headers
+from torch_gnnscale.split.agreement import _COMMON, Description, _grid_of, compare_headers, own_header
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 
 
@@ -206,6 +207,31 @@ class Heard:
 
 
 INDEX = ShuffleIndex(2, 0, torch.arange(0), [[0], [0]], [[0], [0]])
+
+
+@pytest.mark.parametrize(
+    ("entries", "change"),
+    [
+        ({"parts"}, lambda model, batch: batch.update({"shuffle_index": replace(INDEX, parts=3)})),
+        ({"hops"}, lambda model, batch: batch.update({"num_sampled_edges": [4]})),
+        ({"training", "model"}, lambda model, batch: model.eval()),
+        ({"model"}, lambda model, batch: model.norms[1].eval()),
+        ({"x"}, lambda model, batch: batch.update({"x": batch.x.float()})),
+        ({"x"}, lambda model, batch: batch.update({"x": None})),
+        ({"gradient of x"}, lambda model, batch: batch.x.requires_grad_()),
+        ({"grad mode"}, lambda model, batch: torch.set_grad_enabled(False)),
+        ({"autocast"}, lambda model, batch: torch.set_autocast_enabled("cpu", True)),
+    ],
+)
+def test_a_header_tells_what_differs(entries, change):
+    model, batch = sage(), Data(x=torch.ones(3, 2, dtype=torch.float64), num_sampled_edges=[4, 2], batch_key=7)
+    batch.shuffle_index = INDEX
+    before = own_header(Description(model), batch, 2, True)
+    with torch.enable_grad(), torch.autocast("cpu", enabled=False):  # which both end with the block
+        change(model, batch)
+        after = own_header(Description(model), batch, 2, True)
+    assert {name for name, one, other in zip(_COMMON, before, after, strict=False) if one != other} == entries
+    assert before[len(_COMMON) :] == after[len(_COMMON) :]
 
 
 @pytest.mark.parametrize("knows_halo", [(1, 1), (1, 0), (0, 1)])
