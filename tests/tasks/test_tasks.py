@@ -15,7 +15,7 @@ from torch_gnnscale.datasets import EventTask, LinkTask, NodeTask, planted, plan
 from torch_gnnscale.datasets.planted_types import with_reverses
 from torch_gnnscale.tasks import TASKS, EventConfig, EventTrainer, NodeConfig, NodeTrainer
 from torch_gnnscale.tasks.classes import fanouts_of_tests
-from torch_gnnscale.tasks.links import LinkTrainer
+from torch_gnnscale.tasks.links import LinkTrainer, _among
 from torch_gnnscale.tasks.metrics import Accuracy, RocAuc, average_precision, recall_at, roc_auc
 from torch_gnnscale.tasks.models import Encoder
 from torch_gnnscale.tasks.nodes import SeedScores
@@ -241,6 +241,15 @@ def test_recall_is_what_a_loop_finds(k, chunk):
 def test_a_link_that_is_given_twice_counts_once():
     links, destinations = torch.tensor([[0, 0, 0, 0], [0, 0, 0, 2]]), torch.tensor([[3.0], [2.0], [1.0]])
     assert recall_at(2, torch.ones(1, 1), destinations, links, links[:, :0]).tolist() == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [([], [[], []]), ([0], [[0], [9]]), ([1, 3], [[0, 1], [8, 7]]), ([5], [[0], [6]]), ([2], [[], []])],
+)
+def test_links_of_own_sources_before_between_and_after_the_others(ids, expected):
+    links = torch.tensor([[0, 1, 3, 5], [9, 8, 7, 6]])
+    assert _among(torch.tensor(ids, dtype=torch.int64), links).tolist() == expected
 
 
 def test_links_of_earlier_splits_are_not_recommended(monkeypatch):
