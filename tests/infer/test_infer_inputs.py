@@ -134,14 +134,28 @@ def test_pieces_without_edges_change_nothing(reduce, expected, counts):
     assert total.tolist() == [[expected, expected]]
 
 
+def with_a_hub() -> Data:
+    """60 edges into the last node, and loops."""
+    ends = torch.cat([torch.arange(60), torch.arange(59)])
+    index = torch.stack([ends, torch.where(torch.arange(119) < 60, 99, ends)])
+    return Data(x=torch.rand(100, FEATURES, dtype=torch.float64), edge_index=index)
+
+
 @pytest.mark.parametrize("most", [20, 59, 60])
 @pytest.mark.parametrize("make", [basic(pyg_nn.GCN), basic(pyg_nn.GraphSAGE, aggr="max")])
 def test_a_hub_whose_last_piece_is_full_or_has_one_edge(make, most, monkeypatch):
     monkeypatch.setattr(inference, "_most_edges", lambda *_: most)
-    ends = torch.cat([torch.arange(60), torch.arange(59)])
-    index = torch.stack([ends, torch.where(torch.arange(119) < 60, 99, ends)])  # 60 edges into the last node, and loops
-    data, model = Data(x=torch.rand(100, FEATURES, dtype=torch.float64), edge_index=index), make().double().eval()
+    data, model = with_a_hub(), make().double().eval()
     check(infer(model, data, batch_size=50), model(data.x, data.edge_index))
+
+
+def test_a_layer_that_needs_all_edges_of_a_node_gets_as_many_as_there_is_memory_for(monkeypatch):
+    data, model = with_a_hub(), basic(pyg_nn.GAT)().double().eval()
+    monkeypatch.setattr(inference, "_most_edges", lambda *_: 60)
+    check(infer(model, data, batch_size=50), model(data.x, data.edge_index))
+    monkeypatch.setattr(inference, "_most_edges", lambda *_: 59)
+    with pytest.raises(ValueError, match=r"expected a layer that takes the sum, .*; node 99 has more"):
+        infer(model, data, batch_size=50)
 
 
 @pytest.mark.parametrize("call", [lambda m, b: m(b.x, b.edge_index) > 0, lambda m, b: m(b.x, b.edge_index).argmax(1)])
