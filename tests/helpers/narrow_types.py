@@ -14,6 +14,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.nn import to_hetero
 
 from torch_gnnscale import NeighborLoader
+from torch_gnnscale.nn.hops import num_seeds
 
 FEATURES, HIDDEN, CLASSES, ATTRIBUTES = 3, 8, 4, 2
 
@@ -211,3 +212,30 @@ def batch_of(node_type: str = "a", seeds: Sequence[int] = (3, 1, 3), fanouts: Se
     """A batch of :data:`GRAPH`."""
     loader = NeighborLoader(GRAPH, list(fanouts), (node_type, torch.tensor(seeds)), batch_size=len(seeds))
     return next(iter(loader))
+
+
+def gradients(model: nn.Module, out: dict[str, Tensor]) -> list[Tensor]:
+    """Of the parameters, of a sum of the outputs."""
+    total, generator = torch.zeros((), dtype=torch.float64), torch.Generator().manual_seed(0)
+    for key in sorted(out):
+        total = total + (out[key] * torch.randn(out[key].shape, dtype=torch.float64, generator=generator)).sum()
+    if not total.requires_grad:
+        return []
+    found = torch.autograd.grad(total, list(model.parameters()), allow_unused=True)
+    return [torch.zeros(()) if grad is None else grad for grad in found]
+
+
+def check(model: nn.Module, narrowed: nn.Module, batch: Any) -> None:
+    """The narrowed model's rows of the seeds and its gradients are those on the whole batch."""
+    seeds = num_seeds(batch)
+    expected = {key: rows[: seeds[key]] for key, rows in call(model, batch).items() if key in seeds}
+    found = narrowed(batch)
+    assert set(found) == set(expected)
+    for key, rows in expected.items():
+        torch.testing.assert_close(found[key], rows, rtol=1e-12, atol=1e-12)
+    of_found, of_expected = gradients(model, found), gradients(model, expected)
+    parameters = list(model.named_parameters()) if of_expected else []
+    for (name, parameter), ours, theirs in zip(parameters, of_found, of_expected, strict=True):
+        theirs = torch.zeros_like(parameter) if theirs.dim() == 0 and parameter.dim() else theirs
+        ours = torch.zeros_like(parameter) if ours.dim() == 0 and parameter.dim() else ours
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11, msg=lambda text: f"{name}: {text}")  # noqa: B023

@@ -183,7 +183,7 @@ class _Gradients:
                     place = share.of_neighbors
                     self._add(place, self._zeros(place) if aggregate is None else grad.t().mm(aggregate))
         for place, readers in _readers(ctx.sums, self.needs).items():
-            self._of_rows(place, [reader for reader in readers if self.grads[reader[0]] is not None], extremes)
+            self._of_rows(place, readers, extremes)
         for of, grad in zip(ctx.sums, self.grads, strict=True):  # now most rows have a gradient to add to
             if grad is not None:
                 self._of_roots(of, grad)
@@ -201,10 +201,11 @@ class _Gradients:
         self.found[place] = gradient if found is None else found + gradient
 
     def _of_rows(self, place: int, readers: list[tuple[int, _Places]], extremes: dict[int, Tensor]) -> None:
-        """Of rows of sources: those of messages, sums over the edges from each source."""
-        together = [reader for reader in readers if not reader[1].is_extreme]
-        alone = [reader for reader in readers if reader[1].is_extreme or len(readers) == 1]
-        if len(readers) > 1 and together:
+        """Of rows of sources: sums over the edges from each source."""
+        read = [reader for reader in readers if self.grads[reader[0]] is not None]
+        together = [reader for reader in read if not (reader[1].is_extreme or len(readers) == 1)]
+        alone = [reader for reader in read if reader[1].is_extreme or len(readers) == 1]
+        if together:
             self.found[place] = self._over_relations(place, together)
         for number, share in alone:
             messages = self.grads[number].mm(self.tensors[share.of_neighbors])

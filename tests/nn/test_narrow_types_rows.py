@@ -1,0 +1,171 @@
+"""How many rows narrowed models of typed graphs compute and compare, and when they compute all."""
+
+import contextlib
+
+import pytest
+import torch
+import torch_geometric.nn as pyg_nn
+from helpers.narrow_types import FEATURES, GRAPH, HIDDEN, RELATIONS, ByRelation, batch_of, call, made, make_types
+from torch import nn
+
+from torch_gnnscale import NeighborLoader
+from torch_gnnscale.nn import narrow, saving
+from torch_gnnscale.nn.hops import Hops
+from torch_gnnscale.nn.narrow import Narrowed
+
+pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
+
+
+def test_what_has_been_compared_is_not_verified_again(monkeypatch):
+    """Although the relation into c has edges in no batch: it would be compared if it had."""
+    verified, compared = [], []
+    look, compare = Hops.__init__, Narrowed._check
+    monkeypatch.setattr(
+        Hops, "__init__", lambda self, batch, verify: (verified.append(verify), look(self, batch, verify))[1]
+    )
+    monkeypatch.setattr(Narrowed, "_check", lambda self, *given: (compared.append(given), compare(self, *given))[1])
+    narrowed = narrow(made("SAGE", GRAPH), call)
+    for seeds in ((3, 1), (5, 6), (7, 8)):
+        narrowed(batch_of("a", seeds, (2, 2)))
+    assert verified.count(True) == 1
+    assert 1 <= len(compared) < 3
+    assert narrowed._to_check == {False, True}
+
+
+def test_no_layer_computes_more_rows_than_it_must():
+    model, rows = made("SAGE", GRAPH), {}
+    for name, module in model.named_modules():
+        if isinstance(module, pyg_nn.SAGEConv):
+            keep = lambda _, args, out, name=name: rows.update({name: len(out)})  # noqa: E731
+            module.register_forward_hook(keep)
+    batch = batch_of("b")
+    narrow(model, call, check=False)(batch)
+    assert len(rows) == 2 * len(RELATIONS)
+    for relation in RELATIONS:
+        sizes = batch[relation[-1]].num_sampled_nodes
+        found = [rows[f"convs.{layer}.convs.<{'___'.join(relation)}>"] for layer in (0, 1)]
+        assert found == [sum(sizes[:2]), sizes[0]]
+
+
+class Normed(ByRelation):
+    """BatchNorm whose statistics show which rows were computed."""
+
+    def __init__(self):
+        norm = lambda: nn.BatchNorm1d(HIDDEN)  # noqa: E731
+        super().__init__(GRAPH, lambda *_: pyg_nn.SAGEConv((HIDDEN, HIDDEN), HIDDEN), norm=norm)
+
+
+@pytest.mark.parametrize("fanouts", [(2, 2), (2, 0), (0, 2)])
+def test_norms_in_training_read_the_rows_that_are_computed(fanouts, monkeypatch):
+    """Also of a batch of which a hop finds no node, where numbers of rows do not tell."""
+    monkeypatch.setattr(saving, "LEAST_SAVED", 1 << 62)
+    torch.manual_seed(0)
+    model, rows = Normed().double().train(), {}
+    for layer, norms in enumerate(model.norms):
+        for node_type, norm in norms.items():
+            keep = lambda m, args, out, key=(layer, node_type): rows.update({key: len(out)}) if m.training else None  # noqa: E731
+            norm.register_forward_hook(keep)
+    narrowed, batch = narrow(model, call), batch_of("a", (3, 1), fanouts)
+    narrowed(batch)
+    for node_type in GRAPH.node_types:
+        sizes = batch[node_type].num_sampled_nodes
+        assert [rows[layer, node_type] for layer in (0, 1)] == [sum(sizes[:2]), sizes[0]]
+    assert all(norm.running_mean.isfinite().all() for norms in model.norms for norm in norms.values())
+
+
+class Skips(nn.Module):
+    """Layers whose inputs are added to their outputs, which may be a single row.
+
+    Args:
+        add: ``add(x, out)``: the sum of both, by type.
+        pairs: whether relations within a type get pairs, too.
+    """
+
+    def __init__(self, data, add, pairs):
+        super().__init__()
+        self.convs = nn.ModuleList(
+            nn.ModuleDict({r[1]: pyg_nn.SAGEConv((FEATURES, FEATURES), FEATURES) for r in data.edge_types})
+            for _ in range(2)
+        )
+        self.add, self.pairs = add, pairs
+        self.after = nn.ModuleDict({t: nn.Identity() for t in data.node_types})
+
+    def forward(self, x, edges):
+        for convs in self.convs:
+            found = {}
+            for (src, name, dst), index in edges.items():
+                rows = x[src] if src == dst and not self.pairs else (x[src], x[dst])
+                found.setdefault(dst, []).append(convs[name](rows, index))
+            x = {t: self.after[t](self.add(x[t], torch.stack(out).sum(0))) for t, out in found.items()}
+        return x
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("seen", [True, False], ids=["", "in a compiled module"])
+def test_a_single_row_that_a_layer_computes(seen, pairs):
+    """It is not added to rows of later hops; where nobody sees that, layers are still called as in other batches."""
+    star, both = torch.arange(1, 12), torch.zeros(11, dtype=torch.int64)
+    data = make_types({"a": 12, "b": 4}, [("a", "r0", "b"), ("a", "r1", "a"), ("b", "r2", "a")], degree=0, seed=0)
+    data["a", "b"].edge_index, data["a", "a"].edge_index = (
+        torch.stack([both[:4], star[:4] - 1]),
+        torch.stack([star, both]),
+    )
+
+    for relation in data.edge_types:
+        del data[relation].edge_attr
+
+    def add(x, out):
+        with contextlib.nullcontext() if seen or len(out) != 1 else torch._C.DisableTorchFunction():
+            return x + out
+
+    torch.manual_seed(0)
+    model, rows = Skips(data, add, pairs).double(), []
+    model.after["a"].register_forward_hook(lambda _, args, out: rows.append(len(out)))
+    narrowed = narrow(model, lambda model, batch: model(batch.x_dict, batch.edge_index_dict))
+    for batch in NeighborLoader(data, [3, 3], ("b", None), batch_size=2):
+        assert batch["a"].num_sampled_nodes == [0, 1, 3]
+        expected = model(batch.x_dict, batch.edge_index_dict)["b"][:2]
+        rows.clear()
+        torch.testing.assert_close(narrowed(batch)["b"], expected, rtol=1e-12, atol=1e-12)
+        assert rows[-2:] == ([1, 0] if seen else [4, 0])
+    assert not narrowed._orders, "no batch was called in another order"
+
+
+def test_batches_that_are_not_worth_it_are_computed_whole(monkeypatch):
+    rows = []
+    model, batch = made("SAGE", GRAPH), batch_of()
+    model.convs[0].convs[RELATIONS[0]].register_forward_hook(lambda _, args, out: rows.append(len(out)))
+    narrowed = narrow(model, call, check=False)
+    size = sum(p.numel() for p in model.convs[0].convs[RELATIONS[0]].parameters())
+    of_row, saved = size + saving.CHANNEL * HIDDEN, 0
+    others = sum(p.numel() for p in model.encode.parameters()) // (2 * len(RELATIONS))
+    for relation in RELATIONS:
+        nodes, edges = batch[relation[-1]].num_sampled_nodes, batch[relation].num_sampled_edges
+        saved += (of_row + others) * (nodes[2] + nodes[1] + nodes[2]) + saving.EDGE * edges[1]
+    whole, computed = batch["b"].num_nodes, sum(batch["b"].num_sampled_nodes[:2])
+    for least, expected in ((saved // 8, computed), (saved // 8 + 1, whole)):  # of 12 calls
+        rows.clear()
+        monkeypatch.setattr(saving, "LEAST_SAVED", least)
+        narrowed(batch)
+        assert rows[-1] == expected
+        assert computed < whole
+
+
+def test_which_batches_are_worth_it_to_a_layer_of_dictionaries(monkeypatch):
+    """Each relation has its share of the layer's parameters."""
+    rows = []
+    model, batch = made("HGT", GRAPH), batch_of()
+    model.convs[0].register_forward_hook(lambda _, args, out: rows.append(len(out["b"])))
+    narrowed, saved = narrow(model, call, check=False), 0
+    for conv, groups in zip(model.convs, (3, 2), strict=True):
+        parameters = sum(p.numel() for p in conv.parameters()) // len(RELATIONS)
+        for relation in RELATIONS:
+            src, dst = (batch[relation[end]].num_sampled_nodes for end in (0, 2))
+            saved += parameters * sum(src[groups:]) + saving.CHANNEL * HIDDEN * sum(dst[groups - 1 :])
+            saved += saving.EDGE * sum(batch[relation].num_sampled_edges[groups - 1 :])
+    whole, computed = batch["b"].num_nodes, sum(batch["b"].num_sampled_nodes[:2])
+    assert computed < whole
+    for least, expected in ((saved // 8, computed), (saved // 8 + 1, whole)):  # of 12 calls
+        monkeypatch.setattr(saving, "LEAST_SAVED", least)
+        narrowed(batch)
+        assert rows[-1] == expected
