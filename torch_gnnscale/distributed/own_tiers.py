@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch_geometric.typing import NodeType
 
 from .. import ops
 from ..comm.rendezvous import Rendezvous
 from ..feature import TieredFeatureStore
-from ..feature.hotness import check_hotness, labelled_ids, named_scores
+from ..feature.hotness import by_type_of, check_hotness, check_types, labelled_ids, named_scores, relations_of
 from ..feature.tier_builder import Source
 from ..feature.tiered_rows import FileRows
 from ..memory import Budget, budget_bytes, peer_budgets
@@ -35,11 +36,12 @@ class OwnTiers:
     """All entries are as in :meth:`TieredFeatureStore.from_data`; shares are of the rows of the part's own nodes."""
     peers: Sequence[Budget] = ()
     host: Budget | None = None
-    hotness: str | Tensor = "weighted_reverse_pagerank"
-    """A score of each node of the graph by the user's ids, or a name. With a partitioned topology, a named score is
-    computed from the edges within the part alone."""
-    labelled: Tensor | None = None
-    """The user's ids of nodes, or a mask of all nodes; by default the seeds of the split ``train`` in all parts."""
+    hotness: str | Tensor | Mapping[NodeType, Tensor] = "weighted_reverse_pagerank"
+    """A score of each node of the graph by the user's ids, with types a mapping of them by type, or a name. With a
+    partitioned topology, a named score is computed from the edges within the part alone."""
+    labelled: Tensor | Mapping[NodeType, Tensor] | None = None
+    """The user's ids of nodes, or a mask of all nodes, with types by type; by default the seeds of the split ``train``
+    in all parts."""
     device: torch.device | str | int | None = None
 
     @classmethod
@@ -48,7 +50,6 @@ class OwnTiers:
 
         Raises:
             TypeError, ValueError, IndexError: not a mapping, unknown entries, or wrong budgets, scores or nodes.
-            NotImplementedError: the graph has types.
         """
         known = [field.name for field in fields(cls)]
         if not isinstance(given, Mapping):
@@ -56,18 +57,13 @@ class OwnTiers:
         if unknown := [name for name in given if name not in known]:
             raise ValueError(f"tiers: expected entries among {known}, found {unknown[0]!r}")
         tiers = cls(**given)
-        if parts.hetero:
-            raise NotImplementedError(
-                "tiers of a part of a graph with types are not implemented: open it without tiers"
-            )
         weighted = check_hotness(tiers.hotness, tiers.labelled)
         for name, budget in (("gpu", tiers.gpu), ("host", tiers.host)):
             if budget is not None:
                 budget_bytes(name, budget, 0)
         peer_budgets("peers", tiers.peers, 0)
-        num_nodes = parts.book.num_nodes()
-        if isinstance(tiers.hotness, Tensor) and tiers.hotness.shape != (num_nodes,):
-            raise ValueError(f"hotness: expected {num_nodes} scores, found shape {tuple(tiers.hotness.shape)}")
+        if not isinstance(tiers.hotness, str):
+            tiers._given(parts)
         if weighted:
             tiers._labelled(parts)
         return tiers
@@ -77,36 +73,62 @@ class OwnTiers:
         """Equal texts for equal budgets."""
         return str({"gpu": self.gpu, "peers": list(self.peers), "host": self.host})
 
-    def _labelled(self, parts: StoredParts) -> Tensor:
-        """The stored ids of ``labelled``: int64."""
-        ids = self.labelled
-        if ids is None:
-            if (None, "train") not in parts.splits:
+    def _given(self, parts: StoredParts) -> dict[NodeType | None, Tensor]:
+        """The scores that were given, by node type: one for each node of a type with rows."""
+        assert not isinstance(self.hotness, str)
+        if isinstance(self.hotness, Tensor) == parts.hetero:
+            expected = "scores by node type" if parts.hetero else "scores as a tensor"
+            raise TypeError(f"hotness: expected {expected}, or a name, found {type(self.hotness).__name__}")
+        scores = {None: self.hotness} if isinstance(self.hotness, Tensor) else dict(self.hotness)
+        check_types("hotness", scores, parts.book.bounds)
+        for node_type in _types_with_rows(parts):
+            of = "" if node_type is None else f" of the nodes of {node_type!r}"
+            if node_type not in scores:
+                raise ValueError(f"hotness: expected scores{of}, found those of {list(scores)}")
+            count, found = parts.book.num_nodes(node_type), scores[node_type]
+            if not isinstance(found, Tensor) or found.shape != (count,):
+                shape = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+                raise ValueError(f"hotness: expected {count} scores{of}, found {shape}")
+        return scores
+
+    def _labelled(self, parts: StoredParts) -> dict[NodeType | None, Tensor]:
+        """The stored ids of ``labelled`` by node type: int64."""
+        given = by_type_of(self.labelled, parts.hetero)
+        if given is None:
+            given = {t: parts.input_nodes(name, t) for t, name in parts.splits if name == "train"}
+            if not given:
                 raise ValueError(
                     "labelled: expected the nodes that training starts from, found no split 'train' either"
                 )
-            ids = parts.input_nodes("train")
-        return parts.to_stored(labelled_ids(ids, parts.book.num_nodes()).to(torch.int64))
+        check_types("labelled", given, parts.book.bounds)
+        return {
+            t: parts.to_stored(labelled_ids(ids, parts.book.num_nodes(t)).to(torch.int64), t)
+            for t, ids in given.items()
+        }
 
-    def scores(self, parts: StoredParts, part: StoredPart) -> Tensor:
-        """The scores of the part's own nodes, shape [m]."""
-        if isinstance(self.hotness, Tensor):
-            return self.hotness[part.user_ids[None]]
-        nodes, whole = parts.book.nodes(part.number), parts.topology == "replicated"
-        labelled = None
-        if self.hotness == "weighted_reverse_pagerank":
-            labelled = self._labelled(parts)
-            if not whole:
-                labelled = labelled[(labelled >= nodes.start) & (labelled < nodes.stop)] - nodes.start
-        if not whole:
-            return _named(self.hotness, _within(part.relations[None], nodes), labelled)
-        return _named(self.hotness, parts.graph().relation(None), labelled)[nodes.start : nodes.stop]
+    def scores(self, parts: StoredParts, part: StoredPart) -> dict[NodeType | None, Tensor]:
+        """The scores of the part's own nodes by node type, shape [m] each."""
+        if not isinstance(self.hotness, str):
+            given = self._given(parts)
+            return {t: given[t][part.user_ids[t]] for t in _types_with_rows(parts)}
+        nodes = {t: parts.book.nodes(part.number, t) for t in parts.book.bounds}
+        labelled = self._labelled(parts) if self.hotness == "weighted_reverse_pagerank" else None
+        if parts.topology == "replicated":
+            counts = {t: parts.book.num_nodes(t) for t in nodes}
+            scores = named_scores(self.hotness, relations_of(parts.graph()), counts, labelled)
+            return {t: scores[t][own.start : own.stop] for t, own in nodes.items()}
+        relations = {t: _within(csc, nodes[None if t is None else t[0]]) for t, csc in part.relations.items()}
+        if labelled is not None:
+            labelled = {
+                t: ids[(ids >= nodes[t].start) & (ids < nodes[t].stop)] - nodes[t].start for t, ids in labelled.items()
+            }
+        return named_scores(self.hotness, relations, {t: len(own) for t, own in nodes.items()}, labelled)
 
     def filled(self, parts: StoredParts, part: StoredPart, sharers: int) -> TieredFeatureStore:
         """The tiers of the part's own nodes; ``sharers``: how many ranks of this machine open them."""
-        of_nodes = {key: rows for key, rows in part.rows.items() if key[0] is None}
+        of_nodes = {key: rows for key, rows in part.rows.items() if not isinstance(key[0], tuple)}
         sources = [Source(key, rows, rows.dtype, FileRows(*part.origins[key], 0)) for key, rows in of_nodes.items()]
-        scores = {None: self.scores(parts, part)}
+        scores = self.scores(parts, part)
         return TieredFeatureStore.of_sources(
             sources, scores, False, self.gpu, self.peers, self.host, parts.path, self.device, sharers
         )
@@ -119,16 +141,17 @@ class OwnTiers:
         return store.on(checked_device("cuda" if self.device is None else self.device))
 
 
-def _named(name: str, csc: CSC, labelled: Tensor | None) -> Tensor:
-    return named_scores(name, {None: csc}, {None: csc.num_src}, None if labelled is None else {None: labelled})[None]
+def _types_with_rows(parts: StoredParts) -> list[NodeType | None]:
+    """The node types that have attributes."""
+    return list(dict.fromkeys(meta.group_name for meta in parts.attrs if not meta.of_edges))
 
 
-def _within(csc: CSC, nodes: range) -> CSC:
-    """The edges of a part's relation that begin at its own nodes too, by row numbers in the part."""
+def _within(csc: CSC, sources: range) -> CSC:
+    """The edges of a part's relation that begin at its own nodes, ``sources``, too, by row numbers in the part."""
     ops.check_colptr(csc.colptr, csc.num_edges)
-    kept = (csc.row >= nodes.start) & (csc.row < nodes.stop)
+    kept = (csc.row >= sources.start) & (csc.row < sources.stop)
     before = torch.cat([torch.zeros(1, dtype=torch.int64), kept.cumsum(0)])
-    return CSC(before[csc.colptr], csc.row[kept] - nodes.start, None, len(nodes))
+    return CSC(before[csc.colptr], csc.row[kept] - sources.start, None, len(sources))
 
 
 def open_together(

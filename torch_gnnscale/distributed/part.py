@@ -255,7 +255,6 @@ def open_part(
             its tiers, has no GPU or NCCL for ``backend="nccl"``, or has another ``stage``, ``backend``, ``consecutive``
             or other budgets. One rank alone raises FileNotFoundError or OSError for files that it cannot read,
             MemoryError where its tiers do not fit.
-        NotImplementedError: ``tiers`` of a graph with types.
         RuntimeError: a rank does not come, or ends in the meantime; names it.
     """
     rank, world = rank_and_world()
