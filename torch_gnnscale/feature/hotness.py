@@ -15,14 +15,17 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
-from ..ops.arguments import check_ids, check_int
+from ..ops.arguments import check_ids, check_int, check_tensor
 from ..topology import CSC, GraphStore
+from ..topology.reorder import by_score
 from .feature_store import HOMOGENEOUS_EDGES
 
 NAMES = ("out_degree", "reverse_pagerank", "weighted_reverse_pagerank")
 """Names of the scores. They are computed from the graph; the last one also from the labelled nodes."""
 DAMPING = 0.85
 """The share of a score that is passed on along edges, where no other is given."""
+BINS, LEAST_READS = 1024, 64
+"""Of :func:`calibrated`: the largest number of bins, and the reads that each has at least."""
 
 
 def graph_scores(
@@ -180,6 +183,69 @@ def edge_reads(csc: CSC, expansions: Tensor, fanout: int) -> Tensor:
         return each
     out = torch.empty_like(each)
     out[csc.edge_id.to(torch.int64)] = each
+    return out
+
+
+def calibrated(
+    score: Tensor | Mapping[Any, Tensor], reads: Tensor | Mapping[Any, Tensor]
+) -> Tensor | dict[Any, Tensor]:
+    """Scores that keep the order of ``score`` and are frequencies: reads in batches in which ``reads`` were counted.
+
+    The nodes by falling score are cut into bins with equal numbers of reads: 1024 bins, or fewer if they would have
+    less than 64 reads each. The score of a node in bin b is ::
+
+        min over a <= b of max over c >= b of (the reads of bins a to c) / (the nodes of bins a to c)
+
+    This is the nonincreasing function of bins that is nearest to the counts (isotonic regression). Within a bin,
+    scores fall by a millionth of a read from the first node of all to the last, so that nodes stay in their order.
+
+        counts = accesses(loader, [1000], batches=32)       # batches that training does not draw
+        score = hotness.calibrated(hotness.graph_scores(graph, labelled=train_ids), counts)
+
+    Args:
+        score: any score of the nodes or edges, any real dtype, shape [n]; with types, a mapping by type.
+        reads: how often each was read in some batches, int64, shape [n], as :func:`torch_gnnscale.loader.accesses`
+            counts them; with types, a mapping by type that has those of ``score``.
+
+    Returns:
+        float64, shape [n]; with types, a mapping of such tensors by type.
+
+    Raises:
+        TypeError, ValueError: scores that are not real vectors or have NaN; other shapes; negative reads.
+    """
+    if isinstance(score, Mapping) != isinstance(reads, Mapping):
+        raise TypeError(f"reads: expected a {type(score).__name__}, as score is, found {type(reads).__name__}")
+    if not isinstance(score, Mapping):
+        return _calibrated("reads", score, reads)
+    assert isinstance(reads, Mapping)
+    if missing := [of for of in score if of not in reads]:
+        raise ValueError(f"reads: expected those of {missing[0]!r}, found {list(reads)}")
+    return {of: _calibrated(f"reads[{of!r}]", of_type, reads[of]) for of, of_type in score.items()}
+
+
+def _calibrated(name: str, score: Tensor, reads: Tensor) -> Tensor:
+    order = by_score(score)
+    check_tensor(name, reads)
+    if reads.shape != score.shape:
+        raise ValueError(f"{name}: expected shape {tuple(score.shape)}, found {tuple(reads.shape)}")
+    if len(reads) and int(reads.min()) < 0:
+        raise ValueError(f"{name}: expected counts of at least 0, found {int(reads.min())}")
+    count = len(reads)
+    before = torch.cat([torch.zeros(1, dtype=torch.int64), reads[order.old].to(torch.int64).cumsum(0)])
+    bins = min(BINS, int(before[-1]) // LEAST_READS)
+    wanted = before[-1] * torch.arange(1, bins + 1) // max(bins, 1)
+    ends = torch.cat([torch.searchsorted(before, wanted), torch.tensor([count])]).unique().tolist()
+    sums, sizes, begin = [], [], 0
+    for end in ends:  # pools a bin with those before it while it has more reads per node
+        total, size, begin = int(before[end] - before[begin]), end - begin, end
+        while sizes and sums[-1] * size <= total * sizes[-1]:
+            total, size = total + sums.pop(), size + sizes.pop()
+        sums.append(total)
+        sizes.append(size)
+    of_bins = torch.tensor(sums, dtype=torch.float64) / torch.tensor(sizes).clamp(min=1)
+    falling = of_bins.repeat_interleave(torch.tensor(sizes)) + torch.arange(count, 0, -1) / max(count, 1) * 1e-6
+    out = torch.empty(count, dtype=torch.float64)
+    out[order.old] = falling
     return out
 
 
