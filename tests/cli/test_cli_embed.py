@@ -89,7 +89,7 @@ def test_a_run_of_a_model_without_layers(run, tmp_path, capsys):
 
 def test_a_table_of_a_type_without_nodes(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
-    _write_parquet(tmp_path / "none.parquet", torch.empty(0, 4))
+    _write_parquet(tmp_path / "none.parquet", torch.empty(0, 4), torch.empty(0, dtype=torch.int64))
     assert parquet.read_table(tmp_path / "none.parquet").num_rows == 0
 
 

@@ -16,7 +16,7 @@ from torch import distributed as dist
 
 from torch_gnnscale import files, partition
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.infer import disk, infer, open_results
+from torch_gnnscale.infer import disk, infer, open_results, over_ranks
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +141,27 @@ def test_the_failure_of_one_rank_is_raised_on_all(parts, at, finished, tmp_path)
     assert answers[1] == (False, "KeyError: 'no luck'")
     assert answers[0][1].startswith("RuntimeError: rank 1")
     assert answers[0][1].endswith("KeyError: 'no luck'")
+
+
+def interrupted(path: str) -> None:
+    """Rank 1 is interrupted where the others wait for it."""
+
+    def stop(*_):
+        raise KeyboardInterrupt("by the user")
+
+    real = over_ranks.sets_of_stages
+    over_ranks.sets_of_stages = stop if dist.get_rank() == 1 else real
+    try:
+        inferred(path, ["gcn"], {})
+    finally:
+        over_ranks.sets_of_stages = real
+
+
+@pytest.mark.slow
+def test_an_interrupted_rank_is_named(parts):
+    answers = cluster(2).results(interrupted, parts(2))
+    assert answers[1] == (False, "KeyboardInterrupt: by the user")
+    assert answers[0][1].startswith("RuntimeError: rank 1: KeyboardInterrupt: by the user")
 
 
 def differing(path: str, options: list[dict]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..datasets import task_of_part
+from ..datasets.parts import kind_of_parts
+from ..distributed import open_part
 from ..infer import infer, result_name
+from ..infer.results import part_folder
 from ..tasks import TASKS
-from ..training import CHECKPOINT, Trainer
+from ..training import CHECKPOINT, RankGroup, Trainer
 from ..training.checkpoint import load
+from ..training.rank_group import launched, launched_ranks
 from . import data as cli_data
 from .errors import as_option, naming_folder, naming_options
 
@@ -22,7 +28,7 @@ _ROWS = 1 << 16
 
 
 def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
-    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.cli_data`."""
+    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.data`."""
     command = commands.add_parser(
         "embed",
         parents=parents,
@@ -39,6 +45,11 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
         default="npy",
         help="parquet: also a file with the nodes' ids for each type",
     )
+    add(
+        "--parts",
+        metavar="DIR",
+        help="compute the nodes of these parts, each by a rank that torchrun starts, into OUT/part-0, OUT/part-1, ...",
+    )
     add("--batch-size", type=int, default=4096, help="nodes that are computed at a time")
     add("--memory", default="1GiB", help="about how much the rows of a batch's neighbors take")
 
@@ -47,37 +58,83 @@ def embed(args: argparse.Namespace) -> None:
     """A run to its model's rows of all nodes; see ``gnnscale embed --help``."""
     if args.format == "parquet":
         _pyarrow()
-    trainer = _trained(args)
+    if args.parts is not None:
+        _embed_part(args)
+        return
+    if (world := launched_ranks()) > 1:
+        raise ValueError(f"WORLD_SIZE: expected 1 without --parts, found {world}")
+    state, kind = _run_of(args)
+    args.dataset = getattr(args, "dataset", state["run"]["task"])
+    task = cli_data.load(kind, args)
+    if task.name != state["run"]["task"]:
+        expected = state["run"]["task"]
+        raise ValueError(f"--dataset: expected {expected!r}, which the run learned from, found {task.name!r}")
+    for line in _embedded(args, _trained(kind, task, state, RankGroup()), Path(args.out), {}):
+        print(line)
+
+
+def _embed_part(args: argparse.Namespace) -> None:
+    """Embeds with the other ranks, each the nodes of its part."""
+    if found := [name for name in cli_data.OPTIONS if name in args]:
+        found = f"--{found[0]}: expected none beside --parts, which hold the data set, found {vars(args)[found[0]]!r}"
+        raise ValueError(found)
+    with launched(), open_part(args.parts) as part:
+        ranks = RankGroup(part.ranks)
+        state, kind = ranks.first(lambda: _run_of(args))
+        if (expected := kind_of_parts(part.parts)) != kind:
+            raise ValueError(f"--run: expected one of {expected!r}, as {args.parts} was written for, found {kind!r}")
+        task, learned_from = task_of_part(part, everyone=ranks.everyone), state["run"]["task"]
+        if task.name != learned_from:
+            raise ValueError(f"--parts: expected {learned_from!r}, which the run learned from, found {task.name!r}")
+        alone = part.ranks.parts == 1 and not part.features.collective
+        folder = Path(args.out) if alone else part_folder(Path(args.out), part.ranks.part)
+        of_part = _embedded(args, _trained(kind, task, state, ranks), folder, part.stored.user_ids)
+        for lines in ranks.everyone(of_part):
+            for line in lines if ranks.is_first else ():
+                print(line)
+
+
+def _embedded(args: argparse.Namespace, trainer: Trainer, folder: Path, ids: Mapping[Any, Tensor]) -> list[str]:
+    """Computes the rows, and writes those of this process into ``folder``; says by type how many there are and where.
+
+    Args:
+        args: of the command.
+        trainer: of the run.
+        folder: of this process's rows.
+        ids: by type, the user's ids of these rows; by default, they are 0, 1, ...
+    """
     model, call = trainer.inference()
     options = {name: as_option(name) for name in ("out", "batch_size", "memory")} | {"model": "--run"}
     with naming_options(options), naming_folder(args.out):
         found = infer(model, trainer.task.data, call, out=args.out, batch_size=args.batch_size, memory=args.memory)
+    lines = []
     for node_type, rows in (found if isinstance(found, dict) else {None: found}).items():
-        file = Path(args.out) / f"{result_name(node_type)}.{args.format}"
+        file = folder / f"{result_name(node_type)}.{args.format}"
         if args.format == "parquet":
             with naming_folder(args.out):
-                _write_parquet(file, rows)
+                _write_parquet(file, rows, ids.get(node_type, torch.arange(len(rows))))
         of = "" if node_type is None else f"{node_type}: "
-        print(f"{of}{len(rows):,} rows of {rows[0].numel() if len(rows) else 0} numbers in {file}")
+        lines.append(f"{of}{len(rows):,} rows of {rows.shape[1:].numel()} numbers in {file}")
+    return lines
 
 
-def _trained(args: argparse.Namespace) -> Trainer:
-    """The trainer of the run, its model that of the best epoch, in evaluation mode."""
+def _run_of(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """The state of the run, and its task."""
     state = load(Path(args.run))
     if state is None:
         raise ValueError(f"--run: expected the folder of a run of gnnscale train, found no {CHECKPOINT} in {args.run}")
-    run = state["run"]
-    kind = next((kind for kind, trainer in TASKS.items() if trainer.__name__ == run.get("trainer")), None)
+    found = state["run"].get("trainer")
+    kind = next((kind for kind, trainer in TASKS.items() if trainer.__name__ == found), None)
     if kind is None:
-        found = run.get("trainer")
         raise NotImplementedError(f"--run {args.run}: a run of a {found} is not implemented; use one of a task")
-    args.dataset = getattr(args, "dataset", run["task"])
-    task = cli_data.load(kind, args)
-    if task.name != run["task"]:
-        raise ValueError(f"--dataset: expected {run['task']!r}, which the run learned from, found {task.name!r}")
+    return state, kind
+
+
+def _trained(kind: str, task: Any, state: dict[str, Any], ranks: RankGroup) -> Trainer:
+    """The trainer of the run, its model that of the best epoch, in evaluation mode."""
     names = {field.name for field in fields(TASKS[kind].config_type)}
-    config = TASKS[kind].config_type(**{name: value for name, value in run.items() if name in names} | _on_cpu(names))
-    trainer = TASKS[kind](task, config, quiet=True)
+    run = {name: value for name, value in state["run"].items() if name in names}
+    trainer = TASKS[kind](task, TASKS[kind].config_type(**run | _on_cpu(names)), quiet=True, ranks=ranks)
     trainer.model.load_state_dict(state["model"] if state["best_model"] is None else state["best_model"])
     trainer.model.eval()
     return trainer
@@ -96,7 +153,7 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-def _write_parquet(file: Path, rows: Tensor) -> None:
+def _write_parquet(file: Path, rows: Tensor, ids: Tensor) -> None:
     """The columns ``id`` and ``row``, a list of numbers."""
     pyarrow = _pyarrow()
     flat = rows.reshape(len(rows), rows.shape[1:].numel())
@@ -106,7 +163,7 @@ def _write_parquet(file: Path, rows: Tensor) -> None:
     with pyarrow.parquet.ParquetWriter(partial, schema) as writer:
         for first in range(0, len(flat), _ROWS):
             part = flat[first : first + _ROWS]
-            ids = pyarrow.array(torch.arange(first, first + len(part)).numpy())
+            of_rows = pyarrow.array(ids[first : first + len(part)].numpy())
             values = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(part.reshape(-1).numpy()), width)
-            writer.write_table(pyarrow.table([ids, values], schema))
+            writer.write_table(pyarrow.table([of_rows, values], schema))
     partial.replace(file)
