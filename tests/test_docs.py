@@ -23,7 +23,7 @@ PAGES = ["README.md"] + [
     f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")) if "\n```python\n" in page.read_text()
 ]
 ON_PARTS = ("docs/scaling_rows.md", "docs/scaling_failures.md")
-ON_RANKS = ("docs/ddp_lightning.md", "docs/scaling.md", *ON_PARTS)
+ON_RANKS = ("docs/ddp_lightning.md", "docs/scaling.md", "docs/scaling_inference.md", *ON_PARTS)
 
 
 def blocks_of(page: str) -> list[str]:
@@ -53,7 +53,7 @@ def test_the_blocks_of_a_page_are_a_program(page, tmp_path):
         assert float(accuracy[1]) > 0.85
 
 
-COMMAND = re.compile(r"^ {4}(gnnscale|torchrun --nproc-per-node=(\d+) -m torch_gnnscale) (.+)$", re.MULTILINE)
+COMMAND = re.compile(r"^ {4}(gnnscale|torchrun --nproc-per-node=(\d+) -m (?:-- )?torch_gnnscale) (.+)$", re.MULTILINE)
 COMMANDS = ("README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")))
 
 

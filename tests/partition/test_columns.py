@@ -5,8 +5,8 @@ import torch
 from helpers.boundary import boundary_graph, owners_of
 
 from torch_gnnscale import CSC
-from torch_gnnscale.partition import columns
-from torch_gnnscale.partition.columns import NodeOrder
+from torch_gnnscale.partition import part_writer as columns
+from torch_gnnscale.partition.part_writer import NodeOrder
 
 WHOLE = 10_000
 
