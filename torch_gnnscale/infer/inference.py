@@ -158,6 +158,6 @@ def _run(
                     if work.completes:
                         rows.done(work.batch)
                 if work.completes:
-                    bar.update(work.count)
+                    bar.update(work.num_nodes)
             rows.completed(number)
             rows.end(number)

@@ -61,7 +61,7 @@ class Work(NamedTuple):
         return self.piece is None or self.piece.last
 
     @property
-    def count(self) -> int:
+    def num_nodes(self) -> int:
         """The number of nodes."""
         return sum(end - first for first, end in self.part.values())
 
@@ -79,7 +79,7 @@ def work_of_stage(graph: StagedGraph, sets: Sets, size: int, most_edges: int, re
     """
     for number, part in enumerate(batches(graph, sets, size, most_edges), 1):
         whole = Work(number, part, None)
-        if not reads_edges or whole.count > 1 or num_edges(graph, sets, part) <= most_edges:
+        if not reads_edges or whole.num_nodes > 1 or num_edges(graph, sets, part) <= most_edges:
             yield whole
             continue
         node_type, seed = next((t, ids) for t, ids in whole.seeds(sets).items() if len(ids))

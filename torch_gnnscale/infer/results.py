@@ -87,8 +87,8 @@ class Results:
             found[here] = ops.gather_rows(rows, at[here]) if ops.can_gather_rows(rows) else rows[at[here]]
             left[here] = False
         if bool(left.any()):
-            at = int(left.nonzero()[0])
-            raise IndexError(f"ids[{at}] = {int(wanted[at])}: expected a node with a result, found none")
+            missing = int(left.nonzero()[0])
+            raise IndexError(f"ids[{missing}] = {int(wanted[missing])}: expected a node with a result, found none")
         return found
 
     @property
@@ -115,9 +115,8 @@ def open_results(out: str | os.PathLike, verify: bool = True) -> Any:
             the parts are not of one inference.
     """
     folder = Path(out)
-    known = sorted(
-        (int(found[1]), path) for path in folder.glob("part-*") if (found := re.fullmatch(r"part-(\d+)", path.name))
-    )
+    named = ((re.fullmatch(r"part-(\d+)", path.name), path) for path in folder.glob("part-*"))
+    known = sorted((int(match[1]), path) for match, path in named if match is not None)
     if not known:
         raise FileNotFoundError(f"{folder}: expected the folders part-0, part-1, ..., found none")
     opened = {number: files.load(path, KIND, verify) for number, path in known}
