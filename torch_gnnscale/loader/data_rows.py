@@ -231,10 +231,9 @@ class DataRows(RowSource):
                 batch._global_store[name] = self.data._global_store.get(name)
                 continue
             reader = readers.get(of)  # None: of a type that was removed
-            rows = value = None if reader is None else reader.storage.store.get(name)
-            if value is not None and (rows := reader.rows(name, value, bounds)) is _NO_ATTRIBUTE_OF_ROWS:
-                rows = value
-            put(fields_of(batch, of), name, rows)
+            value = None if reader is None else reader.storage.store.get(name)
+            rows = value if reader is None or value is None else reader.rows(name, value, bounds)
+            put(fields_of(batch, of), name, value if rows is _NO_ATTRIBUTE_OF_ROWS else rows)
 
     def batch(self, sampled: SampledGraphPart, rows: FoundRows, layouts: EdgeLayouts | None) -> Data | HeteroData:
         """See :meth:`RowSource.batch`; types that were not sampled have no rows."""

@@ -27,7 +27,7 @@ def kept_state(model: nn.Module) -> Iterator[None]:
     lists, sets, deques, dataclasses and namespaces too, and Python's, NumPy's and their own generators their states.
 
     Parameters, buffers and modules with parameters that are not initialized yet are left alone. A warning names a
-    large tensor that is neither parameter nor buffer and was changed in place.
+    large tensor that is neither parameter nor buffer and was changed in place; a NumPy array as large is left alone.
     """
     found = _Kept()
     found.keep(model, type(model).__name__)
@@ -65,7 +65,7 @@ class _Kept:
             self._keep_all(before, name)
         elif isinstance(value, set):
             entries = value.copy()
-            self.puts.append(lambda: (value.clear(), value.update(entries)))
+            self.puts += [value.clear, lambda: value.update(entries)]
         elif isinstance(value, tuple):
             self._keep_all(value, name)
         elif isinstance(value, torch.Generator):
@@ -86,7 +86,7 @@ class _Kept:
     def _keep_module(self, module: nn.Module, name: str) -> None:
         for child_name, child in module._modules.items():
             self.keep(child, f"{name}.{child_name}")
-        if any(is_lazy(parameter) for parameter in module._parameters.values()):
+        if any(is_lazy(parameter) for parameter in module._parameters.values() if parameter is not None):
             return
         for parameter in (*module._parameters.values(), *module._buffers.values()):
             if parameter is not None:
