@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -42,13 +42,25 @@ class Join:
     def call(self, total: Any, module: nn.Module, layer: NarrowedLayer | None, args: Any, kwargs: Any) -> None:
         """Calls a module whose output is a part of ``total``, any key; ``layer``: what computes it, or None."""
         others = self._others.setdefault(total, [])
-        if layer is not None and layer.adds(given := {**dict(zip(layer.names, args, strict=False)), **kwargs}):
-            self._calls.setdefault(total, []).append(_Call(layer, given, *layer.called(given)))
-        else:
-            others.append(module(*args, **kwargs))
+        if layer is not None:
+            given = {**dict(zip(layer.names, args, strict=False)), **kwargs}
+            with self._forward_pass.common_rows.paused():
+                if layer.adds(given):
+                    self._calls.setdefault(total, []).append(_Call(layer, given, *layer.called(given)))
+                    return
+        others.append(module(*args, **kwargs))
 
     def totals(self, divided: bool) -> dict[Any, Any]:
         """The totals, by key in the order of calls; ``divided``: by the number of their parts."""
+        common_rows, outs = self._forward_pass.common_rows, {total: list[Tensor]() for total in self._others}
+        with common_rows.paused():
+            for total, out in self._sums(divided):
+                common_rows.returned(out, self._calls[total][0].relation.dst)
+                outs[total].append(out)
+        return {total: self._total(out, total, divided) for total, out in outs.items()}
+
+    def _sums(self, divided: bool) -> Iterator[tuple[Any, Tensor]]:
+        """The sums of shares, with the totals that they are parts of."""
         asked, shares, nums_dst, scales = list[Any](), list[Any](), list[int](), list[float]()
         for total, calls in self._calls.items():
             # Types may have rows of more groups; rows that not all relations compute are not used.
@@ -61,12 +73,7 @@ class Join:
                 nums_dst.append(calls[0].relation.dst.rows[groups - 2])
                 alone = divided and same and not self._others[total]
                 scales.append(1 / len(calls) if alone else 1.0)
-        common_rows, outs = self._forward_pass.common_rows, {total: list[Tensor]() for total in self._others}
-        with common_rows.paused():
-            for total, out in zip(asked, sums(shares, nums_dst, scales), strict=True):
-                common_rows.returned(out, self._calls[total][0].relation.dst)
-                outs[total].append(out)
-        return {total: self._total(out, total, divided) for total, out in outs.items()}
+        yield from zip(asked, sums(shares, nums_dst, scales), strict=True)
 
     def _total(self, outs: list[Any], total: Any, divided: bool) -> Any:
         others = self._others[total]
