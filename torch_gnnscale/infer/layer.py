@@ -140,7 +140,7 @@ class StagedLayer(NarrowedLayer):
 
     def computed(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's ``forward``."""
-        return self.forward_pass.caller.called(self, {**dict(zip(self._names, args, strict=False)), **kwargs})
+        return self.forward_pass.caller.called(self, {**dict(zip(self.names, args, strict=False)), **kwargs})
 
     def _types(self, given: Mapping[str, Any]) -> tuple[NodeType, NodeType]:
         key = self._called_on(dict(given)).key
