@@ -141,19 +141,25 @@ def with_a_hub() -> Data:
     return Data(x=torch.rand(100, FEATURES, dtype=torch.float64), edge_index=index)
 
 
+def hold_edges(monkeypatch, most):
+    """Lets stages hold so many edges at a time."""
+    for module in (inference, limits):
+        monkeypatch.setattr(module, "most_edges_of", most)
+
+
 @pytest.mark.parametrize("most", [20, 59, 60])
 @pytest.mark.parametrize("make", [basic(pyg_nn.GCN), basic(pyg_nn.GraphSAGE, aggr="max")])
 def test_a_hub_whose_last_piece_is_full_or_has_one_edge(make, most, monkeypatch):
-    monkeypatch.setattr(inference, "_most_edges", lambda *_: most)
+    hold_edges(monkeypatch, lambda *_: most)
     data, model = with_a_hub(), make().double().eval()
     check(infer(model, data, batch_size=50), model(data.x, data.edge_index))
 
 
 def test_a_layer_that_needs_all_edges_of_a_node_gets_as_many_as_there_is_memory_for(monkeypatch):
     data, model = with_a_hub(), basic(pyg_nn.GAT)().double().eval()
-    monkeypatch.setattr(inference, "_most_edges", lambda *_: 60)
+    hold_edges(monkeypatch, lambda *_: 60)
     check(infer(model, data, batch_size=50), model(data.x, data.edge_index))
-    monkeypatch.setattr(inference, "_most_edges", lambda *_: 59)
+    hold_edges(monkeypatch, lambda *_: 59)
     with pytest.raises(ValueError, match=r"expected a layer that takes the sum, .*; node 99 has more"):
         infer(model, data, batch_size=50)
 
