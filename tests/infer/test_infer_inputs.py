@@ -10,7 +10,7 @@ from helpers.narrow import CLASSES, FEATURES, HIDDEN, basic
 from torch import nn
 from torch_geometric.data import Data
 
-from torch_gnnscale.infer import infer, inference
+from torch_gnnscale.infer import infer, inference, limits
 from torch_gnnscale.infer.pieces import Pieces
 
 
