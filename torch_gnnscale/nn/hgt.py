@@ -123,9 +123,9 @@ def hgt(
     of_head, types = layer.out_channels // heads, [t for t in layer.kqv_lin.lins if t in x_dict]
     roots = {t: first_rows(x_dict[t], num_dst[t]) for t in types}
     shape = heads, len(layer.edge_types), of_head, of_head
-    of_keys, of_values = (linear.weight.view(shape).unbind(1) for linear in (layer.k_rel, layer.v_rel))
-    scales = torch.cat([layer.p_rel["__".join(key)] for key in layer.edge_types]) / math.sqrt(of_head)
-    scales = scales.view(-1, heads, 1, 1).unbind(0)
+    of_keys, of_values = (part.weight.view(shape).unbind(1) for part in (layer.k_rel, layer.v_rel))
+    of_relations = torch.cat([layer.p_rel["__".join(key)] for key in layer.edge_types])
+    scales = (of_relations / math.sqrt(of_head)).view(-1, heads, 1, 1).unbind(0)
     with_edges = {key: found for key, found in edges.items() if found.num_edges}
     used = {key[end] for key in with_edges for end in (0, -1)}
     kqv = {t: _weights(lins[t], heads) for t in types if t in used}
@@ -143,12 +143,12 @@ def hgt(
         relations.append(_Relation(_by_head(found, heads, not of_destinations), types.index(dst)))
         tensors += [q.flatten(0, 1), None if bias is None else bias.reshape(-1, 1), k, v]
         after.append((dst, values, to_values if of_destinations else None))
-    others = [found for t in types if t not in used for found in (x_dict[t], *lins[t].parameters())]
+    others = [tensor for t in types if t not in used for tensor in (x_dict[t], *lins[t].parameters())]
     others += [] if relations else [scales[0], of_keys[0], of_values[0]]
     *attended, zero = _Attention.apply(relations, *tensors, *others)
     sums: dict[str, Tensor] = {}
     for number, (dst, values, to_values) in enumerate(after):
-        rows, totals = (found.view(heads, num_dst[dst], -1) for found in attended[2 * number : 2 * number + 2])
+        rows, totals = (tensor.view(heads, num_dst[dst], -1) for tensor in attended[2 * number : 2 * number + 2])
         rows = rows if to_values is None else _product(torch.cat([rows, totals], 2), values, to_values)
         sums[dst] = sums[dst] + rows if dst in sums else rows
     return {

@@ -19,6 +19,7 @@ from . import saving
 from .calls import Call
 from .compare import agree, first_difference, outputs
 from .dictionary_layer import DictionaryLayer, takes_dictionaries
+from .distinct import DistinctRows, linear_modules
 from .forward_pass import ForwardPass, JoinOfPass, LayerOfPass, refuse_compiled
 from .hetero_conv import JoinedHeteroConv
 from .hops import Hops, NodeType, relations_of, seed_rows
@@ -43,6 +44,7 @@ class Narrowed(Layered):
     def __init__(self, module: nn.Module, call: Callable[[Any, Any], Any] = default_call, check: bool = True) -> None:
         self._savings: dict[tuple[int, bool], saving.Savings] = {}
         """What narrowing leaves out, by (number of hops, mode), until other layers or calls of layers are found."""
+        self._distinct = DistinctRows([])
         self._to_size = True
         """Whether a layer has not been run yet, so that lazy parameters of it may have no size."""
         super().__init__(module, call)
@@ -104,7 +106,7 @@ class Narrowed(Layered):
         return found
 
     def _layers_changed(self) -> None:
-        self._savings, self._to_size = {}, True
+        self._savings, self._to_size, self._distinct = {}, True, DistinctRows(linear_modules(self.module))
 
     def _pays(self, batch: Any) -> bool:
         """Whether the batch is narrowed: whether that saves more than it costs, or the model reads statistics of the
@@ -158,7 +160,8 @@ class Narrowed(Layered):
         key = hops.depth, self._model.training
         calls = self._known_calls(batch, hops)
         forward_pass = ForwardPass(hops, self._weights(batch), calls)
-        out = self._compute(batch, forward_pass)
+        with self._distinct.of(batch):
+            out = self._compute(batch, forward_pass)
         if calls is None and hops.tell and self._orders[key] < MOST_ORDERS:
             self._calls[key] = forward_pass.calls.calls
         elif forward_pass.differs is not None:
