@@ -1,6 +1,7 @@
 """How well scores predict which features training reads, and what scoring and renumbering cost.
 
     python benchmarks/bench_hotness.py
+    python benchmarks/bench_hotness.py --typed      # typed_hotness.py: these figures of a graph with types
 
 Redraws Data Tiering's figure 7: the cumulative share of an epoch's accesses over the nodes by falling score, with 1 %
 of the nodes as seeds, on the embedded graph and, where GNNSCALE_DATA (or ../shared/data) has it, on the web crawl
@@ -18,7 +19,8 @@ from statistics import median
 
 import numpy as np
 import torch
-from common import GRAPHS, arguments, graph, save, web_graph, widths
+import typed_hotness
+from common import GRAPHS, graph, parser, save, web_graph, widths
 from matplotlib.figure import Figure
 from torch import Tensor
 from torch_geometric.data import Data
@@ -163,14 +165,24 @@ def cost(name: str, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    args = arguments(__doc__.splitlines()[0])
+    options = parser(__doc__.splitlines()[0])
+    options.add_argument("--typed", action="store_true", help="the figures of a graph with types alone")
+    options.add_argument("--parts", type=int, default=20, help="with --typed: what the graph's numbers are divided by")
+    args = options.parse_args()
     torch.set_num_threads(2)
+    if args.typed:
+        results = typed_hotness.run(args.parts)
+        typed_hotness.say(results)
+        if not args.no_save:
+            save("typed_hotness", results)
+            typed_hotness.plot(results)
+        return
     task = load("planted")
     inputs = {"embedded graph": (task.data.edge_index, task.num_nodes)}
     if (web := web_graph()) is not None:
         inputs["cnr-2000"] = web
     curves = {name: predict(*entry) for name, entry in inputs.items()}
-    results: dict = {"hit_rates": {}, "seconds": {}}
+    results = {"hit_rates": {}, "seconds": {}}
     for name, lines in curves.items():
         rates = {
             score: {f"{share:.0%}": float(line[int(share * (len(line) - 1))]) for share in SHARES}

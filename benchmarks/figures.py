@@ -15,7 +15,7 @@ from common import RESULTS
 RESULTS_OF = {
     "bench_grid_epoch": "grid_epoch", "bench_methods": "methods", "bench_network": "network",
     "bench_policies": "policies", "bench_prefetch": "prefetch", "bench_split": "split",
-    "bench_split_plan": "split_plan", "sweep": "figure",
+    "bench_split_plan": "split_plan", "sweep": "figure", "typed_hotness": "typed_hotness",
 }  # fmt: skip
 """The results that a benchmark's figure shows. Those of bench_hotness have no curves, and no GPU has run
 bench_gpu_tiers yet."""

@@ -318,6 +318,28 @@ def traffic(results: Any) -> str:
     return _shares("in the fast tier", {"read from the slow one": results["traffic"]})
 
 
+def typed_hit_rates(results: Any) -> str:
+    """The paper's figure 7, of a graph with types."""
+    lines = {name: {f"{share}%": line[share] for share in (5, 10, 25)} for name, line in results["curves"].items()}
+    return _shares("score", lines)
+
+
+def typed_depths(results: Any) -> str:
+    """The paper's figure 9, of a graph with types."""
+    lines = {name: {depth: line[10] for depth, line in lines.items()} for name, lines in results["depths"].items()}
+    return _shares("score, hops x neighbors", lines)
+
+
+def typed_traffic(results: Any) -> str:
+    """The paper's figure 10, with the hit rates that plans expect."""
+    lines = {
+        f"{score}: {what}": {share: entry[key] for share, entry in by_share.items()}
+        for score, by_share in results["traffic"].items()
+        for key, what in {"expected": "hit rate expected", "found": "found", "slow bytes": "bytes read slowly"}.items()
+    }
+    return _shares("in the fast tier", lines)
+
+
 def hotness_cost(results: Any) -> str:
     lines = results["seconds"]
     return table(
@@ -342,6 +364,7 @@ TABLES: dict[Callable[[Any], str], str] = {
     figure: "figure", corners: "corners", gather: "gather", steps: "train", loop: "loop", ahead: "ahead",
     narrowing: "narrow", large: "large", csc: "topology", dgl: "dgl", dgl_labor: "dgl_labor", tiers: "tiers",
     accuracy: "accuracy", hit_rates: "hotness", depths: "hotness", traffic: "hotness", hotness_cost: "hotness",
+    typed_hit_rates: "typed_hotness", typed_depths: "typed_hotness", typed_traffic: "typed_hotness",
     placements: "network", overlap: "prefetch", breakdown: "prefetch", overlap_model: "prefetch",
     bulks: "bulk",
     inference: "infer", inference_limited: "infer",

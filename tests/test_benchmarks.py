@@ -35,6 +35,7 @@ def output(command: str, folder: Path) -> str:
         "bench_grid_epoch.py --graph small --seeds 2048 --grids 21 --rounds 1",
         "bench_hgt.py --rounds 1 --hidden 8 --heads 2",
         "bench_hotness.py --rounds 1 --graphs tiny",
+        "bench_hotness.py --typed --parts 400",
         "bench_infer.py --rounds 1 --graphs tiny --width 8 --limit 32 --limited-width 16",
         "bench_layerwise.py --rounds 1 --graphs tiny --no-schools --lists 1000",
         "bench_methods.py --small",

@@ -216,6 +216,7 @@ def calibrated(
     if isinstance(score, Mapping) != isinstance(reads, Mapping):
         raise TypeError(f"reads: expected a {type(score).__name__}, as score is, found {type(reads).__name__}")
     if not isinstance(score, Mapping):
+        assert not isinstance(reads, Mapping)
         return _calibrated("reads", score, reads)
     assert isinstance(reads, Mapping)
     if missing := [of for of in score if of not in reads]:
@@ -235,7 +236,9 @@ def _calibrated(name: str, score: Tensor, reads: Tensor) -> Tensor:
     bins = min(BINS, int(before[-1]) // LEAST_READS)
     wanted = before[-1] * torch.arange(1, bins + 1) // max(bins, 1)
     ends = torch.cat([torch.searchsorted(before, wanted), torch.tensor([count])]).unique().tolist()
-    sums, sizes, begin = [], [], 0
+    sums: list[int] = []
+    sizes: list[int] = []
+    begin = 0
     for end in ends:  # pools a bin with those before it while it has more reads per node
         total, size, begin = int(before[end] - before[begin]), end - begin, end
         while sizes and sums[-1] * size <= total * sizes[-1]:
