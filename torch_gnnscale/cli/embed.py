@@ -75,10 +75,10 @@ def embed(args: argparse.Namespace) -> None:
 
 def _embed_part(args: argparse.Namespace) -> None:
     """Embeds with the other ranks, each the nodes of its part."""
-    for name in cli_data.OPTIONS:
-        if name in args:
-            what = f"expected none beside --parts, which hold the data set, found {vars(args)[name]!r}"
-            raise ValueError(f"--{name}: {what}")
+    if given := [name for name in cli_data.OPTIONS if name in args]:
+        raise ValueError(
+            f"--{given[0]}: expected none beside --parts, which hold the data set, found {vars(args)[given[0]]!r}"
+        )
     with launched(), open_part(args.parts) as part:
         ranks = RankGroup(part.ranks)
         state, kind = ranks.first(lambda: _run_of(args))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ class _Run:
                 f"{[stage for stage, _ in each]}, {last} being the last, of which finished: "
                 f"{[finished for _, finished in each]}; delete the folders of all parts to begin anew"
             )
-        left = {number: steps.all_made(lambda n=number: self._left(n)) for number in plan.stages if number >= first}
+        left = {number: steps.all_made(partial(self._left, number)) for number in plan.stages if number >= first}
         counts = steps.gather([len(of_stage) for of_stage in left.values()])
         most = {number: max(of_ranks) for number, of_ranks in zip(left, zip(*counts, strict=True), strict=True)}
         silent = None if progress and steps.ranks.rank == 0 else True

@@ -65,8 +65,12 @@ class PartOfGraph(StagedGraph):
         if store is None:
             self._executor = steps.all_made(lambda: HostExecutor(sampled_graph(self._data)))
         else:
-            none = {"time_attr": None, "weight_attr": None, "backward": False}
-            self._executor = steps.all_made(lambda: store.executor(store.sampled_graph(self.features, **none), device))
+
+            def executor() -> Executor:
+                graph = store.sampled_graph(self.features, time_attr=None, weight_attr=None, backward=False)
+                return store.executor(graph, device)
+
+            self._executor = steps.all_made(executor)
         self._executor.join(steps.rank_steps, own_seeds=False)
 
     # A part to look at ###############################################################################################
