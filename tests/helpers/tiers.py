@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import torch
-from helpers.boundary import boundary_graph
-from helpers.data import DTYPES
+from helpers.data import DTYPES, make_data
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
@@ -19,9 +18,9 @@ WIDE = 24
 
 def node_data(dtype: torch.dtype = torch.float64) -> Data:
     """Rows that tell which node's they are; narrow labels beside them."""
-    given = boundary_graph()
-    x = torch.arange(NODES)[:, None].to(dtype) + torch.arange(WIDE) / 64
-    data = Data(x=x, edge_index=given.edge_index, y=given.y)
+    data = make_data(NODES)
+    del data.edge_attr
+    data.x = torch.arange(NODES)[:, None].to(dtype) + torch.arange(WIDE) / 64
     data.train_mask = torch.arange(NODES) % 3 == 0
     return data
 
