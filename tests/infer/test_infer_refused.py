@@ -189,9 +189,7 @@ class Together(FeatureStore):
 
 def test_stores_of_several_ranks():
     stores = Together.from_data(make_data()), GraphStore.from_data(make_data())
-    text = (
-        "data: inference with stores that several ranks read together is implemented for those of open_part"
-    )
+    text = "data: inference with stores that several ranks read together is implemented for those of open_part"
     with pytest.raises(NotImplementedError, match=f"^{text}"):
         infer(sage(), stores)
 

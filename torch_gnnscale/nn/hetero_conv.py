@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch_geometric.nn.conv.hetero_conv import group
 
 from .forward_pass import ForwardPass
-from .hops import EdgeType
 from .joins import Join
 from .layer import NarrowedLayer
 from .shadow import Shadow
@@ -28,7 +27,7 @@ class JoinedHeteroConv:
 
     def __init__(self, module: pyg_nn.HeteroConv, layers: Mapping[nn.Module, Any]) -> None:
         self.module = module
-        self._convs: list[tuple[EdgeType, nn.Module, NarrowedLayer | None]] = []
+        self._convs: list[tuple[tuple[str, str, str], nn.Module, NarrowedLayer | None]] = []
         for key, conv in module.convs.items():
             layer = layers.get(conv)
             self._convs.append((key, conv, layer if isinstance(layer, NarrowedLayer) else None))

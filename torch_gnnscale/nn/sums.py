@@ -52,6 +52,12 @@ class _Places(NamedTuple):
     def is_extreme(self) -> bool:
         return self.reduce in ("max", "min")
 
+    @property
+    def read_edges(self) -> Adjacency:
+        """The edges of a share that reads rows."""
+        assert self.edges is not None
+        return self.edges
+
 
 class _Sum(NamedTuple):
     """Several shares of one type of destinations, which are added and multiplied by ``scale``."""
@@ -143,7 +149,7 @@ class _Sums(torch.autograd.Function):
                 wanted[share.of_neighbors] = True
                 wanted[place] |= share.is_extreme
                 if share.is_extreme or len(readers) == 1:
-                    share.edges.want_transposed()
+                    share.read_edges.want_transposed()
         ctx.sums = sums
         ctx.like = [(t.shape, t.dtype, t.device) if need else None for t, need in zip(tensors, needs, strict=True)]
         ctx.save_for_backward(*(t if want else None for t, want in zip(tensors, wanted, strict=True)), *kept)
@@ -191,6 +197,12 @@ class _Gradients:
                     if self.needs[share.x] and self.found[share.x] is None:
                         self.found[share.x] = self._zeros(share.x)
 
+    def _grad(self, number: int) -> Tensor:
+        """Of a sum that is read."""
+        grad = self.grads[number]
+        assert grad is not None
+        return grad
+
     def _zeros(self, place: int) -> Tensor:
         shape, dtype, device = self.like[place]
         return torch.zeros(shape, dtype=dtype, device=device)
@@ -208,30 +220,30 @@ class _Gradients:
         if together:
             self.found[place] = self._over_relations(place, together)
         for number, share in alone:
-            messages = self.grads[number].mm(self.tensors[share.of_neighbors])
+            messages = self._grad(number).mm(self.tensors[share.of_neighbors])
             extreme = extremes[id(share)] if share.is_extreme else None
-            rows = RowGradient(messages, self.tensors[place], share.weight, share.edges, share.reduce, extreme)
+            rows = RowGradient(messages, self.tensors[place], share.weight, share.read_edges, share.reduce, extreme)
             found, more = self.found[place], rows.of(0, self.like[place][0][0])
             self.found[place] = more if found is None else found.add_(more)
 
     def _over_relations(self, place: int, readers: list[tuple[int, _Places]]) -> Tensor:
         """One sum over the edges of several relations: a row is written once, not once for each relation."""
         (num_rows, width), dtype, device = self.like[place]
-        ends = [0, *accumulate(len(self.grads[number]) for number, _ in readers)]
+        ends = [0, *accumulate(len(self._grad(number)) for number, _ in readers)]
         messages = torch.empty(ends[-1], width, dtype=dtype, device=device)
         for (number, share), first, last in zip(readers, ends, ends[1:], strict=False):
-            part = torch.mm(self.grads[number], self.tensors[share.of_neighbors], out=messages[first:last])
+            part = torch.mm(self._grad(number), self.tensors[share.of_neighbors], out=messages[first:last])
             if share.reduce == "mean":
-                part /= share.edges.forward.ptr.diff().unsqueeze(1)
-        edges = [share.edges for _, share in readers]
+                part /= share.read_edges.forward.ptr.diff().unsqueeze(1)
+        edges = [share.read_edges for _, share in readers]
         src = torch.cat([of.index[0] for of in edges])
         dst = torch.cat([of.index[1] + first if first else of.index[1] for of, first in zip(edges, ends, strict=False)])
         columns, weight = by_destination(dst, src, ends[-1], num_rows), None
         if any(share.weight is not None for _, share in readers):
             ones = torch.ones((), dtype=dtype, device=device)
             weight = torch.cat([
-                ones.expand(share.edges.num_edges, 1) if share.weight is None else share.weight[: share.edges.num_edges]
-                for _, share in readers
+                ones.expand(of.num_edges, 1) if share.weight is None else share.weight[: of.num_edges]
+                for (_, share), of in zip(readers, edges, strict=True)
             ])  # fmt: skip
         return ops.aggregate(columns.ptr, columns.node, messages, "sum", weight=weight, edge=columns.edge)
 
