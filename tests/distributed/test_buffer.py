@@ -1,5 +1,6 @@
 """The prefetch buffer has the rows of the ids that its policy keeps."""
 
+import numpy as np
 import pytest
 import torch
 from helpers.data import DTYPES, node_rows
@@ -7,9 +8,9 @@ from helpers.policies import ids_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_gnnscale.distributed.buffer import POLICIES, Kept, LoaderBuffers, PrefetchBuffer, capacities
+from torch_gnnscale.distributed.buffer import POLICIES, Kept, LoaderBuffers, PrefetchBuffer, _merged, capacities
 from torch_gnnscale.distributed.lookahead import Lookahead
-from torch_gnnscale.distributed.policies import MassiveGNN, Static
+from torch_gnnscale.distributed.policies import MassiveGNN, Static, buffer_step
 from torch_gnnscale.distributed.row_exchange import Travelled
 
 HALO = torch.arange(1, 40, 2)
@@ -90,6 +91,14 @@ def test_a_row_that_did_not_come_makes_room_for_another():
     buffer.step(batches[0])
     step = buffer.step(batches[1])
     assert (step.fetch.tolist(), step.enter.tolist(), step.at.tolist()) == ([4, 6], [6], [0])
+
+
+@pytest.mark.parametrize("slots", [[-1, -1], [-1, 5], [5, -1], [5, 6]])
+@pytest.mark.parametrize("enter", [[], [4], [2], [1, 9]])
+def test_rows_of_a_batch_are_told_from_others_that_enter(slots, enter):
+    ids = torch.tensor([2, 6])
+    step = buffer_step(ids.numpy(), np.array(slots), np.array(enter, dtype=np.int64), np.arange(len(enter)))
+    assert torch.equal(_merged(step, node_rows(ids[step.hit]), node_rows(step.fetch)), node_rows(ids))
 
 
 def test_rows_taken_stay_when_others_enter():

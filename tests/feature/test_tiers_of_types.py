@@ -10,7 +10,7 @@ from helpers.slow import SLOW
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader
+from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader
 from torch_gnnscale import TieredFeatureStore as Tiered
 from torch_gnnscale.feature import hotness
 from torch_gnnscale.feature.tier_plan import TypedTierPlan, plan_ranked, plan_types
@@ -130,6 +130,15 @@ def test_a_type_may_end_within_a_round_that_fits_exactly(per_gpu, rows):
     options = {"gpu": 0, "host": None, "disk": False, "mapped": False, "on_gpu": True}
     plans = plan_types(scores, {"a": {"x": 16}, "b": {"x": 48}}, peers=[per_gpu, per_gpu], **options)
     assert [plans[group].rows("peers") for group in "ab"] == [rows, 0]
+
+
+def test_labelled_nodes_of_a_type_that_repeat_count_once():
+    csc = CSC.from_edge_index(torch.tensor([[0, 1], [1, 2]]), 5)
+    repeated, once = (
+        hotness.typed_reverse_pagerank({("a", "to", "a"): csc}, {"a": 5}, {"a": torch.tensor(ids)}, iterations=1)["a"]
+        for ids in ([2, 0, 2], [0, 2])
+    )
+    assert torch.equal(repeated, once)
 
 
 def test_out_degrees_count_the_edges_of_all_relations_from_a_type():
