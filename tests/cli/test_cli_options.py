@@ -70,7 +70,7 @@ def test_settings_are_those_given_or_of_the_task(kind, name, monkeypatch, tmp_pa
     given = {} if name is None else {name: VALUES[name]}
     for option, (text, _) in given.items():
         command += [f"--{option.replace('_', '-')}", *([] if text is None else text.split())]
-    (args, trainer, loaded, config, folder, ranks), _ = asked(*command)
+    (args, trainer, loaded, config, folder, ranks, _), _ = asked(*command)
     assert trainer is TASKS[kind]
     assert loaded[0] == kind
     assert asdict(config) == {**default, **{option: value for option, (_, value) in given.items()}}
@@ -94,7 +94,7 @@ def test_what_a_run_is_told(task, monkeypatch, tmp_path):
     args = argparse.Namespace(checkpoint_every=7, resume=False)
     ranks = cli_train.RankGroup()
     with pytest.raises(Asked) as raised:
-        cli_train._run(args, asking, task, "config", tmp_path, ranks)
+        cli_train._run(args, asking, task, "config", tmp_path, ranks, cli_train.Interrupts())
     assert raised.value.args == ((task, "config", tmp_path), {"checkpoint_every": 7, "ranks": ranks})
 
 
@@ -113,7 +113,7 @@ def test_a_plan_is_opened_and_reaches_the_trainer(task, monkeypatch, tmp_path):
     monkeypatch.setattr(cli_train, "_run", asking)
     command = ["train", "--split-plan", "here", "--out", str(tmp_path)]
     for given, order in (([], "global"), (["--seed-order", "owned"], "owned")):
-        (_, trainer, loaded, _, folder, ranks), _ = asked(*command, *given)
+        (_, trainer, loaded, _, folder, ranks, _), _ = asked(*command, *given)
         assert trainer.func is cli_train.SplitNodeTrainer
         assert trainer.keywords == {"plan": ("plan of", "here"), "order": order}
         assert (loaded, folder) == (task, tmp_path)
@@ -145,7 +145,7 @@ def test_what_a_run_says(epochs, said, matplotlib, monkeypatch, tmp_path, capsys
     monkeypatch.setattr(cli_train.importlib.util, "find_spec", lambda name: matplotlib or None)
     config = SimpleNamespace(epochs=epochs, fanouts=[3, 2], batch_size=64)
     args = argparse.Namespace(checkpoint_every=7, resume=True)
-    cli_train._run(args, Short, "the task", config, folder, cli_train.RankGroup())
+    cli_train._run(args, Short, "the task", config, folder, cli_train.RankGroup(), cli_train.Interrupts())
     missing = "no plot: matplotlib is not installed (pip install matplotlib)"
     assert capsys.readouterr().out.splitlines() == [
         "the task",
@@ -171,7 +171,7 @@ def test_a_full_disk_is_named(where, number, named, monkeypatch, tmp_path):
     config = SimpleNamespace(epochs=2, fanouts=[3, 2], batch_size=64)
     args = argparse.Namespace(checkpoint_every=7, resume=True)
     with pytest.raises(OSError, match="what happened") as raised:
-        cli_train._run(args, Short, "the task", config, tmp_path, cli_train.RankGroup())
+        cli_train._run(args, Short, "the task", config, tmp_path, cli_train.RankGroup(), cli_train.Interrupts())
     assert raised.value.filename == (str(tmp_path) if named else None)
 
 
@@ -179,7 +179,8 @@ def test_ranks_other_than_the_first_are_silent(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(cli_train, "plot_run", asking)
     ranks = SimpleNamespace(is_first=False, world=2, first=lambda make: None)
     config = SimpleNamespace(epochs=2, fanouts=[3, 2], batch_size=64)
-    cli_train._run(argparse.Namespace(checkpoint_every=7, resume=True), Short, "the task", config, tmp_path, ranks)
+    args = argparse.Namespace(checkpoint_every=7, resume=True)
+    cli_train._run(args, Short, "the task", config, tmp_path, ranks, cli_train.Interrupts())
     assert capsys.readouterr().out == ""
 
 

@@ -69,7 +69,7 @@ def without_memory(path, at, kept, peers, options):
         return ops.empty_bytes(count)
 
     calls, found, seconds = iter(range(1000)), [], []
-    fake = SimpleNamespace(empty_bytes=empty_bytes, shuffle_rows=ops.shuffle_rows)
+    fake = SimpleNamespace(**{**vars(ops), "empty_bytes": empty_bytes})
     same_machine = contextlib.nullcontext() if peers else without_peers()
     with open_part(path, timeout=WAIT, **kept) as part, same_machine:
         loader = loader_of(part, options)
@@ -108,7 +108,7 @@ def without_memory_ahead(path):
     with open_part(path, timeout=WAIT, **HERE) as part:
         loader = loader_of(part, {"prefetch": 4})
         iterator = iter(loader)
-        with mock.patch.object(exchange, "ops", SimpleNamespace(empty_bytes=empty_bytes)):
+        with mock.patch.object(exchange, "ops", SimpleNamespace(**{**vars(ops), "empty_bytes": empty_bytes})):
             next(iterator)
             delivered.set()
             wait_for(lambda: dist.get_rank() == 0 or loader._sharing.steps._behind, WAIT)

@@ -127,7 +127,7 @@ def test_rows_over_peers_are_multiples_of_their_number(per_gpu):
 @pytest.mark.parametrize(("per_gpu", "rows"), [(31, 2), (32, 3)])
 def test_a_type_may_end_within_a_round_that_fits_exactly(per_gpu, rows):
     scores = {"a": torch.tensor([9.0, 8.0, 7.0]), "b": torch.tensor([0.1])}
-    options = {"gpu": 0, "host": None, "disk": False, "mapped": False, "on_gpu": True}
+    options = {"gpu": 0, "host": None, "disk": False, "renumbered": PLACES, "on_gpu": True}
     plans = plan_types(scores, {"a": {"x": 16}, "b": {"x": 48}}, peers=[per_gpu, per_gpu], **options)
     assert [plans[group].rows("peers") for group in "ab"] == [rows, 0]
 

@@ -166,9 +166,13 @@ def test_relations_in_another_order_are_pygs(calls):
     assert narrowed.shape == (3, HIDDEN)
 
 
-def test_lazy_layers(calls):
+def lazy_model():
     torch.manual_seed(0)
-    model = nn.ModuleDict({"layer": pyg_nn.HGTConv(-1, HIDDEN, GRAPH.metadata(), heads=2)}).double()
+    return nn.ModuleDict({"layer": pyg_nn.HGTConv(-1, HIDDEN, GRAPH.metadata(), heads=2)}).double()
+
+
+def test_lazy_layers(calls):
+    model = lazy_model()
     narrowed = narrow(model, lambda model, batch: model["layer"](batch.x_dict, batch.edge_index_dict))
     batch = batch_of()
     found = narrowed(batch)["a"]

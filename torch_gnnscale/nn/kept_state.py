@@ -26,8 +26,9 @@ def kept_state(model: nn.Module) -> Iterator[None]:
     """A context after which a model's modules have the attributes that they had before, those within dictionaries,
     lists, sets, deques, dataclasses and namespaces too, and Python's, NumPy's and their own generators their states.
 
-    Parameters, buffers and modules with parameters that are not initialized yet are left alone. A warning names a
-    large tensor that is neither parameter nor buffer and was changed in place; a NumPy array as large is left alone.
+    Parameters, buffers and modules with parameters that are not initialized yet are left alone, and so are private
+    attributes of modules that contain such modules. A warning names a large tensor that is neither parameter nor buffer
+    and was changed in place; a NumPy array as large is left alone.
     """
     found = _Kept()
     found.keep(model, type(model).__name__)
@@ -86,21 +87,28 @@ class _Kept:
     def _keep_module(self, module: nn.Module, name: str) -> None:
         for child_name, child in module._modules.items():
             self.keep(child, f"{name}.{child_name}")
-        if any(is_lazy(parameter) for parameter in module._parameters.values() if parameter is not None):
+        if any(map(is_lazy, module.parameters(recurse=False))):
             return
         for parameter in (*module._parameters.values(), *module._buffers.values()):
             if parameter is not None:
                 self._seen[id(parameter)] = parameter
         for entries in (module._modules, module._parameters, module._buffers):
             self._seen[id(entries)] = entries
-        self._keep_dictionary(module.__dict__, name)
+        if any(map(is_lazy, module.parameters())):  # the first call removes hooks by which it gives them their sizes
+            self._keep_dictionary(module.__dict__, name, lambda key: not key.startswith("_"))
+        else:
+            self._keep_dictionary(module.__dict__, name)
 
-    def _keep_dictionary(self, value: dict[Any, Any], name: str) -> None:
-        before = value.copy()
+    def _keep_dictionary(
+        self, value: dict[Any, Any], name: str, is_kept: Callable[[Any], bool] = lambda _: True
+    ) -> None:
+        before = {key: entry for key, entry in value.items() if is_kept(key)}
 
         def put_back() -> None:
-            if list(value) != list(before) or not _same(value.values(), before.values()):
-                value.clear()
+            now = {key: entry for key, entry in value.items() if is_kept(key)}
+            if list(now) != list(before) or not _same(now.values(), before.values()):
+                for key in now:
+                    del value[key]
                 value.update(before)
 
         self.puts.append(put_back)
