@@ -19,8 +19,8 @@ from torch_gnnscale.feature.contract import RowStore
 from torch_gnnscale.loader import checks, share
 from torch_gnnscale.loader.adapter import InputPositions
 from torch_gnnscale.loader.epochs import Followed
-from torch_gnnscale.loader.execution import Execution
 from torch_gnnscale.loader.layout import edge_device, stored_values
+from torch_gnnscale.loader.line import Execution
 from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.sampler.links import check_links
 

@@ -14,12 +14,10 @@ from helpers.data import make_data, no_loader_threads, plain, wait_for
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.comm.mesh import Ranks
-from torch_gnnscale.loader import prefetch
-from torch_gnnscale.loader.execution import Execution
 from torch_gnnscale.loader.fetch import CollectiveRows
+from torch_gnnscale.loader.line import Execution
 from torch_gnnscale.loader.order import NumberedBatch
-from torch_gnnscale.loader.pipeline import Pipeline, Stage
-from torch_gnnscale.loader.prefetch import LEAST_SECONDS, TURNS, USUAL, WINDOW, PrefetchTrial
+from torch_gnnscale.loader.pipeline import LEAST_SECONDS, TURNS, USUAL, WINDOW, Pipeline, PrefetchTrial, Stage
 from torch_gnnscale.loader.share import Share
 from torch_gnnscale.loader.together import Served, Together, TogetherBatches
 
@@ -250,7 +248,7 @@ def test_epochs_of_one_batch_and_those_that_are_left_are_no_windows():
 
 
 def test_epochs_of_one_batch_start_no_threads_and_batches_are_the_same(monkeypatch):
-    monkeypatch.setattr(prefetch, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("torch_gnnscale.loader.pipeline.LEAST_SECONDS", 0.0)
     data = make_data()
     short = NeighborLoader(data, [2], torch.arange(200), batch_size=200, seed=1)
     for _ in range(5):

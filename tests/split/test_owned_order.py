@@ -22,8 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_gnnscale import NeighborLoader
-from torch_gnnscale.loader.chunks import ChunksOfParts
 from torch_gnnscale.loader.epochs import Epochs
+from torch_gnnscale.loader.order import ChunksOfParts
 from torch_gnnscale.loader.positions import KeyedShuffle
 
 OWNED = {"seed_order": "owned"}

@@ -27,7 +27,7 @@ from helpers.split_training import check_weights, saved_plan, trained
 from torch import distributed as dist
 from torch_geometric.data import Data
 
-from torch_gnnscale.loader.execution import Execution
+from torch_gnnscale.loader.line import Execution
 from torch_gnnscale.loader.streams import tensors_of
 from torch_gnnscale.split import parallelize
 from torch_gnnscale.split.halo_rows import _in_host

@@ -1,4 +1,5 @@
-"""The line of a loader: order -> sample -> fetch -> collate -> finish, and the threads that run each step."""
+"""The line of a loader: order -> sample -> fetch -> collate -> finish, the threads that run each step, how many
+batches are made in advance and at once, and on which streams of a GPU."""
 
 from __future__ import annotations
 
@@ -17,9 +18,10 @@ from torch_geometric.sampler import BaseSampler, NegativeSampling, NodeSamplerIn
 from ..feature.contract import Version, version_of
 from ..random import Purpose, batch_key, ids_key
 from ..sampler.base import Inputs, KeyedSampler, Output
+from ..stream_time import StreamTime
 from .collate import Collated, Collator, Fetched, Noted
 from .order import NumberedBatch, SeedOrder
-from .pipeline import Pipeline, Stage, in_turn
+from .pipeline import USUAL, Pipeline, PrefetchTrial, Stage, in_turn
 from .streams import Failed, Streams, Unpacked, as_here, or_failed
 
 T = TypeVar("T")
@@ -256,3 +258,48 @@ def _same(item: T) -> T:
 def _each(run: Callable[[Any], Any]) -> Callable[[list[Any]], list[Any]]:
     """A function that replaces entries by ``run(entry)``, or by :class:`Failed` if that raises; Failed entries stay."""
     return lambda entries: [entry if isinstance(entry, Failed) else or_failed(run, entry) for entry in entries]
+
+
+class Execution:
+    """Runs a loader's line, epoch after epoch.
+
+    Args:
+        bulk: how many batches are made at once.
+        gpu: the GPU that makes batches or gathers their rows, on streams of its own; None without one.
+    """
+
+    def __init__(self, bulk: int, gpu: torch.device | None) -> None:
+        self.bulk, self.gpu = bulk, gpu
+        self.trial = PrefetchTrial()
+        self._streams: list[torch.cuda.Stream] = []  # kept between epochs: torch reuses memory per stream
+        self._stall = StreamTime()
+
+    def batches(
+        self, line: Line, numbered: Iterator[NumberedBatch], finish: Callable[[Any], Any], prefetch: int | None
+    ) -> Iterator[Any]:
+        """Iterates over the batches of an epoch, and keeps ``prefetch`` of them in preparation.
+
+        If ``prefetch`` is None, a trial chooses it if threads make batches one by one; otherwise it is USUAL. If
+        ``line.may_prefetch`` is False, no batch is made in advance.
+        """
+        in_bulks = self.bulk > 1 or self.gpu is not None
+        tried = prefetch is None and line.may_prefetch and not in_bulks and not line.collective
+        ahead = 0 if not line.may_prefetch or tried else USUAL if prefetch is None else prefetch
+        if not in_bulks:
+            pipeline = line.pipeline(numbered, finish, ahead)
+            return self.trial.follow(pipeline) if tried else pipeline
+        lists = -(-ahead // self.bulk)
+        return line.bulks(numbered, finish, self.bulk, lists, self.streams(lists), self.around)
+
+    def streams(self, ahead: int, one: bool = False) -> Streams | None:
+        """Those of one iteration, without a GPU None; arguments as of :class:`Streams`."""
+        return None if self.gpu is None else Streams(self.gpu, self._streams, ahead, one)
+
+    def around(self) -> AbstractContextManager:
+        """Entered by the consumer's thread during each wait for batches: what :meth:`stall` measures."""
+        return nullcontext() if self.gpu is None else self._stall.measure(self.gpu)
+
+    def stall(self) -> dict[str, float]:
+        """``{"stall": seconds}``: how long the consumer's stream was idle because batches were not ready; {} without
+        a GPU."""
+        return {} if self.gpu is None else {"stall": self._stall.seconds()}

@@ -79,7 +79,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         seed: decides every draw and the order; by default drawn from ``generator`` or torch's own generator.
         prefetch: how many batches threads prepare while the model trains (at most one thread per core). No effect with
             a ``neighbor_sampler`` that is not a KeyedSampler. By default 0 or 4, whichever is faster in the first 72
-            batches (:mod:`torch_gnnscale.loader.prefetch`); always 4 on a GPU, in bulks, and where sampling or reading
+            batches (:mod:`torch_gnnscale.loader.pipeline`); always 4 on a GPU, in bulks, and where sampling or reading
             rows is collective.
         edge_layout: the layout of a batch's edges (see :data:`torch_gnnscale.loader.layout.EdgeLayout`); by default
             that of the input, for each relation: ``edge_index`` and ``adj_t`` if it has both.

@@ -18,13 +18,11 @@ from ..ops.arguments import to_int
 from ..random import draw_seed
 from ..sampler.base import Inputs, KeyedSampler
 from . import checks
-from .chunks import Chunks, ChunksOfParts
-from .execution import Execution
 from .layout import EdgeLayouts
-from .line import Line
-from .order import NumberedBatch, SeedOrder
+from .line import Execution, Line
+from .order import Chunks, ChunksOfParts, NumberedBatch, SeedOrder
+from .pipeline import USUAL
 from .positions import KeyedShuffle
-from .prefetch import USUAL
 from .row_source import RowSource
 from .share import Shard, Share, SharedOrder, Uneven, agreed_share, common_seed, share_of
 from .split import Split, SplitBatches

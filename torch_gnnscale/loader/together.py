@@ -17,8 +17,7 @@ import numpy as np
 from ..comm.steps import Steps
 from ..sampler.base import KeyedSampler
 from .collate import Fetched
-from .execution import Execution
-from .line import Line
+from .line import Execution, Line
 from .order import NumberedBatch
 from .pipeline import Pipeline, Stage
 from .row_source import CollectiveSource
