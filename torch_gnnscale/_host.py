@@ -12,6 +12,7 @@ import torch
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_count_modes = torch._C._len_torch_function_stack
 
 
 class _Users(threading.local):
@@ -28,7 +29,7 @@ def on_host(function: Callable[P, T]) -> Callable[P, T]:
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         # A default device is a mode of the thread: without modes, there is none to ask for, which takes 3 microseconds.
-        if not torch._C._len_torch_function_stack() or (device := torch.get_default_device()).type == "cpu":
+        if not _count_modes() or (device := torch.get_default_device()).type == "cpu":
             return function(*args, **kwargs)
         before, _users.device = _users.device, device
         try:

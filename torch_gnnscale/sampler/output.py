@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -143,7 +143,7 @@ def renumbered_trees(trees: list[Tensor], seeds: list[tuple[int, int]]) -> list[
 
 def as_output(
     sample: ops.Sample, graph: SampledGraph, subgraph: str,
-    ids: Callable[[int, Tensor], Tensor | None] = lambda number, edge: edge,
+    ids: Callable[[int, Tensor], Tensor | None] | None = None,
 ) -> NeighborOutput | HeteroNeighborOutput:  # fmt: skip
     """The operator's lists as PyG's output without metadata.
 
@@ -151,11 +151,14 @@ def as_output(
         sample: of ``graph``.
         graph: what was sampled.
         subgraph: how edges were chosen; hops have counts only where they are ``directional``.
-        ids: ids(number of a relation, the operator's ids of its edges) are the edges' ids in the output.
+        ids: ids(number of a relation, the operator's ids of its edges) are the edges' ids in the output; None: they are
+            the operator's.
     """
     drawn = subgraph == "directional"
     num_nodes, num_edges = sample.num_nodes, sample.num_edges
-    edge_ids = [ids(number, edge) for number, edge in enumerate(sample.edge_id)]
+    edge_ids: Sequence[Tensor | None] = sample.edge_id
+    if ids is not None:
+        edge_ids = [ids(number, edge) for number, edge in enumerate(sample.edge_id)]
     if not graph.is_hetero:
         index = sample.edge_index[0]
         col, row = index.unbind() if graph.backward else (None, None)
