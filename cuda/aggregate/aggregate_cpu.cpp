@@ -106,6 +106,14 @@ void sum_pieces(int64_t first, int64_t last, T* out, int64_t width, F&& f) {
   }
 }
 
+// Prefetches the row that an entry reads, if there is such an entry; its node is not checked yet.
+template <typename Ids, typename Row>
+GNNSCALE_INLINE void prefetch_entry(const Entries<Ids>& entries, int64_t entry, const Rows<Row>& from, int64_t bytes) {
+  if (entry >= entries.count) return;
+  const int64_t node = entries.node_of(entry);
+  if (static_cast<uint64_t>(node) < static_cast<uint64_t>(entries.num_nodes)) prefetch_lines(from(node), bytes);
+}
+
 template <typename Id>
 const Id* as_ids(const void* address) {
   return static_cast<const Id*>(address);
@@ -147,18 +155,10 @@ Tensor aggregate(const Tensor& ptr, const Tensor& node, const std::optional<Tens
     const auto combine = [&](int64_t begin, int64_t end, T* to) {
       if (begin == end || weights != nullptr) std::fill(to, to + width, begin == end ? T{0} : kNothing<T>);
       for (int64_t k = begin; k < end; ++k) {
-        if (k + kEntriesAhead < entries.count) {
-          const int64_t ahead = entries.node_of(k + kEntriesAhead);
-          if (static_cast<uint64_t>(ahead) < static_cast<uint64_t>(entries.num_nodes)) {
-            prefetch_lines(from(ahead), row_bytes);
-          }
-        }
+        prefetch_entry(entries, k + kEntriesAhead, from, row_bytes);
         const Row* row = from(entries.node_of(k));
         if (weights != nullptr) {
-          const Out* scale = weights + entries.edge_of(k) * heads;
-          for (int64_t h = 0; h < heads; ++h) {
-            vectorized<AddScaledRow>(to + h * head, row + h * head, widen(scale[h]), head);
-          }
+          vectorized<AddScaledHeads>(to, row, weights + entries.edge_of(k) * heads, heads, head);
         } else if (k == begin) {
           vectorized<CopyRow>(to, row, width);
         } else if (is_max) {
@@ -203,17 +203,16 @@ Tensor edge_dot(const Tensor& ptr, const Tensor& node, const std::optional<Tenso
     STD_TORCH_CHECK(entries.ptr[0] == 0 && entries.ptr[entries.columns] == entries.count, "ptr: expected 0 to ",
                     entries.count, ", found ", entries.ptr[0], " to ", entries.ptr[entries.columns]);
     const int64_t width = x.size(1), head = width / heads;
-    const Row* from = data_of<Row>(x);
+    const Rows<Row> from = rows_of<Row>(x);
     const Out* other = data_of<Out>(y);
+    const int64_t row_bytes = width * static_cast<int64_t>(sizeof(Row));
     PooledArray<Out> out(entries.count * heads);
     for_each_column(entries, width, threads, [&] {
       return [&](int64_t column, int64_t first, int64_t last) {
         for (int64_t k = first; k < last; ++k) {
-          const Row* row = from + entries.node_of(k) * width;
-          Out* to = out.data() + entries.edge_of(k) * heads;
-          for (int64_t h = 0; h < heads; ++h) {
-            narrow(vectorized<Dot>(row + h * head, other + column * width + h * head, head), to[h]);
-          }
+          prefetch_entry(entries, k + kEntriesAhead, from, row_bytes);
+          vectorized<DotHeads>(out.data() + entries.edge_of(k) * heads, from(entries.node_of(k)),
+                               other + column * width, heads, head);
         }
       };
     });
@@ -233,7 +232,9 @@ Tensor share_of_extremes(const Tensor& ptr, const Tensor& node, const Tensor& x,
     check_matrix("extreme", extreme, x.scalar_type(), entries.columns, x.size(1));
     check_matrix("grad", grad, x.scalar_type(), entries.columns, x.size(1));
     const int64_t width = x.size(1);
-    const Row *from = data_of<Row>(x), *best = data_of<Row>(extreme), *gradient = data_of<Row>(grad);
+    const Rows<Row> from = rows_of<Row>(x);
+    const Row *best = data_of<Row>(extreme), *gradient = data_of<Row>(grad);
+    const int64_t row_bytes = width * static_cast<int64_t>(sizeof(Row));
     PooledArray<Row> out(entries.columns * width);
     for_each_column(entries, width, threads, [&] {
       return [&, summed = Summed<Row, Row>(out.data(), width)](int64_t column, int64_t first, int64_t last) mutable {
@@ -242,8 +243,8 @@ Tensor share_of_extremes(const Tensor& ptr, const Tensor& node, const Tensor& x,
           sum_pieces(first, last, to, width, [&](int64_t begin, int64_t end, T* ties) {
             std::fill(ties, ties + width, T{0});
             for (int64_t k = begin; k < end; ++k) {
-              const Row* row = from + entries.node_of(k) * width;
-              vectorized<CountTies>(ties, row, bound, width);
+              prefetch_entry(entries, k + kEntriesAhead, from, row_bytes);
+              vectorized<CountTies>(ties, from(entries.node_of(k)), bound, width);
             }
           });
           for (int64_t c = 0; c < width; ++c) to[c] = share_of(widen(gradient[column * width + c]), to[c]);
@@ -266,7 +267,9 @@ Tensor extreme_backward(const Tensor& ptr, const Tensor& node, const std::option
     check_matrix("x", x, x.scalar_type(), entries.columns, extreme.size(1));
     check_matrix("share", share, x.scalar_type(), extreme.size(0), x.size(1));
     const int64_t width = x.size(1);
-    const Row *from = data_of<Row>(x), *best = data_of<Row>(extreme), *shares = data_of<Row>(share);
+    const Row* from = data_of<Row>(x);
+    const Rows<Row> best = rows_of<Row>(extreme), shares = rows_of<Row>(share);
+    const int64_t row_bytes = width * static_cast<int64_t>(sizeof(Row));
     PooledArray<Row> out(entries.columns * width);
     for_each_column(entries, width, threads, [&] {
       return [&, summed = Summed<Row, Row>(out.data(), width)](int64_t column, int64_t first, int64_t last) mutable {
@@ -275,8 +278,10 @@ Tensor extreme_backward(const Tensor& ptr, const Tensor& node, const std::option
           sum_pieces(first, last, to, width, [&](int64_t begin, int64_t end, T* sum) {
             std::fill(sum, sum + width, T{0});
             for (int64_t k = begin; k < end; ++k) {
-              const int64_t i = entries.node_of(k) * width;
-              vectorized<AddGivenBack>(sum, row, best + i, shares + i, width);
+              prefetch_entry(entries, k + kEntriesAhead, best, row_bytes);
+              prefetch_entry(entries, k + kEntriesAhead, shares, row_bytes);
+              const int64_t node = entries.node_of(k);
+              vectorized<AddGivenBack>(sum, row, best(node), shares(node), width);
             }
           });
         });

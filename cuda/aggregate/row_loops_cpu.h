@@ -29,10 +29,15 @@ struct AddRow {
   }
 };
 
-struct AddScaledRow {
-  template <typename Row>
-  GNNSCALE_INLINE static void run(Wide<Row>* __restrict out, const Row* __restrict x, Wide<Row> scale, int64_t width) {
-    for (int64_t c = 0; c < width; ++c) out[c] += product(scale, widen(x[c]));
+// Each head, `head` items of x, times its scale.
+struct AddScaledHeads {
+  template <typename Row, typename Scale>
+  GNNSCALE_INLINE static void run(Wide<Row>* __restrict out, const Row* __restrict x, const Scale* __restrict scale,
+                                  int64_t heads, int64_t head) {
+    for (int64_t h = 0; h < heads; ++h, out += head, x += head) {
+      const Wide<Row> factor = widen(scale[h]);
+      for (int64_t c = 0; c < head; ++c) out[c] += product(factor, widen(x[c]));
+    }
   }
 };
 
@@ -60,10 +65,11 @@ struct AddGivenBack {
   }
 };
 
-struct Dot {
+// The dot product of each head, `head` items of both rows.
+struct DotHeads {
   template <typename A, typename B>
-  GNNSCALE_INLINE static Wide<A> run(const A* a, const B* b, int64_t width) {
-    return dot<1>(a, b, width);
+  GNNSCALE_INLINE static void run(B* out, const A* a, const B* b, int64_t heads, int64_t head) {
+    for (int64_t h = 0; h < heads; ++h) narrow(dot<1>(a + h * head, b + h * head, head), out[h]);
   }
 };
 
