@@ -172,6 +172,17 @@ def narrowing(results: Any) -> str:
     return table(head, ([*model, *map(found.get, seeds)] for model, found in by_model.items()))
 
 
+def typed_sums(results: Any) -> str:
+    """Steps of narrowed models of typed graphs, beside PyG's."""
+    times, ratios = ("whole ms", "trim ms", "narrowed ms"), ("over trim", "over whole")
+    rows = [
+        [case["model"], f"{case['seeds']}, {case['fanouts']}", *(case[key] for key in (*times, *ratios))]
+        for case in results["cases"]
+    ]
+    head = ["model", "seeds, fanouts", "whole, ms", "trim_to_layer, ms", "narrowed, ms"]
+    return table([*head, "over trim_to_layer", "over the whole"], rows)
+
+
 def inference(results: Any) -> str:
     """Inference on all nodes, by model."""
     rows = []
@@ -362,7 +373,8 @@ def bulks(results: Any) -> str:
 TABLES: dict[Callable[[Any], str], str] = {
     sampling: "sample", modes: "modes", batches: "loader",
     figure: "figure", corners: "corners", gather: "gather", steps: "train", loop: "loop", ahead: "ahead",
-    narrowing: "narrow", large: "large", csc: "topology", dgl: "dgl", dgl_labor: "dgl_labor", tiers: "tiers",
+    narrowing: "narrow", typed_sums: "epyc/narrow_typed",
+    large: "large", csc: "topology", dgl: "dgl", dgl_labor: "dgl_labor", tiers: "tiers",
     accuracy: "accuracy", hit_rates: "hotness", depths: "hotness", traffic: "hotness", hotness_cost: "hotness",
     typed_hit_rates: "typed_hotness", typed_depths: "typed_hotness", typed_traffic: "typed_hotness",
     placements: "network", overlap: "prefetch", breakdown: "prefetch", overlap_model: "prefetch",
