@@ -285,7 +285,7 @@ def test_inference_tensors_have_no_version():
 @pytest.mark.slow
 def test_worker_processes_that_gather_from_a_copy_refuse_changes():
     data = make_data()
-    text = r"^'x', 'y': expected rows that stay as they are while worker processes gather from a copy of them, found "
+    text = r"^'x', 'y': expected attributes that stay as they are while worker processes gather from a copy of them"
     for options in ({}, {"persistent_workers": True}):
         loader = of_processes(data, **options)
         iterator = iter(loader)
@@ -303,6 +303,41 @@ def test_worker_processes_that_gather_from_a_copy_refuse_changes():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("of", ["graph", "graph with types", "type"])
+def test_numbers_reach_batches_of_worker_processes(of):
+    data = make_data() if of == "graph" else make_hetero()
+    nodes = None if of == "graph" else (PAPER, torch.arange(40))
+
+    def attributes(graph):
+        return graph[PAPER] if of == "type" else graph
+
+    def numbers(graph):
+        return {name: attributes(graph)[name] for name in ("a", "b", "c") if name in attributes(graph)}
+
+    attributes(data).a, attributes(data).b = 0.5, "first"
+    iterator = iter(loader_of(data, [2], nodes, batch_size=8, num_workers=1, multiprocessing_context="fork"))
+    assert numbers(next(iterator)) == {"a": 0.5, "b": "first"}
+    attributes(data).a, attributes(data).c = 0.25, True
+    assert numbers(next(iterator)) == {"a": 0.25, "b": "first", "c": True}
+    del attributes(data).b, attributes(data).c
+    assert numbers(next(iterator)) == {"a": 0.25}
+    data.a = torch.ones(3)
+    with pytest.raises(RuntimeError, match=r"^'a': expected attributes that stay as they are"):
+        next(iterator)
+
+
+@pytest.mark.slow
+def test_numbers_that_a_transform_saw_in_worker_processes():
+    data = make_data()
+    data.a = 1
+    iterator = iter(of_processes(data, transform=lambda batch: batch))
+    assert next(iterator).a == 1
+    data.a = 2
+    with pytest.raises(RuntimeError, match=r"^'a': expected attributes that stay as they are"):
+        next(iterator)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("filter_per_worker", [True, False])
 def test_labels_of_links_in_worker_processes(filter_per_worker):
     labels = torch.arange(1.0, 61)
@@ -316,7 +351,7 @@ def test_labels_of_links_in_worker_processes(filter_per_worker):
         assert torch.equal(batch.edge_label, labels[batch.input_id])
     labels += 1
     if filter_per_worker:
-        with pytest.raises(RuntimeError, match=r"^'edge_label': expected rows that stay as they are"):
+        with pytest.raises(RuntimeError, match=r"^'edge_label': expected attributes that stay as they are"):
             next(iterator)
     else:
         batch = next(iterator)

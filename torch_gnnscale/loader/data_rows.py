@@ -15,6 +15,7 @@ from torch_geometric.data import Data, HeteroData
 from .._warn import warn
 from ..feature.attributes import EDGES, TypedStorage, typed_storages
 from ..feature.contract import Version, changed, version_of, without_number
+from ..sampler.base import OWN_FIELDS
 from .classes import as_batch, with_fields
 from .layout import EdgeLayout, EdgeLayouts, adj_t_of, edge_device, has_own_values, laid_out, set_edges, stored_values
 from .row_source import NO_ROWS, Bounds, RowSource, unless_late
@@ -26,6 +27,7 @@ OF_GRAPH = object()
 
 
 _NO_ATTRIBUTE_OF_ROWS = object()
+_PLAIN = int, float, str  # bool is an int
 
 
 class _Reader:
@@ -105,7 +107,7 @@ def _values(fields: Iterable[dict[str, Any]]) -> Iterator[Any]:
 
 def _reference(value: Any) -> Callable[[], Any]:
     """Returns the value while it is there, or None; always None for a list or the like, which Python cannot watch."""
-    if isinstance(value, (int, float, str)):
+    if isinstance(value, _PLAIN):
         return lambda: value
     try:
         return weakref.ref(value)
@@ -234,6 +236,18 @@ class DataRows(RowSource):
             value = None if reader is None else reader.storage.store.get(name)
             rows = value if reader is None or value is None else reader.rows(name, value, bounds)
             put(fields_of(batch, of), name, value if rows is _NO_ATTRIBUTE_OF_ROWS else rows)
+
+    def put_plain(self, batch: Data | HeteroData, versions: DataVersions, keys: list[Any]) -> list[Any]:
+        """See :meth:`RowSource.put_plain`."""
+        now, others = self._fields(), []
+        for of, name in keys:
+            before, after = (fields.get(of, {}).get(name) for fields in (versions.fields, now))
+            there = of in versions.fields and of in now and name not in OWN_FIELDS
+            if there and all(value is None or isinstance(value, _PLAIN) for value in (before, after)):
+                put(batch._global_store._mapping if of is OF_GRAPH else fields_of(batch, of), name, after)
+            else:
+                others.append((of, name))
+        return others
 
     def batch(self, sampled: SampledGraphPart, rows: FoundRows, layouts: EdgeLayouts | None) -> Data | HeteroData:
         """See :meth:`RowSource.batch`; types that were not sampled have no rows."""

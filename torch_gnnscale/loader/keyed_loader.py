@@ -36,7 +36,7 @@ from .sharing import Sharing, sharing_of
 from .split import Split
 from .storages import row_tensors
 from .unused import warn_of_unused_arguments
-from .workers import CheckedBatches, RowsOfWorkers, without_processes
+from .workers import BatchesOfWorkers, RowsOfWorkers, without_processes
 
 OWN_NAMES = frozenset(
     ("format", "seed", "epoch", "batch", "seed_order", "ranks", "parts", "consecutive", "key_of_owners", "uneven",
@@ -267,8 +267,9 @@ class KeyedLoader(ResumableLoader):
         if not self.filter_per_worker:
             return super().__iter__()
         if self._rows_of_workers is None or self._iterator is None:  # else they persist, with what they have copied
-            self._rows_of_workers = RowsOfWorkers(self._line.collator.source, self._line.labels)
-        return CheckedBatches(super().__iter__(), self._rows_of_workers)
+            transforms = self.transform is not None
+            self._rows_of_workers = RowsOfWorkers(self._line.collator.source, self._line.labels, transforms)
+        return BatchesOfWorkers(super().__iter__(), self._rows_of_workers)
 
     def samples(self, epoch: int) -> Iterator[Output]:
         """The sampler's outputs for an epoch's batches, in order, without features. The position of training stays.

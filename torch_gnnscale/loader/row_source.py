@@ -79,6 +79,19 @@ class RowSource(ABC):
             keys: of the attributes; one that there is no more is removed.
         """
 
+    def put_plain(self, batch: Data | HeteroData, versions: Any, keys: list[Any]) -> list[Any]:
+        """Puts attributes that were and are numbers or strings, or are not there, into a batch.
+
+        Args:
+            batch: of a worker process, made of attributes of these versions.
+            versions: as :meth:`versions` returned them.
+            keys: of the attributes that have other versions now.
+
+        Returns:
+            The keys of all others, which are left as they are.
+        """
+        return keys
+
     @abstractmethod
     def batch(self, sampled: SampledGraphPart, rows: Any, layouts: EdgeLayouts | None) -> Data | HeteroData:
         """A batch of these rows with the sampled edges in these layouts; ``layouts=None`` puts no sampled edges."""

@@ -14,6 +14,7 @@ from ..feature.contract import Version, is_collective, may_be_read_by_threads
 from ..ops.arguments import to_int
 from ..sampler.base import KeyedSampler
 from .checks import check_no_processes, of_part
+from .data_rows import OF_GRAPH
 from .row_source import RowSource
 
 PROCESS_OPTIONS = ("worker_init_fn", "multiprocessing_context")
@@ -82,18 +83,19 @@ def _warn_of_unused(options: dict[str, Any], timed: bool) -> None:
 
 
 class RowsOfWorkers:
-    """The rows that worker processes gather from (``filter_per_worker``): those that there were when they started.
+    """The attributes that worker processes read (``filter_per_worker``): those that there were when they started.
 
     Args:
         source: reads the loader's rows.
         labels: returns the version of the labels of links; None without labels.
+        transforms: whether worker processes call the user's ``transform``, which sees what they read.
 
     Raises:
         ValueError: rows require grad.
     """
 
-    def __init__(self, source: RowSource, labels: Callable[[], Version | None]) -> None:
-        self._source, self._labels = source, labels
+    def __init__(self, source: RowSource, labels: Callable[[], Version | None], transforms: bool) -> None:
+        self._source, self._labels, self._transforms = source, labels, transforms
         self._number = self._number_of_labels()
         with torch.enable_grad():
             self._copied, learned = source.versions(), source.learned()
@@ -103,38 +105,44 @@ class RowsOfWorkers:
                 f"processes gather from a copy, which does not learn: pass filter_per_worker=False"
             )
 
-    def check(self) -> None:
-        """Raises RuntimeError if rows, or labels of links, were changed since then."""
+    def delivered(self, batch: Any) -> Any:
+        """The batch with numbers and strings that are attributes as they are now.
+
+        Raises:
+            RuntimeError: others, rows or labels of links say, were changed since then; or ``transform`` saw what was.
+        """
         found = self._source.changed(self._copied)
+        if found and not self._transforms:
+            found = self._source.put_plain(batch, self._copied, found)
         if self._number_of_labels() != self._number:
             found.append((None, "edge_label"))
         if found:
             raise RuntimeError(
-                f"{names_of(found)}: expected rows that stay as they are while worker processes gather from a copy of "
-                f"them, found changes since it was made; pass filter_per_worker=False, or leave "
+                f"{names_of(found)}: expected attributes that stay as they are while worker processes gather from a "
+                f"copy of them, found changes since it was made; pass filter_per_worker=False, or leave "
                 f"multiprocessing_context and worker_init_fn out, so that threads gather"
             )
+        return batch
 
     def _number_of_labels(self) -> int | None:
         version = self._labels()
         return None if version is None else version[1]
 
 
-class CheckedBatches:
-    """Iterates over the batches of worker processes; raises the error of ``rows.check()`` in place of a batch."""
+class BatchesOfWorkers:
+    """Iterates over the batches of worker processes; each is what ``rows.delivered(batch)`` returns."""
 
     def __init__(self, batches: Iterator[Any], rows: RowsOfWorkers) -> None:
         self._batches, self._rows = batches, rows
 
-    def __iter__(self) -> CheckedBatches:
+    def __iter__(self) -> BatchesOfWorkers:
         return self
 
     def __next__(self) -> Any:
-        batch = next(self._batches)
-        self._rows.check()
-        return batch
+        return self._rows.delivered(next(self._batches))
 
 
 def names_of(keys: Iterable[Any]) -> str:
     """What messages call attributes with these keys, pairs (type, name)."""
-    return ", ".join(f"{name!r}" if of is None or of == (None, None) else f"{name!r} of {of!r}" for of, name in keys)
+    of_graph = None, (None, None), OF_GRAPH
+    return ", ".join(f"{name!r}" if of in of_graph else f"{name!r} of {of!r}" for of, name in keys)
