@@ -149,6 +149,7 @@ ONES = torch.ones(3)
         (TypeError, "reads: expected a Tensor, as score is, found dict", ONES, {"a": torch.arange(3)}),
         (ValueError, "reads: expected counts of at least 0, found -1", ONES, torch.arange(3) - 1),
         (TypeError, "reads: expected a tensor, found list", ONES, [1, 2, 3]),
+        (TypeError, "reads: expected counts in int64, found torch.float32", ONES, ONES),
         (TypeError, "score: expected real numbers, found list", [1, 2, 3], torch.arange(3)),
         (ValueError, "score[1]: expected a number, found nan", torch.tensor([1, torch.nan, 2]), torch.arange(3)),
     ],

@@ -1,6 +1,7 @@
 """HeteroConv and traced models add up the outputs of their layers in one function, where that is all they do."""
 
 import copy
+import operator
 
 import pytest
 import torch
@@ -242,3 +243,38 @@ def test_copies_of_what_was_called():
     narrowed = narrow(model, call)
     expected = narrowed(batch)["a"]
     assert torch.equal(copy.deepcopy(narrowed)(batch)["a"], expected)
+
+
+def test_gradients_have_memory_of_their_own():
+    model = with_relations(sage())
+    out = narrow(model, call, check=False)(batch_of())
+    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    found = torch.autograd.grad(sum(rows.square().sum() for rows in out.values()), wanted, allow_unused=True)
+    places = [gradient.data_ptr() for gradient in found if gradient is not None]
+    assert len(places) > 10
+    assert len(set(places)) == len(places)
+
+
+def test_layers_are_not_moved_past_what_writes_in_place(joined):
+    model = made("to_hetero SAGE", GRAPH)
+    calls = [node for node in model.graph.nodes if node.op == "call_module" and str(node.target).startswith("convs.1.")]
+    with model.graph.inserting_after(calls[1]):
+        rows = model.graph.call_function(operator.getitem, (calls[1].args[0], 0))
+    with model.graph.inserting_after(rows):
+        model.graph.call_method("mul_", (rows, 3.0))
+    model.recompile()
+    batch, narrowed = batch_of(), narrow(model, call, check=False)
+    with torch.no_grad():
+        expected, found = call(model, batch), narrowed(batch)
+    for key, rows in found.items():
+        torch.testing.assert_close(rows, expected[key][: len(rows)], rtol=1e-12, atol=1e-12)
+    assert len(joined) == 2  # the first layer, in two runs
+
+
+def test_an_aggregation_that_was_replaced():
+    model, batch = with_relations(sage()), batch_of()
+    narrowed = narrow(model, call, check=False)
+    check(model, narrowed, batch)
+    layer = next(module for module in model.modules() if isinstance(module, pyg_nn.SAGEConv))
+    layer.aggr_module = pyg_nn.MaxAggregation()
+    check(model, narrowed, batch)

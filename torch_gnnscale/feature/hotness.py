@@ -227,6 +227,8 @@ def calibrated(
 def _calibrated(name: str, score: Tensor, reads: Tensor) -> Tensor:
     order = by_score(score)
     check_tensor(name, reads)
+    if reads.dtype != torch.int64:
+        raise TypeError(f"{name}: expected counts in int64, found {reads.dtype}")
     if reads.shape != score.shape:
         raise ValueError(f"{name}: expected shape {tuple(score.shape)}, found {tuple(reads.shape)}")
     if len(reads) and int(reads.min()) < 0:

@@ -56,7 +56,10 @@ class DistinctRows:
                 shadow.set("forward", partial(self._computed, linear.forward, linear, stores))
             yield
 
-    def _computed(self, forward: Any, linear: Any, stores: list[Any], x: Tensor) -> Tensor:
+    def _computed(self, forward: Any, linear: Any, stores: list[Any], *args: Any, **kwargs: Any) -> Tensor:
+        if len(args) != 1 or kwargs or not isinstance(args[0], Tensor):
+            return forward(*args, **kwargs)
+        x = args[0]
         store = next((store for store in stores if store.x is x), None)
         if store is None or store._key in self.differ or x.dim() != 2 or x.requires_grad or x.device.type != "cpu":
             return forward(x)

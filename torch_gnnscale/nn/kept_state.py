@@ -28,7 +28,7 @@ def kept_state(model: nn.Module) -> Iterator[None]:
 
     Parameters, buffers and modules with parameters that are not initialized yet are left alone, and so are private
     attributes of modules that contain such modules. A warning names a large tensor that is neither parameter nor buffer
-    and was changed in place; a NumPy array as large is left alone.
+    and was changed in place; a NumPy array as large is left alone, and so are other objects and changes by ``.data``.
     """
     found = _Kept()
     found.keep(model, type(model).__name__)

@@ -52,6 +52,13 @@ _REPLACED = {"propagate", "message", "aggregate", "update", "edge_update", "edge
 """Methods of a layer that its user may have replaced, which :class:`NarrowedLayer` otherwise does not call."""
 
 
+_AGGREGATIONS = {
+    "sum": pyg_nn.SumAggregation, "mean": pyg_nn.MeanAggregation, "max": pyg_nn.MaxAggregation,
+    "min": pyg_nn.MinAggregation,
+}  # fmt: skip
+"""What PyG makes of a layer's ``aggr``; users may replace it."""
+
+
 class NarrowedLayer:
     """A layer that computes, between :meth:`enter` and :meth:`leave`, on prefixes of a batch.
 
@@ -106,6 +113,7 @@ class NarrowedLayer:
             and not layer.explain
             and not any(self._hooks)
             and _REPLACED.isdisjoint(vars(layer))
+            and type(layer.aggr_module) is _AGGREGATIONS[self.reduce]
         )
         self._rows_agree = self._fused and self._own_forward is None and type(layer).forward in _KNOWN_FORWARD
         self._adds = self._rows_agree and is_called_plainly(layer)
@@ -172,7 +180,7 @@ class NarrowedLayer:
             return False
         if root is not None and not (isinstance(root, Tensor) and root.dim() == 2 and root.dtype == x.dtype):
             return False
-        weights, relation = self.forward_pass.weights, self.forward_pass.hops.relation(given["edge_index"])
+        weights, relation = self.forward_pass.weights, self.forward_pass.hops.relation(given.get("edge_index"))
         return weights is None or (relation is not None and not weights[relation.key].requires_grad)
 
     def called(self, given: dict[str, Any]) -> tuple[Relation, int]:

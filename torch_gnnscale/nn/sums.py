@@ -208,9 +208,14 @@ class _Gradients:
         return torch.zeros(shape, dtype=dtype, device=device)
 
     def _add(self, place: int, gradient: Tensor) -> None:
-        """Of a parameter; several may be given one tensor."""
+        """Of a parameter."""
         found = self.found[place]
         self.found[place] = gradient if found is None else found + gradient
+
+    def _add_to_all(self, places: list[int], gradient: Tensor) -> None:
+        """Of several parameters; each gets memory of its own, for users scale gradients in place."""
+        for number, place in enumerate(places):
+            self._add(place, gradient.clone() if number else gradient)
 
     def _of_rows(self, place: int, readers: list[tuple[int, _Places]], extremes: dict[int, Tensor]) -> None:
         """Of rows of sources: sums over the edges from each source."""
@@ -250,15 +255,11 @@ class _Gradients:
     def _of_roots(self, of: _Sum, grad: Tensor) -> None:
         biases = [place for place in of.biases() if self.needs[place]]
         if biases:
-            of_bias = grad.sum(0)
-            for place in biases:
-                self._add(place, of_bias)
+            self._add_to_all(biases, grad.sum(0))
         for root, factors in of.roots().items():
             wanted = [place for place in factors if self.needs[place]]
             if wanted:
-                of_factor = grad.t().mm(self.tensors[root][: of.num_dst])
-                for place in wanted:
-                    self._add(place, of_factor)
+                self._add_to_all(wanted, grad.t().mm(self.tensors[root][: of.num_dst]))
             if self.needs[root]:
                 found = self.found[root]
                 found = self.found[root] = self._zeros(root) if found is None else found

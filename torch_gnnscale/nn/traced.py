@@ -19,6 +19,10 @@ from .shadow import Shadow
 _JOINED = (pyg_nn.SAGEConv, pyg_nn.GraphConv)
 
 
+_IN_PLACE = {"iadd", "isub", "imul", "itruediv", "setitem"}
+"""Of :mod:`operator`."""
+
+
 class _Total(NamedTuple):
     """The sum or mean of the outputs of one or more layers, which nothing else reads."""
 
@@ -68,12 +72,14 @@ class JoinedTrace:
 
     def _made(self) -> Callable[..., Any] | None:
         """The module's code with one call for each group of layers; None if there is no sum of layers."""
+        if type(self.module.graph._codegen) is not fx.graph.CodeGen:
+            return None
         graph = fx.Graph()
         copies: dict[fx.Node, fx.Node] = {}
         result = graph.graph_copy(self.module.graph, copies)
         graph.output(result)
         groups = _groups(graph, self.module)
-        if not groups or type(self.module.graph._codegen) is not fx.graph.CodeGen:
+        if not groups:
             return None
         for totals in groups:
             self._join(graph, totals)
@@ -83,10 +89,14 @@ class JoinedTrace:
         return names["forward"]
 
     def _join(self, graph: fx.Graph, totals: dict[fx.Node, _Total]) -> None:
-        """Replaces layers, and what is computed of them, by one call where the last layer is called."""
+        """Replaces layers, and what is computed of them, by one call where the last layer is called, unless something
+        between the first and the last layer may write into a tensor that one of them reads."""
         layers = [(number, layer) for number, total in enumerate(totals.values()) for layer in total.layers]
         place = {node: number for number, node in enumerate(graph.nodes)}
         layers.sort(key=lambda entry: place[entry[1]])  # in the order of their calls
+        within = slice(place[layers[0][1]], place[layers[-1][1]])
+        if any(_may_write(node, self.module) for node in list(graph.nodes)[within]):
+            return
         names = [(number, str(layer.target)) for number, layer in layers]
         divided = next(iter(totals.values())).divided
 
@@ -106,6 +116,19 @@ class JoinedTrace:
                 result.replace_all_uses_with(graph.call_function(operator.getitem, (call, number)))
             for node in sorted({result, *total.inner}, key=lambda node: -place[node]):
                 graph.erase_node(node)
+
+
+def _may_write(node: fx.Node, module: fx.GraphModule) -> bool:
+    """Whether a node may change its arguments in place."""
+    if node.op == "call_module":
+        called = module.get_submodule(str(node.target))
+        own = type(called).__module__.startswith(("torch.nn.", "torch_geometric."))
+        return not own or bool(getattr(called, "inplace", False))
+    if node.op not in ("call_method", "call_function"):
+        return False
+    name = str(getattr(node.target, "__name__", node.target))
+    asked = "out" in node.kwargs or any(value is True for value in (*node.args, *node.kwargs.values()))
+    return asked or name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
 
 
 def _added(parts: list[Any]) -> Any:

@@ -18,8 +18,8 @@ class ReverseIds:
     """The ids of the edges that are the reverses of others, for each relation of a graph. Made on first use.
 
     The reverse of an edge of a relation is an edge of its reverse relation between the same nodes and, where edges have
-    times, at the same time; of several, the k-th belongs to the k-th. Relations have ids of reverses if every edge of
-    both has a reverse.
+    times, at the same time; of several, the k-th that is stored belongs to the k-th. Relations have ids of reverses if
+    every edge of both has a reverse.
     """
 
     def __init__(self, graph: SampledGraph) -> None:
