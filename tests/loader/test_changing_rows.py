@@ -95,6 +95,15 @@ def test_an_attribute_that_is_there_only_while_a_batch_is_made(typed, of_graph):
     assert "h" not in attributes(line.deliver(made))
 
 
+@pytest.mark.parametrize("prefetch", [0, 4])
+def test_a_number_of_edges_that_is_set_again_is_the_batch_s(prefetch):
+    data = make_data()
+    data.num_edges = 5000
+    for batch in NeighborLoader(data, [2], batch_size=10, prefetch=prefetch):
+        assert batch.num_edges == batch.edge_index.size(1)
+        data.num_edges = int("5000")  # another object
+
+
 @pytest.mark.parametrize("kind", [NeighborLoader, LinkNeighborLoader])
 @pytest.mark.parametrize("change", [in_place, replaced, other_attributes, renamed, of_the_graph])
 def test_changes_of_a_data_between_batches(kind, change):

@@ -21,7 +21,7 @@ CASES = [case.name for case in generated_cases()]
 
 
 def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
-    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.cli_data`."""
+    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.data`."""
     command = commands.add_parser(
         "bench",
         parents=parents,

@@ -22,7 +22,7 @@ _ARGUMENTS = ("parts", "method", "owners", "topology", "balance", "seed", "memor
 
 
 def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
-    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.cli_data`."""
+    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.data`."""
     command = commands.add_parser(
         "partition",
         parents=parents,

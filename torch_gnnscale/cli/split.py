@@ -17,7 +17,7 @@ from .errors import as_option, check_at_least, naming_folder, naming_options
 
 
 def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
-    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.cli_data`."""
+    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.data`."""
     command = commands.add_parser(
         "split",
         parents=parents,

@@ -68,7 +68,7 @@ def _add_options(command: argparse.ArgumentParser) -> None:
 
 
 def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
-    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.cli_data`."""
+    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.data`."""
     command = commands.add_parser(
         "train",
         parents=parents,

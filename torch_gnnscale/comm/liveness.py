@@ -116,11 +116,8 @@ class Liveness:
         self._answer = _Answer(self._store, self._answers[rank])
         self._deaf = False  # whether the store has not answered
         self._ended = threading.Event()
-        serve = (
-            self._answer,
-            self._ended,
-            self._every,
-        )  # without a reference to this object, with which the thread ends
+        # The thread keeps no reference to this object, with which it ends.
+        serve = (self._answer, self._ended, self._every)
         self._thread = threading.Thread(target=_serve, args=serve, name="gnnscale-liveness", daemon=True)
         weakref.finalize(self, self._ended.set)
 

@@ -129,7 +129,7 @@ class Rendezvous:
 
     Raises:
         RuntimeError: a rank does not come, or ends in the meantime; the message names it.
-        ValueError: on all ranks, if one of them cannot connect to the others: :func:`hosts.check_cards`.
+        ValueError: on all ranks, if one of them cannot connect to the others: :func:`check_cards`.
     """
 
     def __init__(self, rank: int, world: int, timeout: float) -> None:
@@ -273,7 +273,7 @@ class Rendezvous:
         return f"{found}: {error}"
 
     def leave(self, why: str) -> None:
-        """Called instead of further meetings when an error of this rank ends what the ranks do together: those that
+        """Called instead of further calls when an error of this rank ends what the ranks do together: those that
         wait for it raise an error with its text at once. If the ranks were lost before, they know why."""
         if not self._has_lost:
             self.fail(why)

@@ -331,7 +331,7 @@ def answered(
     """Exchanges ids, in one round, and gathers the rows that other ranks ask for and those of this part.
 
     Args:
-        exchange, asked, wanted, counts, kinds, own: of :func:`torch_gnnscale.distributed.row_exchange.exchange_rows`.
+        exchange, asked, wanted, counts, kinds, own: of :func:`exchange_rows`.
         of_batch: what the batch has of this part: rows of attributes, and their ids, which are not checked.
         device: where rows are sent from, and batches have them.
         stream: on which a GPU gathers them; None on the CPU.

@@ -248,7 +248,8 @@ def _calibrated(name: str, score: Tensor, reads: Tensor) -> Tensor:
         sums.append(total)
         sizes.append(size)
     of_bins = torch.tensor(sums, dtype=torch.float64) / torch.tensor(sizes).clamp(min=1)
-    falling = of_bins.repeat_interleave(torch.tensor(sizes)) + torch.arange(count, 0, -1) / max(count, 1) * 1e-6
+    steps = torch.arange(count, 0, -1, dtype=torch.float64) / max(count, 1) * 1e-6
+    falling = of_bins.repeat_interleave(torch.tensor(sizes)) + steps
     out = torch.empty(count, dtype=torch.float64)
     out[order.old] = falling
     return out

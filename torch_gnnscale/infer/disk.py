@@ -235,7 +235,7 @@ def _allocate(file: Path) -> None:
 
 
 def ids_name(name: str) -> str:
-    """The name of the file with the ids of the results in another one; that of no type, whose @ would be escaped."""
+    """The name of the file of ids beside a file of results. It is no type's file: the @ of a type is escaped."""
     return f"{name}@id"
 
 

@@ -50,6 +50,7 @@ def infer_over_ranks(
         graph.join(steps)
         small = graph.small()
         plan = steps.all_made(lambda: look(model, graph, small))
+        steps.alike({"calls of layers": [[call.title, call.level, len(call.inputs)] for call in plan.calls]})
         own = None if nodes is None else {t: _own(graph, t, ids) for t, ids in nodes.items()}
 
         def at_owners(masks: Masks, others: Mapping[Any, Tensor]) -> None:
@@ -159,7 +160,7 @@ class _Run:
         steps.all_made(lambda: rows.begin(number))
         stage = Stage(number, self._plan, self._model, self._graph, rows)
         tables, exchange = steps.all_made(lambda: self._read_of_others(number))
-        steps.begin(number, count if tables else 0, len(tables))
+        steps.begin(number, count, len(tables))
         for at in range(count):
             work, hop = works[at] if at < len(works) else None, None
             if work is not None and error is None:
@@ -172,6 +173,8 @@ class _Run:
                 came = exchange.read(None if hop is None else [hop.nodes[t] for t in tables], error)
                 for of_type, got in zip(tables.values(), came, strict=True):
                     known |= zip(of_type, got, strict=True)
+            else:  # so that no rank waits at the end for longer than a step takes, and errors reach all at once
+                steps.step(None, error, lambda _: None)
             if work is not None and hop is not None and error is None:
                 try:
                     stage.run(hop, work.piece, known)

@@ -128,7 +128,7 @@ def open_results(out: str | os.PathLike, verify: bool = True) -> Any:
     for number, (_, meta) in opened.items():
         with files.described(part_folder(folder, number) / files.MANIFEST, "the results of a part"):
             if meta["of"]["partition"] != [number, count, book] or meta["types"] != names:
-                raise ValueError(f"parts {meta['of']['parts']}")
+                raise ValueError(f"part {meta['of']['partition'][:2]}, expected {[number, count]} and types {[*names]}")
             if (name := difference(_of_all(first), _of_all(meta))) is not None:
                 raise ValueError(f"another {name} than of part {known[0][0]}")
     each = [opened[number][0] for number in range(count)]

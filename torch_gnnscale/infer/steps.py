@@ -75,8 +75,8 @@ class InferenceSteps:
         return made  # type: ignore[return-value]
 
     def begin(self, number: int, count: int, counted: int) -> None:
-        """An iteration of ``count`` steps begins, in which ranks exchange ``counted`` counts. ``number``: what it is
-        called in errors."""
+        """An iteration of ``count`` steps begins, in which ranks exchange ``counted`` counts. ``number``: of the
+        stage; 0 for what is none."""
         self._taken = 0
         self.rank_steps.thread.submit(self.rank_steps.begin, number, 0, count, counted, {}).result()
 

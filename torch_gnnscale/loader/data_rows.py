@@ -234,6 +234,9 @@ class DataRows(RowSource):
                 continue
             reader = readers.get(of)  # None: of a type that was removed
             value = None if reader is None else reader.storage.store.get(name)
+            if name == "num_edges" and value is not None:  # of the whole graph
+                fields_of(batch, of).pop(name, None)
+                value = (batch if of is None else batch[of]).num_edges
             rows = value if reader is None or value is None else reader.rows(name, value, bounds)
             put(fields_of(batch, of), name, value if rows is _NO_ATTRIBUTE_OF_ROWS else rows)
 
@@ -242,7 +245,7 @@ class DataRows(RowSource):
         now, others = self._fields(), []
         for of, name in keys:
             before, after = (fields.get(of, {}).get(name) for fields in (versions.fields, now))
-            there = of in versions.fields and of in now and name not in OWN_FIELDS
+            there = of in versions.fields and of in now and name not in OWN_FIELDS and name != "num_edges"
             if there and all(value is None or isinstance(value, _PLAIN) for value in (before, after)):
                 put(batch._global_store._mapping if of is OF_GRAPH else fields_of(batch, of), name, after)
             else:
