@@ -47,7 +47,7 @@ def bits(out: Path) -> list[dict[str, bytes]]:
 KILLED = {
     "one rank, at first": [{1: 1}],
     "one rank, again and again": [{1: 2}, {0: 5}, {1: 7}, {0: 3}],
-    "all ranks": [{0: 3, 1: 4}, {0: 9, 1: 9}],
+    "all ranks": [{0: 3, 1: 3}, {0: 9, 1: 9}],
 }
 
 
@@ -61,12 +61,12 @@ def test_killed_ranks_go_on_with_the_same_bits(parts, finished, tmp_path, which)
             answers = ranks.results(killed, parts(2), "gcn", out, of_ranks)
         finally:
             ranks.kill()
-        for rank, (returned, said) in enumerate(answers):
+        ended = [rank for rank, (_, said) in enumerate(answers) if said == f"ended with {-signal.SIGKILL}"]
+        assert ended
+        assert set(ended) <= set(of_ranks)
+        for rank, (returned, said) in enumerate(answers):  # a rank may notice the other's end before its own comes
             assert not returned
-            if rank in of_ranks:
-                assert said == f"ended with {-signal.SIGKILL}"
-            else:
-                assert re.match(rf"RuntimeError: rank {1 - rank}\b", said), said
+            assert rank in ended or re.match(rf"RuntimeError: rank {1 - rank}\b", said), said
     cluster(2).run(inferred, parts(2), ["gcn"], {"out": out})
     assert bits(Path(out)) == bits(finished)
 
