@@ -254,7 +254,7 @@ from datetime import timedelta
 from pathlib import Path
 from helpers.data import wait_for
 from torch import distributed as dist
-from torch_gnnscale.distributed import liveness
+from torch_gnnscale.comm import liveness
 
 class Late:
     def __del__(self):
