@@ -1,5 +1,3 @@
 """The command ``gnnscale``: a file for each subcommand, and ``command.py``, which parses and ends all of them alike."""
 
-from .command import main
-
-__all__ = ["main"]
+from .command import main as main

@@ -2,7 +2,6 @@
 other. The loader and all that lies above it use this package alone."""
 
 from .exchange import Exchange, Traffic
-from .mesh import Backend, Consecutive, Grid, Ranks, RowGroup
-from .steps import Steps
+from .mesh import Grid, RowGroup
 
-__all__ = ["Backend", "Consecutive", "Exchange", "Grid", "Ranks", "RowGroup", "Steps", "Traffic"]
+__all__ = ["Exchange", "Grid", "RowGroup", "Traffic"]

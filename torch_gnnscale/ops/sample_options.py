@@ -28,7 +28,7 @@ class Sample(NamedTuple):
     """The answer of :func:`sample_neighbors`; every list has one entry per node type or per relation."""
 
     node: list[Tensor]
-    """Per node type, ids of the sampled nodes in order of first occurrence, seeds first: int64, shape [n]."""
+    """Per node type, the sampled nodes' ids in order of first occurrence, seeds first: int64, shape [n]."""
     colptr: list[Tensor]
     """Per relation, where each column's edges begin: int64, shape [columns + 1]. Columns are the expanded nodes of the
     destination type, or all of its sampled nodes if ``subgraph`` is not directional."""
