@@ -1,6 +1,5 @@
 """A row is as it is when its batch is delivered, however far ahead batches are made."""
 
-import dataclasses
 import threading
 import weakref
 
@@ -232,26 +231,6 @@ def test_fields_of_the_loaders_own_are_not_overwritten():
         assert run(options) == expected, options
 
 
-@pytest.mark.parametrize("negatives", [None, "binary"])
-def test_labels_of_links(negatives):
-    def run(options, change=True):
-        labels = torch.arange(1.0, 61)
-        loader = LinkNeighborLoader(
-            make_data(), [3], LINKS, labels, batch_size=16, seed=1, shuffle=True, neg_sampling=negatives,
-            input_id=torch.arange(60) * 3, **options
-        )  # fmt: skip
-        for batch in loader:
-            links = batch.input_id // 3
-            assert torch.equal(batch.edge_label[: len(links)], labels[links])
-            assert not batch.edge_label[len(links) :].any()
-            assert len(batch.edge_label) == batch.edge_label_index.size(1)
-            labels += change
-
-    for options in (*MODES, {"prefetch": 2, "transform_sampler_output": dataclasses.replace}):
-        run(options)
-    run({"prefetch": 2}, change=False)
-
-
 class Removed(FeatureStore):
     """Loses an attribute while a thread reads it."""
 
@@ -344,27 +323,6 @@ def test_numbers_that_a_transform_saw_in_worker_processes():
     data.a = 2
     with pytest.raises(RuntimeError, match=r"^'a': expected attributes that stay as they are"):
         next(iterator)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("filter_per_worker", [True, False])
-def test_labels_of_links_in_worker_processes(filter_per_worker):
-    labels = torch.arange(1.0, 61)
-    loader = LinkNeighborLoader(
-        make_data(), [3], LINKS, labels, batch_size=16, num_workers=1, multiprocessing_context="fork",
-        filter_per_worker=filter_per_worker,
-    )  # fmt: skip
-    iterator = iter(loader)
-    for _ in range(2):
-        batch = next(iterator)
-        assert torch.equal(batch.edge_label, labels[batch.input_id])
-    labels += 1
-    if filter_per_worker:
-        with pytest.raises(RuntimeError, match=r"^'edge_label': expected attributes that stay as they are"):
-            next(iterator)
-    else:
-        batch = next(iterator)
-        assert torch.equal(batch.edge_label, labels[batch.input_id])
 
 
 @pytest.mark.slow
