@@ -13,6 +13,7 @@ import torch
 
 from .. import __version__, _library, machine, ops
 from ..ops.arguments import resolve_threads
+from ..training import interrupts
 from . import bench, convert, data, embed, partition, split, train
 from .errors import one_line
 
@@ -75,7 +76,7 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         if args.debug:
             raise
-        parser.exit(130, "\ngnnscale: interrupted\n")
+        parser.exit(interrupts.CODE, "\ngnnscale: interrupted\n")
     except BrokenPipeError:  # who reads the output, such as head, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         parser.exit(141)
