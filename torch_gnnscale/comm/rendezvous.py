@@ -118,6 +118,19 @@ def rank_and_world() -> tuple[int, int]:
     return (dist.get_rank(), dist.get_world_size()) if known else (0, 1)
 
 
+def outcomes(
+    make: Callable[[], T], gather: Callable[[Any], list[Any]]
+) -> tuple[T | None, Exception | None, list[str | None]]:
+    """Calls ``make()`` on all ranks: its result, the error that it raised here, and the errors of all ranks as texts.
+    ``gather``: returns the values of all ranks."""
+    made, error = None, None
+    try:
+        made = make()
+    except Exception as found:
+        error = found
+    return made, error, gather(None if error is None else f"{type(error).__name__}: {error}")
+
+
 class Rendezvous:
     """The ranks of a run, in a Gloo group of their own; without a group for a single rank. All ranks make it together.
 
@@ -173,14 +186,9 @@ class Rendezvous:
                 raised something else than OSError, ValueError or MemoryError raises that.
             RuntimeError: a rank has ended; the message names it.
         """
-        made, error = None, None
-        try:
-            made = make()
-        except Exception as found:
-            error = found
+        made, error, texts = outcomes(make, self.gather)
         if self.world == 1 and error is not None:
             raise error
-        texts = self.gather(None if error is None else f"{type(error).__name__}: {error}")
         if error is not None and not isinstance(error, (OSError, ValueError, MemoryError)):
             raise error
         for rank, text in enumerate(texts):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..comm.exchange import Exchange
 from ..comm.header import check_alike
+from ..comm.rendezvous import outcomes
 from ..distributed.feature_store import PartitionedFeatureStore
 from ..distributed.own_rows import OwnRows
 from ..distributed.row_exchange import NOWHERE, RowKind, counts_by_part, exchange_ids, exchange_rows, locate
@@ -60,12 +61,7 @@ class InferenceSteps:
         Raises:
             RuntimeError: it failed on another rank, which the message names. What it raises itself is raised here.
         """
-        made, error = None, None
-        try:
-            made = make()
-        except Exception as found:
-            error = found
-        texts = self.gather(None if error is None else f"{type(error).__name__}: {error}")
+        made, error, texts = outcomes(make, self.gather)
         with self._together():
             if error is not None:
                 raise error
