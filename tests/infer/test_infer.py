@@ -3,12 +3,11 @@
 import pytest
 import torch
 import torch_geometric.nn as pyg_nn
-from helpers.data import make_data
-from helpers.narrow import CLASSES, FEATURES, HIDDEN, MODELS, Branches, basic
+from helpers.inference import ByIds, check, evaluated, of_batch, sorted_data, with_attributes
+from helpers.narrow import FEATURES, MODELS, Branches, basic
 from helpers.slow import quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.utils import sort_edge_index
 
@@ -16,30 +15,6 @@ from torch_gnnscale import FeatureStore, GraphStore
 from torch_gnnscale.infer import infer
 from torch_gnnscale.nn import narrow
 from torch_gnnscale.topology.reorder import Order
-
-
-def sorted_data(**sizes) -> Data:
-    """A graph whose edges are sorted by destination, as PyG's LSTM wants them."""
-    data = make_data(**sizes)
-    data.x = data.x / len(data.x)
-    order = torch.argsort(data.edge_index[1], stable=True)
-    data.edge_index, data.edge_attr = data.edge_index[:, order], data.edge_attr[order] / len(order)
-    return data
-
-
-def evaluated(make) -> nn.Module:
-    torch.manual_seed(0)
-    model = make().double().eval()
-    for module in model.modules():  # statistics that change something
-        if isinstance(module, nn.BatchNorm1d):
-            nn.init.uniform_(module.running_mean)
-            nn.init.uniform_(module.running_var, 0.5, 2)
-    return model
-
-
-def check(found: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(found, expected.detach(), rtol=0, atol=1e-12)
-
 
 BATCHED = {name: make for name, make in MODELS.items() if name != "sage lstm"}
 """PyG's LSTM goes on over the padding after a node's neighbors, so that it reads the degrees of the nodes beside it."""
@@ -53,11 +28,7 @@ def test_rows_are_those_of_the_whole_graph(make):
 
 def test_edges_have_attributes():
     data, model = sorted_data(), evaluated(Branches)
-
-    def call(model, batch):
-        return model(batch.x, batch.edge_index, batch.edge_attr)
-
-    check(infer(model, data, call, batch_size=30), call(model, data))
+    check(infer(model, data, with_attributes, batch_size=30), with_attributes(model, data))
 
 
 @pytest.mark.parametrize("loops", [True, False])
@@ -70,30 +41,12 @@ def test_degrees_are_weighted(loops):
     check(infer(model, data, call, batch_size=30), call(model, data))
 
 
-class ByIds(nn.Module):
-    """Embeddings of nodes and edges by their ids, and a scale that every node has twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.nodes, self.edges = nn.Embedding(200, HIDDEN), nn.Embedding(1500, 2)
-        self.conv = pyg_nn.GINEConv(nn.Linear(HIDDEN, HIDDEN), edge_dim=2)
-        self.last = pyg_nn.SAGEConv(HIDDEN, CLASSES)
-
-    def forward(self, batch):
-        x = self.conv(self.nodes(batch.n_id), batch.edge_index, self.edges(batch.e_id))
-        return self.last(x.relu(), batch.edge_index) * (batch.n_id % 3)[:, None]
-
-
-def by_ids(model, batch):
-    return model(batch)
-
-
 def test_ids_are_those_of_the_graph():
     data, model = sorted_data(), evaluated(ByIds)
     data.n_id, data.e_id = torch.arange(200), torch.arange(1500)
     expected = model(data)
     del data.n_id, data.e_id
-    check(infer(model, data, by_ids, batch_size=30), expected)
+    check(infer(model, data, of_batch, batch_size=30), expected)
 
 
 @pytest.mark.parametrize("name", quick(("gcn", "gcn2", "sage"), "sage"))
@@ -114,16 +67,15 @@ def test_a_renumbered_graph_has_the_rows_in_the_users_order(tmp_path):
     del data.n_id, data.e_id
     order = Order.from_permutation(torch.randperm(200, generator=torch.Generator().manual_seed(0)), 200)
     stores = FeatureStore.from_data(data, order=order), GraphStore.from_data(data, order=order)
-    check(infer(model, stores, by_ids, batch_size=30), expected)
-    check(infer(model, stores, by_ids, batch_size=30, out=tmp_path / "rows"), expected)
+    check(infer(model, stores, of_batch, batch_size=30), expected)
+    check(infer(model, stores, of_batch, batch_size=30, out=tmp_path / "rows"), expected)
     nodes = torch.tensor([7, 0, 199, 7])
-    check(infer(model, stores, by_ids, nodes=nodes), expected[nodes])
+    check(infer(model, stores, of_batch, nodes=nodes), expected[nodes])
 
 
 def test_a_narrowed_model_is_called_as_it_was_told():
     data, model = sorted_data(), evaluated(Branches)
-    narrowed = narrow(model, lambda model, batch: model(batch.x, batch.edge_index, batch.edge_attr))
-    check(infer(narrowed, data), model(data.x, data.edge_index, data.edge_attr))
+    check(infer(narrow(model, with_attributes), data), with_attributes(model, data))
 
 
 @pytest.mark.parametrize("nodes", [torch.tensor([3, 150, 3, 0]), torch.zeros(200).bool(), torch.arange(200) % 7 == 0])

@@ -6,16 +6,13 @@ import pytest
 import torch
 import torch_geometric.nn as pyg_nn
 from helpers.data import make_data
+from helpers.inference import check
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, basic
 from torch import nn
 from torch_geometric.data import Data
 
 from torch_gnnscale.infer import infer, inference, limits
 from torch_gnnscale.infer.pieces import Pieces
-
-
-def check(found: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(found, expected.detach(), rtol=0, atol=1e-12)
 
 
 def small_data() -> Data:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from helpers import narrow_types
 from helpers.cluster import cluster
+from helpers.inference import check as check_rows
 from helpers.inference import inferred, model_and_call, sorted_data, whole
 from helpers.narrow import MODELS
 from helpers.narrow_types import MODELS as TYPED
@@ -46,10 +47,7 @@ def expected_of(name: str, typed: bool = False, data=None) -> dict:
 
 
 def check(of_ranks: list, expected: dict) -> None:
-    found = whole(of_ranks, {t: len(rows) for t, rows in expected.items()})
-    assert found.keys() == expected.keys()
-    for node_type, rows in expected.items():
-        torch.testing.assert_close(found[node_type], rows, rtol=0, atol=1e-12)
+    check_rows(whole(of_ranks, {t: len(rows) for t, rows in expected.items()}), expected)
 
 
 def found_by(world: int, path: str, names: list[str], options: dict, opening: dict | None = None) -> list:

@@ -6,6 +6,7 @@ import re
 import pytest
 import torch
 import torch_geometric.nn as pyg_nn
+from helpers.inference import check
 from helpers.narrow_types import CLASSES, FEATURES, GRAPH, HIDDEN, MODELS, ByRelation, call, made, make_types, schemas
 from helpers.slow import quick
 from hypothesis import HealthCheck, given, settings
@@ -16,12 +17,6 @@ from torch_geometric.data import HeteroData
 from torch_gnnscale import FeatureStore, GraphStore
 from torch_gnnscale.infer import infer
 from torch_gnnscale.nn import narrow
-
-
-def check(found: dict, expected: dict) -> None:
-    assert set(found) == set(expected)
-    for node_type, rows in expected.items():
-        torch.testing.assert_close(found[node_type], rows.detach(), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", quick(MODELS.keys(), "to_hetero SAGE", "to_hetero GAT", "mixed, skipping", "HGT"))
