@@ -234,6 +234,16 @@ def test_too_little_space(tmp_path, monkeypatch):
     assert caught.value.errno == 28
 
 
+def test_what_is_done_needs_no_space_again(tmp_path, monkeypatch):
+    """All stages are, but the folder is not finished."""
+    monkeypatch.setattr(disk.DiskRows, "finish", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        infer(model_of(), make_data(), out=tmp_path)
+    monkeypatch.undo()
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: namedtuple("usage", "free")(0))
+    assert torch.equal(infer(model_of(), make_data(), out=tmp_path), infer(model_of(), make_data()))
+
+
 def test_a_graph_without_edges_or_nodes(tmp_path):
     data = make_data(num_nodes=5, num_edges=0)
     expected = model_of()(data.x, data.edge_index)

@@ -12,16 +12,15 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from .. import machine
+from ..loader.refusal import waiting_to_tell
 from ..memory import Budget
-from ..memory.budget import format_bytes
 from ..nn.weigh import default_call
 from ..ops.arguments import check_int
 from .arguments import bytes_of, staged_model, wanted_nodes
 from .disk import DiskRows, check_space
 from .fingerprint import fingerprint
 from .graph import StagedGraph, WholeGraph
-from .limits import most_edges_of, peak_of, refuse_hubs
+from .limits import check_memory, most_edges_of, peak_of, refuse_hubs
 from .model import StagedModel
 from .nodes import Sets, sets_of_stages, work_of_stage
 from .over_ranks import infer_over_ranks
@@ -98,7 +97,9 @@ def infer(
         folder = None if out is None else Path(out)
     except Exception as error:
         if features is not None:
-            features.refuse(f"{type(error).__name__}: {error}")
+            why = f"{type(error).__name__}: {error}"
+            with waiting_to_tell("computes no rows", "compute theirs", why):
+                features.refuse(why)
         raise
     if isinstance(graph, PartOfGraph):
         found = infer_over_ranks(staged, graph, folder, wanted, batch_size, most, progress)
@@ -110,18 +111,14 @@ def infer(
     places = _places(wanted, plan, graph)
     if folder is None:
         in_memory = Rows(plan, graph, places)
-        if (peak := peak_of(plan, sets)) > (available := machine.available_memory()):
-            raise MemoryError(
-                f"out: expected {format_bytes(peak)} of memory for rows of nodes, found {format_bytes(available)}; "
-                f"name a folder for them"
-            )
+        check_memory(peak_of(plan, sets, in_memory.stage), "")
         _run(staged, graph, plan, sets, in_memory, batch_size, most, progress)
         found = in_memory.results()
     else:
         of = fingerprint(staged.module, graph, plan, wanted, **options)
         with closing(DiskRows(plan, graph, places, folder, of)) as on_disk:
             if not on_disk.finished:
-                needed = on_disk.needed(peak_of(plan, sets))
+                needed = on_disk.needed(peak_of(plan, sets, on_disk.stage))
                 check_space([needed], needed)
                 _run(staged, graph, plan, sets, on_disk, batch_size, most, progress)
             found = on_disk.finish()

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from .. import machine
+from ..memory.budget import format_bytes
 from ..sampler.sources import of_type
 from .graph import StagedGraph
 from .nodes import Sets, first_hub
 from .plan import Plan, Table
 
 
-def peak_of(plan: Plan, sets: Mapping[int, Sets]) -> int:
-    """The most bytes that all tables together take in a stage."""
+def peak_of(plan: Plan, sets: Mapping[int, Sets], first: int) -> int:
+    """The most bytes that all tables together take in one of the stages that are left, from ``first`` on."""
     results = set(plan.results.values())
 
     def size(table: Table) -> int:
         return table.row_bytes * sets[table.written][table.node_type].count
 
-    return max(
-        sum(size(t) for t in plan.tables if t.written <= stage and (t.last >= stage or t in results))
-        for stage in plan.stages
-    )
+    def size_in(stage: int) -> int:
+        return sum(size(t) for t in plan.tables if t.written <= stage and (t.last >= stage or t in results))
+
+    return max((size_in(stage) for stage in plan.stages if stage >= first), default=0)
+
+
+def check_memory(size: int, whose: str) -> None:
+    """Raises MemoryError if this machine lacks ``size`` bytes of memory for rows of nodes ``whose``."""
+    if size > (available := machine.available_memory()):
+        raise MemoryError(
+            f"out: expected {format_bytes(size)} of memory for rows of nodes{whose}, found {format_bytes(available)}; "
+            f"name a folder for them"
+        )
 
 
 def refuse_hubs(plan: Plan, graph: StagedGraph, sets: Mapping[int, Sets], memory: int) -> None:

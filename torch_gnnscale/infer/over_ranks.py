@@ -15,10 +15,9 @@ from tqdm import tqdm
 from .. import machine
 from ..distributed.own_rows import MappedRows, OwnRows
 from ..distributed.row_exchange import RowKind
-from ..memory.budget import format_bytes
 from .disk import DiskRows, check_space
 from .fingerprint import fingerprint, of_model, of_nodes
-from .limits import most_edges_of, peak_of, refuse_hubs
+from .limits import check_memory, most_edges_of, peak_of, refuse_hubs
 from .model import StagedModel
 from .nodes import Masks, Sets, Work, sets_of_stages, work_of_stage
 from .part_graph import PartOfGraph
@@ -78,7 +77,7 @@ def infer_over_ranks(
             begun = steps.all_made(lambda: on_disk() if folder.exists() else None)  # before others make a folder
             rows = steps.all_made(lambda: on_disk() if begun is None else begun)
         if not all(steps.gather(_is_finished(rows))):
-            _check_space(steps, rows, peak_of(plan, sets))
+            _check_space(steps, rows, peak_of(plan, sets, _stage_of(rows, plan)))
             _Run(model, graph, plan, sets, rows, steps, batch_size, memory).stages(progress)
         return steps.all_made(rows.finish if isinstance(rows, DiskRows) else rows.results)
 
@@ -93,6 +92,11 @@ def _is_finished(rows: Rows) -> bool:
     return isinstance(rows, DiskRows) and rows.finished
 
 
+def _stage_of(rows: Rows, plan: Plan) -> int:
+    """The stage with which a rank goes on: one more than the last if its results are there."""
+    return plan.stages[-1] + 1 if _is_finished(rows) else rows.stage
+
+
 def _check_space(steps: InferenceSteps, rows: Rows, peak: int) -> None:
     """Raises on all ranks unless their disks, or machines, have place for the rows of all ranks that share them."""
     if isinstance(rows, DiskRows):
@@ -100,17 +104,9 @@ def _check_space(steps: InferenceSteps, rows: Rows, peak: int) -> None:
         of_ranks = steps.gather((machine.identity(), needed))
         steps.all_made(lambda: check_space([of for place, of in of_ranks if place == machine.identity()], needed))
         return
-
-    def check() -> None:
-        total = sum(of for place, of in of_machines if place == machine.identity())
-        if total > (available := machine.available_memory()):
-            raise MemoryError(
-                f"out: expected {format_bytes(total)} of memory for rows of nodes of this machine's ranks, found "
-                f"{format_bytes(available)}; name a folder for them"
-            )
-
     of_machines = steps.gather((machine.identity(), peak))
-    steps.all_made(check)
+    total = sum(of for place, of in of_machines if place == machine.identity())
+    steps.all_made(lambda: check_memory(total, " of this machine's ranks"))
 
 
 class _Run:
@@ -127,7 +123,7 @@ class _Run:
         """Runs those that any rank has left."""
         rows, plan, steps = self._rows, self._plan, self._steps
         last, finished = plan.stages[-1], _is_finished(rows)
-        each = steps.gather((last + 1 if finished else rows.stage, finished))
+        each = steps.gather((_stage_of(rows, plan), finished))
         first = min(stage for stage, _ in each)
         if any(stage > first + 1 or (finished and first <= last) for stage, finished in each):
             raise ValueError(

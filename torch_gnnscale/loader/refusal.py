@@ -1,9 +1,10 @@
-"""What one rank refuses while it makes a loader that all ranks make together: the others learn of it."""
+"""What one rank refuses before the ranks make a loader, or something else, together: the others learn of it."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -33,16 +34,24 @@ def told_to_all(init: Init) -> Init:
     return cast(Init, made)
 
 
-def _tell(data: Any, options: dict[str, Any], why: str) -> None:
-    split = options.get("split")
-    text = f"this rank makes no loader, and waits for the other ranks, which come to make theirs, to tell them: {why}"
+@contextmanager
+def waiting_to_tell(lacks: str, others: str, why: str) -> Iterator[None]:
+    """A context in which this rank, which ``lacks`` something, waits until the others come to ``others``, to tell them
+    why; a warning says so if that takes long."""
+    text = f"this rank {lacks}, and waits for the other ranks, which come to {others}, to tell them: {why}"
     waiting = threading.Timer(WARNS_AFTER, warn, [text])
     waiting.daemon = True
     waiting.start()
     try:
+        yield
+    finally:
+        waiting.cancel()
+
+
+def _tell(data: Any, options: dict[str, Any], why: str) -> None:
+    split = options.get("split")
+    with waiting_to_tell("makes no loader", "make theirs", why):
         if isinstance(split, Split):
             split.refuse(data, options.get("timeout"), why)
         elif isinstance(data, (tuple, list)) and data and isinstance(data[0], RowStore):
             data[0].refuse(why)
-    finally:
-        waiting.cancel()
