@@ -22,7 +22,7 @@ auto entries_of(const Tensor& ptr, const Tensor& node, const std::optional<Tenso
   check_ids("node", node);
   if (edge.has_value()) {
     check_ids("edge", *edge, node.numel());
-    STD_TORCH_CHECK(edge->scalar_type() == node.scalar_type(), "edge: expected the dtype of node");
+    STD_TORCH_CHECK(dtype_of(*edge) == dtype_of(node), "edge: expected the dtype of node");
   }
   return {static_cast<const int64_t*>(ptr.const_data_ptr()),
           make(node.const_data_ptr()),
@@ -53,7 +53,7 @@ Rows<T> rows_of(const Tensor& x, const std::optional<Tensor>& more = std::nullop
 // Calls f with a null pointer of the type of x.
 template <typename F>
 Tensor dispatch_rows(const Tensor& x, F&& f) {
-  const ScalarType type = x.scalar_type();
+  const ScalarType type = dtype_of(x);
   if (type == ScalarType::Float) return f(static_cast<float*>(nullptr));
   if (type == ScalarType::Double) return f(static_cast<double*>(nullptr));
   if (type == ScalarType::BFloat16) return f(static_cast<BFloat16*>(nullptr));
@@ -67,8 +67,8 @@ template <typename F>
 Tensor dispatch_rows(const char* name, const Tensor& x, const std::optional<Tensor>& other, F&& f) {
   return dispatch_rows(x, [&](auto* row) {
     using Sum = Wide<std::remove_pointer_t<decltype(row)>>;
-    if (!other.has_value() || other->scalar_type() == x.scalar_type()) return f(row, row);
-    const bool is_sum = std::is_same_v<Sum, float> && other->scalar_type() == ScalarType::Float;
+    if (!other.has_value() || dtype_of(*other) == dtype_of(x)) return f(row, row);
+    const bool is_sum = std::is_same_v<Sum, float> && dtype_of(*other) == ScalarType::Float;
     STD_TORCH_CHECK(is_sum, name, ": expected the dtype of x, or float32 beside rows of 16 bits");
     return f(row, static_cast<Sum*>(nullptr));
   });

@@ -122,7 +122,7 @@ const Id* as_ids(const void* address) {
 // Calls f with null pointers of the types of node ids, of x and of the result; see dispatch_rows.
 template <typename F>
 Tensor dispatch(const Tensor& node, const Tensor& x, const char* name, const std::optional<Tensor>& other, F&& f) {
-  return dispatch_index(node.scalar_type(), [&](auto* id) {
+  return dispatch_index(dtype_of(node), [&](auto* id) {
     return dispatch_rows(name, x, other, [&](auto* row, auto* out) { return f(id, row, out); });
   });
 }
@@ -136,10 +136,10 @@ Tensor aggregate(const Tensor& ptr, const Tensor& node, const std::optional<Tens
     using Row = std::remove_pointer_t<decltype(row_tag)>;
     using Out = std::remove_pointer_t<decltype(out_tag)>;
     using T = Wide<Row>;
-    check_matrix("x", x, x.scalar_type());
-    if (more.has_value()) check_matrix("more", *more, x.scalar_type(), -1, x.size(1));
+    check_matrix("x", x, dtype_of(x));
+    if (more.has_value()) check_matrix("more", *more, dtype_of(x), -1, x.size(1));
     if (weight.has_value()) {
-      check_matrix("weight", *weight, weight->scalar_type());
+      check_matrix("weight", *weight, dtype_of(*weight));
       STD_TORCH_CHECK(weight->size(0) >= std::min(num_edges, node.numel()) && weight->size(1) > 0 &&
                           x.size(1) % weight->size(1) == 0,
                       "weight: expected one for each edge, and heads that divide the width of x");
@@ -184,8 +184,7 @@ Tensor aggregate(const Tensor& ptr, const Tensor& node, const std::optional<Tens
         });
       };
     });
-    return to_tensor(std::move(out), {entries.columns, width},
-                     weight.has_value() ? weight->scalar_type() : x.scalar_type());
+    return to_tensor(std::move(out), {entries.columns, width}, weight.has_value() ? dtype_of(*weight) : dtype_of(x));
   });
 }
 
@@ -196,9 +195,9 @@ Tensor edge_dot(const Tensor& ptr, const Tensor& node, const std::optional<Tenso
     using Id = std::remove_pointer_t<decltype(id_tag)>;
     using Row = std::remove_pointer_t<decltype(row_tag)>;
     using Out = std::remove_pointer_t<decltype(out_tag)>;
-    check_matrix("x", x, x.scalar_type());
+    check_matrix("x", x, dtype_of(x));
     const Entries<const Id*> entries = entries_of(ptr, node, edge, x.size(0), kAllEdges, as_ids<Id>);
-    check_matrix("y", y, y.scalar_type(), entries.columns, x.size(1));
+    check_matrix("y", y, dtype_of(y), entries.columns, x.size(1));
     STD_TORCH_CHECK(heads > 0 && x.size(1) % heads == 0, "heads: expected a divisor of ", x.size(1), ", found ", heads);
     STD_TORCH_CHECK(entries.ptr[0] == 0 && entries.ptr[entries.columns] == entries.count, "ptr: expected 0 to ",
                     entries.count, ", found ", entries.ptr[0], " to ", entries.ptr[entries.columns]);
@@ -216,7 +215,7 @@ Tensor edge_dot(const Tensor& ptr, const Tensor& node, const std::optional<Tenso
         }
       };
     });
-    return to_tensor(std::move(out), {entries.count, heads}, y.scalar_type());
+    return to_tensor(std::move(out), {entries.count, heads}, dtype_of(y));
   });
 }
 
@@ -227,10 +226,10 @@ Tensor share_of_extremes(const Tensor& ptr, const Tensor& node, const Tensor& x,
     using Id = std::remove_pointer_t<decltype(id_tag)>;
     using Row = std::remove_pointer_t<decltype(row_tag)>;
     using T = Wide<Row>;
-    check_matrix("x", x, x.scalar_type());
+    check_matrix("x", x, dtype_of(x));
     const Entries<const Id*> entries = entries_of(ptr, node, std::nullopt, x.size(0), kAllEdges, as_ids<Id>);
-    check_matrix("extreme", extreme, x.scalar_type(), entries.columns, x.size(1));
-    check_matrix("grad", grad, x.scalar_type(), entries.columns, x.size(1));
+    check_matrix("extreme", extreme, dtype_of(x), entries.columns, x.size(1));
+    check_matrix("grad", grad, dtype_of(x), entries.columns, x.size(1));
     const int64_t width = x.size(1);
     const Rows<Row> from = rows_of<Row>(x);
     const Row *best = data_of<Row>(extreme), *gradient = data_of<Row>(grad);
@@ -251,7 +250,7 @@ Tensor share_of_extremes(const Tensor& ptr, const Tensor& node, const Tensor& x,
         });
       };
     });
-    return to_tensor(std::move(out), {entries.columns, width}, x.scalar_type());
+    return to_tensor(std::move(out), {entries.columns, width}, dtype_of(x));
   });
 }
 
@@ -262,10 +261,10 @@ Tensor extreme_backward(const Tensor& ptr, const Tensor& node, const std::option
     using Id = std::remove_pointer_t<decltype(id_tag)>;
     using Row = std::remove_pointer_t<decltype(row_tag)>;
     using T = Wide<Row>;
-    check_matrix("extreme", extreme, x.scalar_type());
+    check_matrix("extreme", extreme, dtype_of(x));
     const Entries<const Id*> entries = entries_of(ptr, node, edge, extreme.size(0), num_edges, as_ids<Id>);
-    check_matrix("x", x, x.scalar_type(), entries.columns, extreme.size(1));
-    check_matrix("share", share, x.scalar_type(), extreme.size(0), x.size(1));
+    check_matrix("x", x, dtype_of(x), entries.columns, extreme.size(1));
+    check_matrix("share", share, dtype_of(x), extreme.size(0), x.size(1));
     const int64_t width = x.size(1);
     const Row* from = data_of<Row>(x);
     const Rows<Row> best = rows_of<Row>(extreme), shares = rows_of<Row>(share);
@@ -287,7 +286,7 @@ Tensor extreme_backward(const Tensor& ptr, const Tensor& node, const std::option
         });
       };
     });
-    return to_tensor(std::move(out), {entries.columns, width}, x.scalar_type());
+    return to_tensor(std::move(out), {entries.columns, width}, dtype_of(x));
   });
 }
 

@@ -41,7 +41,7 @@ Tensor to_scalar(int64_t value) {
 // See torch_gnnscale.ops.first_outside.
 Tensor first_outside(const Tensor& ids, int64_t limit, int64_t threads) {
   check_contiguous_ids("ids", ids);
-  return dispatch_index(ids.scalar_type(), [&](auto* tag) {
+  return dispatch_index(dtype_of(ids), [&](auto* tag) {
     using Id = std::remove_pointer_t<decltype(tag)>;
     const Id* data = static_cast<const Id*>(ids.const_data_ptr());
     return to_scalar(find_first(ids.numel(), threads, [=](int64_t i) {

@@ -36,7 +36,7 @@ struct Destinations {
 Tensor colptr_of_sorted(const Tensor& dst, int64_t num_dst, int64_t threads) {
   check_contiguous_ids("dst", dst);
   check_count("num_dst", num_dst);
-  return dispatch_index(dst.scalar_type(), [&](auto* tag) {
+  return dispatch_index(dtype_of(dst), [&](auto* tag) {
     using Id = std::remove_pointer_t<decltype(tag)>;
     const Destinations<Id> edges{static_cast<const Id*>(dst.const_data_ptr()), dst.numel(), num_dst};
     PooledArray<int64_t> colptr(num_dst + 1);

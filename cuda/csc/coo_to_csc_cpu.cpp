@@ -171,11 +171,11 @@ std::tuple<Tensor, Tensor> build(const Tensor& src, const Tensor& dst, int64_t n
 std::tuple<Tensor, Tensor> coo_to_csc(const Tensor& src, const Tensor& dst, int64_t num_src, int64_t num_dst,
                                       bool int32, int64_t threads) {
   check_contiguous_ids("src", src);
-  check_vector("dst", dst, src.scalar_type(), src.numel());
+  check_vector("dst", dst, dtype_of(src), src.numel());
   STD_TORCH_CHECK(num_src >= 0 && num_dst >= 0 && num_dst <= int64_t{1} << 40, "expected numbers of nodes, found ",
                   num_src, " and ", num_dst);
   const ScalarType type = int32 ? ScalarType::Int : ScalarType::Long;
-  return dispatch_index(src.scalar_type(), [&](auto* input) {
+  return dispatch_index(dtype_of(src), [&](auto* input) {
     return dispatch_index(type, [&](auto* id) {
       return build<std::remove_pointer_t<decltype(input)>, std::remove_pointer_t<decltype(id)>>(src, dst, num_src,
                                                                                                 num_dst, type, threads);

@@ -94,8 +94,8 @@ std::tuple<Tensor, Tensor> renumber(const Tensor& colptr, const Tensor& row, con
                     rank.numel(), ")");
     return to_tensor(std::move(pairs), {num_edges, 2}, int32 ? ScalarType::Int : ScalarType::Long);
   };
-  const ScalarType edge_type = edge_id.has_value() ? edge_id->scalar_type() : ScalarType::Int;
-  Tensor pairs = dispatch_index(row.scalar_type(), [&](auto* id) {
+  const ScalarType edge_type = edge_id.has_value() ? dtype_of(*edge_id) : ScalarType::Int;
+  Tensor pairs = dispatch_index(dtype_of(row), [&](auto* id) {
     return dispatch_index(edge_type, [&](auto* edge) {
       return dispatch_index(int32 ? ScalarType::Int : ScalarType::Long, [&](auto* out) { return run(id, edge, out); });
     });

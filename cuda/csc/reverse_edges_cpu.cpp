@@ -29,7 +29,7 @@ struct EdgeIds {
 
   static EdgeIds of(const std::optional<Tensor>& ids) {
     if (!ids.has_value()) return {};
-    const bool narrow = ids->scalar_type() == ScalarType::Int;
+    const bool narrow = dtype_of(*ids) == ScalarType::Int;
     return {static_cast<const char*>(ids->const_data_ptr()), ids->stride(0) * (narrow ? 4 : 8), narrow};
   }
 
@@ -255,12 +255,12 @@ std::tuple<Tensor, bool> reverse_edges(const Tensor& colptr, const Tensor& row, 
   check_edges("reverse", reverse_colptr, reverse_row, reverse_edge_id, reverse_time);
   check_count("size", size);
   STD_TORCH_CHECK(!int32 || size <= int64_t{1} << 31, "expected ids in int64 for ", size, " of them");
-  STD_TORCH_CHECK(row.scalar_type() == reverse_row.scalar_type() && row.numel() == reverse_row.numel() &&
+  STD_TORCH_CHECK(dtype_of(row) == dtype_of(reverse_row) && row.numel() == reverse_row.numel() &&
                       time.has_value() == reverse_time.has_value(),
                   "expected as many edges of one type, all with times or none, in both directions");
   const ScalarType type = int32 ? ScalarType::Int : ScalarType::Long;
   const int64_t tasks = std::min(num_tasks(row.numel(), kGrain, threads), kMaxTasks);
-  return dispatch_index(row.scalar_type(), [&](auto* id_tag) {
+  return dispatch_index(dtype_of(row), [&](auto* id_tag) {
     return dispatch_index(type, [&](auto* tag) {
       using Id = std::remove_pointer_t<decltype(id_tag)>;
       using Out = std::remove_pointer_t<decltype(tag)>;

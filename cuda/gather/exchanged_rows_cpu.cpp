@@ -29,7 +29,7 @@ Tensor pack_rows(const std::vector<Tensor>& rows, const std::vector<Tensor>& ind
   for (size_t piece = 0; piece < rows.size(); ++piece) {
     check_table("rows", rows[piece]);
     check_int64("index", index[piece]);
-    STD_TORCH_CHECK(rows[piece].is_cpu() && index[piece].is_cpu(), "pack_rows: expected tensors in host memory");
+    STD_TORCH_CHECK(on_host(rows[piece]) && on_host(index[piece]), "pack_rows: expected tensors in host memory");
     const int64_t room = total - std::max(at[piece], filled), row = bytes_of_row(rows[piece]);
     STD_TORCH_CHECK(at[piece] >= filled && room >= 0 && (row == 0 || index[piece].numel() <= room / row), "at[", piece,
                     "]: expected bytes between ", filled, " and ", total, ", found ", at[piece]);
@@ -99,7 +99,7 @@ Tensor join_rows(const Tensor& own, const Tensor& other, const Tensor& at, const
     });
     STD_TORCH_CHECK(!outside.load(), "place: expected rows of own or of other");
   }
-  return to_tensor(std::move(out), sizes, own.scalar_type());
+  return to_tensor(std::move(out), sizes, dtype_of(own));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(gnnscale, CPU, library) { library.impl("join_rows", TORCH_BOX(&join_rows)); }

@@ -26,7 +26,7 @@ Tensor gather_rows(const Tensor& src, const Tensor& index, int64_t threads) {
     STD_TORCH_CHECK(limit > 0, "index: expected no rows of none");
     const int64_t tasks = num_tasks(rows * bytes, kGrainBytes, threads);
     std::atomic<bool> outside{false};
-    dispatch_index(index.scalar_type(), [&](auto* tag) {
+    dispatch_index(dtype_of(index), [&](auto* tag) {
       using Index = std::remove_pointer_t<decltype(tag)>;
       const Index* ids = static_cast<const Index*>(index.const_data_ptr());
       run_tasks(tasks, [&](int64_t task) {
@@ -44,7 +44,7 @@ Tensor gather_rows(const Tensor& src, const Tensor& index, int64_t threads) {
     });
     STD_TORCH_CHECK(!outside.load(), "index: expected rows in [0, ", limit, ")");
   }
-  return to_tensor(std::move(out), sizes, src.scalar_type());
+  return to_tensor(std::move(out), sizes, dtype_of(src));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(gnnscale, CPU, library) { library.impl("gather_rows", TORCH_BOX(&gather_rows)); }

@@ -116,7 +116,7 @@ void gather(const TierRows& rows, const Index* ids, const Tensor* place, bool di
   if (place == nullptr) {
     run([ids](int64_t i, int64_t) { return static_cast<int64_t>(ids[i]); });
   } else {
-    dispatch_index(place->scalar_type(), [&](auto* tag) {
+    dispatch_index(dtype_of(*place), [&](auto* tag) {
       using Place = std::remove_pointer_t<decltype(tag)>;
       const Place* places = static_cast<const Place*>(place->const_data_ptr());
       const uint64_t limit = static_cast<uint64_t>(place->numel());
@@ -154,7 +154,7 @@ void dispatch_copy(const TierRows& rows, ScalarType stored, ScalarType dtype, ch
 }
 
 int64_t size_of(ScalarType dtype, const Tensor& stored) {
-  if (dtype == stored.scalar_type()) return static_cast<int64_t>(stored.element_size());
+  if (dtype == dtype_of(stored)) return static_cast<int64_t>(stored.element_size());
   return dtype == ScalarType::Float ? 4 : 8;
 }
 
@@ -165,7 +165,7 @@ Tensor gather_tiers(const std::vector<Tensor>& segments, const std::vector<int64
   const TierRows rows = tier_rows(segments, spread, index, [](const Tensor& segment) {
     return static_cast<const char*>(segment.const_data_ptr());
   });
-  const ScalarType stored = segments[0].scalar_type();
+  const ScalarType stored = dtype_of(segments[0]);
   const bool widens = (stored == ScalarType::Half || stored == ScalarType::BFloat16) &&
                       (dtype == ScalarType::Float || dtype == ScalarType::Double);
   STD_TORCH_CHECK(stored == dtype || widens, "dtype: expected that of the rows, or a wider float");
@@ -174,7 +174,7 @@ Tensor gather_tiers(const std::vector<Tensor>& segments, const std::vector<int64
   PooledArray<char> out(rows.sizes[0] * rows.items * size_of(dtype, segments[0]));
   if (rows.sizes[0] * rows.items > 0) {
     int64_t* totals = counts ? static_cast<int64_t*>(counts->mutable_data_ptr()) : nullptr;
-    dispatch_index(index.scalar_type(), [&](auto* tag) {
+    dispatch_index(dtype_of(index), [&](auto* tag) {
       using Index = std::remove_pointer_t<decltype(tag)>;
       const Index* ids = static_cast<const Index*>(index.const_data_ptr());
       dispatch_copy(rows, stored, dtype, out.data(),

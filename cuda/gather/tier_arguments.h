@@ -33,7 +33,7 @@ TierTable tier_table(const std::vector<Tensor>& segments, const std::vector<int6
   size_t at = 0;
   for (const Tensor& segment : segments) {
     check_table("segments", segment);
-    STD_TORCH_CHECK(segment.scalar_type() == segments[0].scalar_type() && segment.dim() == segments[0].dim(),
+    STD_TORCH_CHECK(dtype_of(segment) == dtype_of(segments[0]) && segment.dim() == segments[0].dim(),
                     "segments: expected rows of one dtype and shape");
     for (int64_t d = 1; d < segment.dim(); ++d) {
       STD_TORCH_CHECK(segment.size(d) == segments[0].size(d), "segments: expected rows of one shape");
@@ -62,12 +62,12 @@ TierTable tier_table(const std::vector<Tensor>& segments, const std::vector<int6
 template <typename Address>
 TieredIds tiered_ids(const std::vector<Tensor>& parts, const std::vector<int64_t>& spread, Address&& address) {
   for (const Tensor& part : parts) {
-    const ScalarType type = part.scalar_type();
+    const ScalarType type = dtype_of(part);
     STD_TORCH_CHECK(
-        (type == ScalarType::Long || type == ScalarType::Int) && type == parts[0].scalar_type() && part.dim() == 1,
+        (type == ScalarType::Long || type == ScalarType::Int) && type == dtype_of(parts[0]) && part.dim() == 1,
         "expected int32 or int64 ids of one type");
   }
-  return {tier_table(parts, spread, address), !parts.empty() && parts[0].scalar_type() == ScalarType::Long};
+  return {tier_table(parts, spread, address), !parts.empty() && dtype_of(parts[0]) == ScalarType::Long};
 }
 
 // See torch_gnnscale.ops.gather_tiers, which checks the arguments; `address`: see tier_table.

@@ -25,7 +25,7 @@ Tensor count_ids(const Tensor& ids, int64_t size, int64_t threads) {
     std::fill_n(counts.back().data(), size, 0);
   }
   std::atomic<int64_t> outside{-1};
-  dispatch_index(ids.scalar_type(), [&](auto* tag) {
+  dispatch_index(dtype_of(ids), [&](auto* tag) {
     using Id = std::remove_pointer_t<decltype(tag)>;
     const Id* const id = static_cast<const Id*>(ids.const_data_ptr());
     run_tasks(tasks, [&](int64_t task) {

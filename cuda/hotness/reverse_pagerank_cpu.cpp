@@ -84,7 +84,7 @@ Tensor reverse_pagerank(const Tensor& colptr, const Tensor& row, const Tensor& i
   check_pointer("colptr", colptr, row.numel());
   PooledArray<int64_t> scores(num_nodes);
   std::copy_n(static_cast<const int64_t*>(initial.const_data_ptr()), num_nodes, scores.data());
-  dispatch_index(row.scalar_type(), [&](auto* tag) {
+  dispatch_index(dtype_of(row), [&](auto* tag) {
     ReversePageRank<std::remove_pointer_t<decltype(tag)>> passes(colptr, row, threads);
     for (int64_t i = 0; i < iterations; ++i) passes.iterate(scores.data(), teleport, static_cast<uint64_t>(damping));
     STD_TORCH_CHECK(passes.corrupt() < 0, "the graph is malformed: row[", passes.corrupt(), "] is not in [0, ",

@@ -111,7 +111,7 @@ std::vector<Tensor> sample_layers(const Tensor& graph, const std::vector<Tensor>
   static_cast<LayerOptions&>(common) = layer_options("sample_layers", choices, options);
   common.graph = to_relation(held.colptr, held.row, held.edge_id, true);
   common.graph.num_src = holder->sizes[0];
-  common.edge_id_wide = held.edge_id.has_value() && held.edge_id->scalar_type() == ScalarType::Long;
+  common.edge_id_wide = held.edge_id.has_value() && dtype_of(*held.edge_id) == ScalarType::Long;
   check_int64("score", score);
   for (const Tensor& of_batch : seeds) check_int64("seeds", of_batch);
   STD_TORCH_CHECK(num_nodes.size() <= kMaxHops, "expected at most ", kMaxHops, " hops, found ", num_nodes.size());
@@ -120,7 +120,7 @@ std::vector<Tensor> sample_layers(const Tensor& graph, const std::vector<Tensor>
   STD_TORCH_CHECK((common.method == Method::kFastGcn) == score.has_value() &&
                       (!score.has_value() || score->numel() == holder->sizes[0]),
                   "score: expected one for each node with fastgcn, else none");
-  const ScalarType ids = held.row.scalar_type();
+  const ScalarType ids = dtype_of(held.row);
   std::vector<LayerRequest> requests(keys.size(), common);
   std::vector<std::pair<const int64_t*, int64_t>> given;
   for (size_t b = 0; b < keys.size(); ++b) {

@@ -42,9 +42,9 @@ struct Round {
         parity(number & 1),
         use(number >> 1) {
     STD_TORCH_CHECK(
-        rows.scalar_type() == ScalarType::Long && rows.dim() == 2 && rows.is_contiguous() && rows.size(1) <= kMost,
+        dtype_of(rows) == ScalarType::Long && rows.dim() == 2 && rows.is_contiguous() && rows.size(1) <= kMost,
         "board: expected contiguous int64 rows of at most ", kMost, " numbers, one for each rank");
-    STD_TORCH_CHECK(memory.scalar_type() == ScalarType::Long && memory.is_contiguous() && 0 <= rank && rank < ranks &&
+    STD_TORCH_CHECK(dtype_of(memory) == ScalarType::Long && memory.is_contiguous() && 0 <= rank && rank < ranks &&
                         number >= 0 && kHead + 2 * ranks * ranks * kMost <= memory.numel(),
                     "board: expected a rank below ", ranks, " and a contiguous int64 board for as many, found rank ",
                     rank, " and ", memory.numel(), " numbers");

@@ -9,15 +9,17 @@
 #include <cstdint>
 #include <optional>
 
+#include "dtype.h"
+
 namespace gnnscale {
 
 // Raises unless it is a contiguous vector of `dtype` with `size` entries; -1: any number.
 inline void check_vector(const char* name, const torch::stable::Tensor& tensor, torch::headeronly::ScalarType dtype,
                          int64_t size = -1) {
-  STD_TORCH_CHECK(tensor.scalar_type() == dtype && tensor.dim() == 1 && (size < 0 || tensor.size(0) == size) &&
-                      tensor.is_contiguous(),
-                  name, ": expected a contiguous vector of another dtype or size, found ", tensor.numel(),
-                  " entries in ", tensor.dim(), " dimensions");
+  STD_TORCH_CHECK(
+      dtype_of(tensor) == dtype && tensor.dim() == 1 && (size < 0 || tensor.size(0) == size) && tensor.is_contiguous(),
+      name, ": expected a contiguous vector of another dtype or size, found ", tensor.numel(), " entries in ",
+      tensor.dim(), " dimensions");
 }
 
 inline void check_int64(const char* name, const torch::stable::Tensor& tensor, int64_t size = -1) {
@@ -31,7 +33,7 @@ inline void check_int64(const char* name, const std::optional<torch::stable::Ten
 // Raises unless it is a vector of int32 or int64 with `size` entries, of any stride; -1: any number.
 inline void check_ids(const char* name, const torch::stable::Tensor& tensor, int64_t size = -1) {
   using torch::headeronly::ScalarType;
-  const ScalarType type = tensor.scalar_type();
+  const ScalarType type = dtype_of(tensor);
   STD_TORCH_CHECK((type == ScalarType::Int || type == ScalarType::Long) && tensor.dim() == 1 &&
                       (size < 0 || tensor.size(0) == size),
                   name, ": expected int32 or int64, ", size, " of them (-1: any number), found ", tensor.numel(),
@@ -47,7 +49,7 @@ inline void check_contiguous_ids(const char* name, const torch::stable::Tensor& 
 // Raises unless it is a contiguous matrix of `dtype`; -1: any number of rows or columns.
 inline void check_matrix(const char* name, const torch::stable::Tensor& tensor, torch::headeronly::ScalarType dtype,
                          int64_t rows = -1, int64_t columns = -1) {
-  STD_TORCH_CHECK(tensor.scalar_type() == dtype && tensor.dim() == 2 && (rows < 0 || tensor.size(0) == rows) &&
+  STD_TORCH_CHECK(dtype_of(tensor) == dtype && tensor.dim() == 2 && (rows < 0 || tensor.size(0) == rows) &&
                       (columns < 0 || tensor.size(1) == columns) && tensor.is_contiguous(),
                   name, ": expected a contiguous matrix of another dtype or shape, found ", tensor.numel(),
                   " entries in ", tensor.dim(), " dimensions");

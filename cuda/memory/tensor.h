@@ -13,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include "dtype.h"
 #include "pool.h"
 
 namespace gnnscale {

@@ -34,8 +34,8 @@ class Neighborhood {
                           of[1] <= num_nodes - of[2],
                       "sides: expected nodes in [0, ", num_nodes, ")");
       sides_.push_back({static_cast<const int64_t*>(colptr[i].const_data_ptr()), row[i].const_data_ptr(),
-                        row[i].scalar_type() == ScalarType::Long, row[i].stride(0), colptr[i].numel() - 1,
-                        ranges[3 * i], ranges[3 * i + 1], ranges[3 * i + 2]});
+                        dtype_of(row[i]) == ScalarType::Long, row[i].stride(0), colptr[i].numel() - 1, ranges[3 * i],
+                        ranges[3 * i + 1], ranges[3 * i + 2]});
     }
   }
 

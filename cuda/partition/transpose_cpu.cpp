@@ -75,7 +75,7 @@ std::tuple<Tensor, Tensor> transpose(const Tensor& colptr, const Tensor& row, in
   check_count("num_src", num_src);
   const ScalarType type = num_dst <= int64_t{1} << 31 ? ScalarType::Int : ScalarType::Long;
   PooledArray<int64_t> out_colptr(num_src + 1);
-  Tensor out = dispatch_index(row.scalar_type(), [&](auto* id) {
+  Tensor out = dispatch_index(dtype_of(row), [&](auto* id) {
     return dispatch_index(type, [&](auto* tag) {
       using Out = std::remove_pointer_t<decltype(tag)>;
       PooledArray<Out> neighbors(num_edges);

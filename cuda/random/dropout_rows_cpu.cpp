@@ -11,10 +11,10 @@ constexpr int64_t kGrain = 1 << 13;
 
 // See torch_gnnscale.ops.dropout_rows, which checks the arguments.
 Tensor dropout_rows(const Tensor& x, const Tensor& id, int64_t key, int64_t threshold, double scale, int64_t threads) {
-  check_matrix("x", x, x.scalar_type());
+  check_matrix("x", x, dtype_of(x));
   check_int64("id", id, x.size(0));
   const int64_t rows = x.size(0), width = x.size(1);
-  return dispatch_float(x.scalar_type(), [&](auto* tag) {
+  return dispatch_float(dtype_of(x), [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     using Scale = decltype(widen(T{}));
     const T* const from = static_cast<const T*>(x.const_data_ptr());
@@ -32,7 +32,7 @@ Tensor dropout_rows(const Tensor& x, const Tensor& id, int64_t key, int64_t thre
         }
       }
     });
-    return to_tensor(std::move(out), {rows, width}, x.scalar_type());
+    return to_tensor(std::move(out), {rows, width}, dtype_of(x));
   });
 }
 

@@ -53,10 +53,10 @@ void check_relation(size_t r, const HeldRelation& of, const std::vector<int64_t>
   check_int64("weight", of.weight, edges);
   check_int64("time", of.time, edges);
   for (const auto* const given : {&of.colptr, &of.row}) {
-    STD_TORCH_CHECK(given->is_cpu(), "relation ", r, ": expected it in host memory");
+    STD_TORCH_CHECK(on_host(*given), "relation ", r, ": expected it in host memory");
   }
   for (const auto* const given : {&of.edge_id, &of.weight, &of.time}) {
-    STD_TORCH_CHECK(!given->has_value() || (*given)->is_cpu(), "relation ", r, ": expected it in host memory");
+    STD_TORCH_CHECK(!given->has_value() || on_host(**given), "relation ", r, ": expected it in host memory");
   }
 }
 
@@ -136,7 +136,7 @@ STABLE_TORCH_LIBRARY_IMPL(gnnscale, CompositeExplicitAutograd, library) {
 }  // namespace
 
 std::shared_ptr<const HeldGraph> held_graph(const Tensor& tensor) {
-  STD_TORCH_CHECK(tensor.scalar_type() == ScalarType::Long && tensor.numel() == 1 && tensor.is_cpu(),
+  STD_TORCH_CHECK(dtype_of(tensor) == ScalarType::Long && tensor.numel() == 1 && on_host(tensor),
                   "graph: expected what hold_relations returned");
   const std::lock_guard guard(registry().lock);
   const auto found = registry().graphs.find(*static_cast<const int64_t*>(tensor.const_data_ptr()));

@@ -118,10 +118,10 @@ std::tuple<Tensor, int64_t> sample_negatives(
   if (edge_dst.has_value()) check_contiguous_ids("edge_dst", *edge_dst);
   for (const auto* const given : {&src, &src_node, &src_weight, &src_time, &dst_node, &dst_position, &dst_weight,
                                   &dst_time, &seed_time, &edge_ptr, &edge_dst}) {
-    STD_TORCH_CHECK(!given->has_value() || (*given)->is_cpu(), "sample_negatives: expected tensors in host memory");
+    STD_TORCH_CHECK(!given->has_value() || on_host(**given), "sample_negatives: expected tensors in host memory");
   }
   PooledArray<int64_t> out(2 * count);
-  dispatch_index(edge_dst.has_value() ? edge_dst->scalar_type() : ScalarType::Long, [&](auto* tag) {
+  dispatch_index(edge_dst.has_value() ? dtype_of(*edge_dst) : ScalarType::Long, [&](auto* tag) {
     using Id = std::remove_pointer_t<decltype(tag)>;
     const KnownEdges<Id> edges{
         data_or_null(edge_ptr), edge_dst.has_value() ? static_cast<const Id*>(edge_dst->const_data_ptr()) : nullptr,

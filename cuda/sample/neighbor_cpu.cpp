@@ -158,7 +158,7 @@ std::vector<Seeds> seeds_of(Request& request, const Tensors& seeds, const Option
   for (size_t at = first; at < first + request.sizes.size(); ++at) {
     const int64_t count = seeds[at].numel();
     check_contiguous_ids("seeds", seeds[at]);
-    found.push_back({seeds[at].const_data_ptr(), seeds[at].scalar_type() == ScalarType::Long, count});
+    found.push_back({seeds[at].const_data_ptr(), dtype_of(seeds[at]) == ScalarType::Long, count});
     trees += count;
     if (seed_time.empty() || !seed_time[at].has_value()) continue;
     check_int64("seed_time", seed_time[at], count);
@@ -249,7 +249,7 @@ Tensors sample_neighbors(const Tensor& graph, const Tensor& fanouts, const Tenso
   const size_t relations = held.relations.size();
   STD_TORCH_CHECK(exclude.empty() || exclude.size() == relations * batches, "expected exclusions of ", relations,
                   " relations for ", batches, " keys, found ", exclude.size());
-  STD_TORCH_CHECK(fanouts.scalar_type() == ScalarType::Long && fanouts.dim() == 2 &&
+  STD_TORCH_CHECK(dtype_of(fanouts) == ScalarType::Long && fanouts.dim() == 2 &&
                       fanouts.size(0) == static_cast<int64_t>(relations) && fanouts.is_contiguous() &&
                       fanouts.size(1) <= kMaxHops,
                   "expected fanouts of each of ", relations, " relations, for at most ", kMaxHops, " hops");

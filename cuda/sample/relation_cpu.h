@@ -160,13 +160,13 @@ inline Relation to_relation(const Tensor& colptr, const Tensor& row, const std::
   relation.colptr = static_cast<const int64_t*>(colptr.const_data_ptr());
   relation.num_edges = row.numel();
   relation.row = static_cast<const char*>(row.const_data_ptr());
-  dispatch_index(row.scalar_type(), [&](auto* tag) {
+  dispatch_index(dtype_of(row), [&](auto* tag) {
     using Id = std::remove_pointer_t<decltype(tag)>;
     relation.row_stride = row.stride(0) * static_cast<int64_t>(sizeof(Id));
     relation.id_at = read_id<Id>;
     relation.read = relation.row_stride == sizeof(Id) ? read_edges<Id, void, sizeof(Id)> : read_edges<Id, void, 0>;
     if (!edge_id.has_value()) return;
-    dispatch_index(edge_id->scalar_type(), [&](auto* edge_tag) {
+    dispatch_index(dtype_of(*edge_id), [&](auto* edge_tag) {
       using EdgeId = std::remove_pointer_t<decltype(edge_tag)>;
       constexpr int64_t kPair = sizeof(Id) + sizeof(EdgeId);
       relation.edge_id = static_cast<const char*>(edge_id->const_data_ptr());

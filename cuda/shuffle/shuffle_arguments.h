@@ -29,7 +29,7 @@ ShuffleArguments shuffle_arguments(const std::optional<Tensor>& base, const std:
                   " tables, found ", parts.size());
   const auto check_rows = [&](const char* name, const Tensor& table) {
     check_table(name, table);
-    STD_TORCH_CHECK(table.scalar_type() == parts[0].scalar_type() && table.dim() == parts[0].dim(), name,
+    STD_TORCH_CHECK(dtype_of(table) == dtype_of(parts[0]) && table.dim() == parts[0].dim(), name,
                     ": expected rows of one dtype and shape");
     for (int64_t d = 1; d < table.dim(); ++d) {
       STD_TORCH_CHECK(table.size(d) == parts[0].size(d), name, ": expected rows of one shape");

@@ -52,13 +52,13 @@ Tensor shuffle_rows(const std::optional<Tensor>& base, const std::vector<Tensor>
             begin, end, bytes, [&](int64_t i) { return task.entry(i); },
             [&](int64_t i, const char* from) { copy_row(out.data() + i * bytes, from, bytes); });
       } else {
-        dispatch_float(parts[0].scalar_type(), [&, begin = begin, end = end](auto* tag) {
+        dispatch_float(dtype_of(parts[0]), [&, begin = begin, end = end](auto* tag) {
           add_rows(task, begin, end, reinterpret_cast<std::remove_pointer_t<decltype(tag)>*>(out.data()));
         });
       }
     });
   }
-  return to_tensor(std::move(out), given.sizes, parts[0].scalar_type());
+  return to_tensor(std::move(out), given.sizes, dtype_of(parts[0]));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(gnnscale, CPU, library) { library.impl("shuffle_rows", TORCH_BOX(&shuffle_rows)); }

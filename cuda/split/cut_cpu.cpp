@@ -263,7 +263,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cut_batch(con
   for (const int64_t count : num_nodes) columns = std::exchange(nodes, nodes + count);
   STD_TORCH_CHECK(nodes == node.numel() && nodes == owner.numel() && columns + 1 == colptr.numel(),
                   "cut_batch: expected an owner for each of ", nodes, " nodes, and ", columns + 1, " column pointers");
-  return dispatch_index(owner.scalar_type(), [&](auto* tag) {
+  return dispatch_index(dtype_of(owner), [&](auto* tag) {
     return Cutting<std::remove_pointer_t<decltype(tag)>>(node, num_nodes, colptr, row, owner, parts, part).run();
   });
 }
