@@ -41,9 +41,10 @@ def request_of_nodes(inputs: NodeSamplerInput, graph: SampledGraph) -> SeedReque
     check_tensor("seeds", inputs.node)
     if inputs.node.dtype == torch.uint8:  # seeds of a batch are int64 elsewhere
         check_no_mask("seeds", inputs.node, graph.sizes[graph.node_index(inputs.input_type)])
-    if inputs.input_id is not None and len(inputs.input_id) != len(inputs.node):
-        raise ValueError(f"input_id: expected {len(inputs.node)} ids, one per seed, found {len(inputs.input_id)}")
     seeds: Seeds = inputs.node
+    count, input_id = inputs.node.numel(), inputs.input_id  # len() of a tensor takes five times as long
+    if input_id is not None and input_id.numel() != count:
+        raise ValueError(f"input_id: expected {count} ids, one per seed, found {input_id.numel()}")
     seed_time: Seeds | None = inputs.time
     if inputs.input_type is not None:
         seeds = {inputs.input_type: inputs.node}
@@ -53,4 +54,4 @@ def request_of_nodes(inputs: NodeSamplerInput, graph: SampledGraph) -> SeedReque
         out.metadata = (inputs.input_id, inputs.time)
         return out
 
-    return SeedRequest(seeds, seed_time, finish=finish)
+    return SeedRequest(seeds, seed_time, None, finish)
