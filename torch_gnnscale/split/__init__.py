@@ -1,5 +1,6 @@
 """Split parallelism: one mini-batch over all ranks, every node loaded and computed once (GSplit)."""
 
+from .explicit import ExchangingModel, LayerInput, exchange
 from .measuring import Measured, measure, plot
 from .parallel import Parallelized, parallelize
 from .planning import WEIGHTS, plan
@@ -8,6 +9,6 @@ from .shuffle_index import Shuffled, ShuffleIndex
 from .transport import Moved, Work
 
 __all__ = [
-    "WEIGHTS", "Measured", "Moved", "Parallelized", "Plan", "ShuffleIndex", "Shuffled", "Work", "measure",
-    "parallelize", "plan", "plot",
+    "WEIGHTS", "ExchangingModel", "LayerInput", "Measured", "Moved", "Parallelized", "Plan", "ShuffleIndex", "Shuffled",
+    "Work", "exchange", "measure", "parallelize", "plan", "plot",
 ]  # fmt: skip

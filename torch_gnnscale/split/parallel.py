@@ -24,7 +24,7 @@ from ..nn.compare import agree, first_difference, outputs
 from ..nn.forward_pass import refuse_compiled
 from ..nn.layered import Layered
 from ..nn.weigh import default_call
-from ..nn.wrapper import modules_of
+from ..nn.wrapper import Wrapper, modules_of
 from ..ops.shuffle import MAX_TABLES
 from .agreement import Description, compare_headers, own_header
 from .connection import ENDED, Connection
@@ -39,67 +39,25 @@ from .shuffle_index import ShuffleIndex
 from .transport import Moved, Transport, Work
 
 
-class Parallelized(Layered):
-    """What :func:`parallelize` returns; ``module`` is the model itself, unchanged, or what ``nn.weigh`` returned.
+class OnRanks(Wrapper):
+    """A model whose batches are cut over ranks: what connects the ranks, and sums their gradients."""
 
-    Parameters, buffers and submodules have the names that they have in the model, and so has the ``state_dict``.
-    Attributes that this object lacks are the model's. All ranks call it together, forward and backward, one thread at a
-    time.
-    """
-
-    layer_type = SplitLayer
-    _norm_types = (_BatchNorm,)
-
-    def __init__(
-        self,
-        module: nn.Module,
-        call: Callable[[Any, Any], Any] = default_call,
-        transport: Literal["peers", "all_to_all"] | None = None,
-        timeout: float = 600.0,
-    ) -> None:
+    def _open(
+        self, module: nn.Module, transport: Literal["peers", "all_to_all"] | None, timeout: float,
+        wrap: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """Connects the ranks. ``wrap`` initializes this object with the model; an error of it is told to all ranks."""
         rank, world = rank_and_world()
         connection = Connection(rank, world, timeout)
         with connection.failing_alone():
             _refuse(module)
             if transport not in (None, "peers", "all_to_all"):
                 raise ValueError(f"transport: expected 'peers', 'all_to_all' or None, found {transport!r}")
-            super().__init__(module, call)
+            wrap()
         self.transport, self.timeout, self.rank, self.world = transport, timeout, rank, world
         self._connect(connection)
-        self._of_nodes: set[str] = set()
-        """The fields of batches that have a row for each node."""
         self._done = Work()
         self._share_weights()
-
-    def forward(self, batch: Any) -> Tensor:
-        """The model's output for this rank's seeds: [batch_size, ...]; batch_size may be 0.
-
-        Raises:
-            ValueError: the batch is not one of a loader with ``split=``, or is of another plan, key or mode than on
-                other ranks; or the model cannot be split, which all ranks raise, naming the module.
-            NotImplementedError: the model does what split models cannot: the message names it.
-            RuntimeError: another rank failed, is gone or does not come; the message names it. A backward pass raises
-                this, too. After it, and after an error of this rank alone, the model cannot be called any more.
-        """
-        with self._connection.failing_alone():
-            self._check_batch(batch)
-            self._layers()  # the model may have other layers than in the last call
-            mode = len(batch.num_sampled_edges), self._model.training
-            header = own_header(self._description, batch, self.world, mode in self._calls)
-        agreed = compare_headers(header, self._description, batch.shuffle_index, self._connection.all)
-        transport = self._transport_between(agreed.grid, agreed.devices)
-        with self._connection.failing_alone():
-            refused = None if agreed.knows_calls else self._probe(batch, transport)
-        if refused is not None:
-            raise ValueError(refused)
-        with self._connection.failing_alone():
-            own_hops = OwnHops(batch, verify=False)
-            weights = self._weights(batch)
-            split_pass = SplitPass(own_hops, transport, batch, self._calls[mode], agreed.knows_halo, weights)
-            out = self._run(batch, split_pass)
-            self._count(batch, split_pass)
-            self._gradients.watch(self.module, out, self._connection)
-        return out
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -221,6 +179,70 @@ class Parallelized(Layered):
             return peers
         return Transport(exchange) if own < 0 else Staged(exchange) if rows is None else FromGPUToGPU(exchange, rows)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self._state(), "_gradients": None, "_connection": None, "_description": None}
+
+    def _state(self) -> dict[str, Any]:
+        """The attributes of this object, as they are pickled."""
+        return vars(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._connect(Connection(self.rank, self.world, self.timeout))
+
+
+class Parallelized(OnRanks, Layered):
+    """What :func:`parallelize` returns; ``module`` is the model itself, unchanged, or what ``nn.weigh`` returned.
+
+    Parameters, buffers and submodules have the names that they have in the model, and so has the ``state_dict``.
+    Attributes that this object lacks are the model's. All ranks call it together, forward and backward, one thread at a
+    time.
+    """
+
+    layer_type = SplitLayer
+    _norm_types = (_BatchNorm,)
+
+    def __init__(
+        self,
+        module: nn.Module,
+        call: Callable[[Any, Any], Any] = default_call,
+        transport: Literal["peers", "all_to_all"] | None = None,
+        timeout: float = 600.0,
+    ) -> None:
+        self._open(module, transport, timeout, lambda: Layered.__init__(self, module, call))
+        self._of_nodes: set[str] = set()
+        """The fields of batches that have a row for each node."""
+
+    def forward(self, batch: Any) -> Tensor:
+        """The model's output for this rank's seeds: [batch_size, ...]; batch_size may be 0.
+
+        Raises:
+            ValueError: the batch is not one of a loader with ``split=``, or is of another plan, key or mode than on
+                other ranks; or the model cannot be split, which all ranks raise, naming the module.
+            NotImplementedError: the model does what split models cannot: the message names it.
+            RuntimeError: another rank failed, is gone or does not come; the message names it. A backward pass raises
+                this, too. After it, and after an error of this rank alone, the model cannot be called any more.
+        """
+        with self._connection.failing_alone():
+            self._check_batch(batch)
+            self._layers()  # the model may have other layers than in the last call
+            mode = len(batch.num_sampled_edges), self._model.training
+            header = own_header(self._description, batch, self.world, mode in self._calls)
+        agreed = compare_headers(header, self._description, batch.shuffle_index, self._connection.all)
+        transport = self._transport_between(agreed.grid, agreed.devices)
+        with self._connection.failing_alone():
+            refused = None if agreed.knows_calls else self._probe(batch, transport)
+        if refused is not None:
+            raise ValueError(refused)
+        with self._connection.failing_alone():
+            own_hops = OwnHops(batch, verify=False)
+            weights = self._weights(batch)
+            split_pass = SplitPass(own_hops, transport, batch, self._calls[mode], agreed.knows_halo, weights)
+            out = self._run(batch, split_pass)
+            self._count(batch, split_pass)
+            self._gradients.watch(self.module, out, self._connection)
+        return out
+
     def _run(self, batch: Any, split_pass: SplitPass) -> Tensor:
         norms = SplitNorms(self.module if self.world > 1 or split_pass.own_rows.finds_out else None)
         norms.enter(self._connection.of_all, split_pass.own_rows)
@@ -288,12 +310,8 @@ class Parallelized(Layered):
             found = self._run(share, split_pass)
         return found, local, of_share, split_pass.calls.calls
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_gradients": None, "_connection": None, "_description": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._connect(Connection(self.rank, self.world, self.timeout))
+    def _state(self) -> dict[str, Any]:
+        return Layered.__getstate__(self)
 
 
 def parallelize(
