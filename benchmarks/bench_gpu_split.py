@@ -33,11 +33,11 @@ from torch import distributed as dist
 
 from torch_gnnscale import CSC, ops
 from torch_gnnscale.comm.exchange import Exchange
+from torch_gnnscale.comm.memory_transport import MemoryTransport
 from torch_gnnscale.comm.peer_memory import GPUMemories
-from torch_gnnscale.split.gpu_transport import Staged
-from torch_gnnscale.split.peers import Peers
+from torch_gnnscale.comm.row_transport import RowTransport
+from torch_gnnscale.split.halo_layers import Moves
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
-from torch_gnnscale.split.transport import Moves
 from torch_gnnscale.topology.segmented import SegmentedCSC
 
 BATCH, FANOUTS, PARTS = 1024, [15, 10, 5], (2, 4, 8)
@@ -118,10 +118,10 @@ def rank_main(rank: int, folder: str, rows: int, rounds: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", 2), rank=rank, world_size=2)
     exchanges = [Exchange(dist.new_group(backend="gloo"), 2, rank) for _ in range(2)]
-    peers = Peers.connect(exchanges[0], GPUMemories(torch.device(DEVICE)))
-    if not isinstance(peers, Peers):
+    peers = MemoryTransport.connect(exchanges[0], GPUMemories(torch.device(DEVICE)))
+    if not isinstance(peers, MemoryTransport):
         raise RuntimeError(f"the processes cannot read each other's memory: {peers}")
-    staged = Staged(exchanges[1])
+    staged = RowTransport(exchanges[1])
     found = {}
     for width in WIDTHS:
         generators = [torch.Generator().manual_seed(10 + place) for place in range(2)]

@@ -19,12 +19,12 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, TieredFeatureStore, ops
+from torch_gnnscale.comm.memory_transport import MemoryTransport
 from torch_gnnscale.comm.mesh import Grid
 from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.ops.cuts import Cut
 from torch_gnnscale.random import Purpose, batch_key
 from torch_gnnscale.split.loader_split import SplitByOwners
-from torch_gnnscale.split.peers import Peers
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 
 
@@ -171,12 +171,12 @@ def batches_of_rank(plan: GivenPlan, epochs: int, options: dict[str, Any]) -> li
 @contextmanager
 def without_peers() -> Iterator[None]:
     """Within, the ranks of a machine cannot read each other's memory."""
-    connect = Peers.connect
-    Peers.connect = lambda *_, **__: "a test"  # type: ignore[method-assign]
+    connect = MemoryTransport.connect
+    MemoryTransport.connect = lambda *_, **__: "a test"  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Peers.connect = connect  # type: ignore[method-assign]
+        MemoryTransport.connect = connect  # type: ignore[method-assign]
 
 
 def batches_over_gloo(*arguments: Any) -> list[list[Any]]:

@@ -4,17 +4,24 @@ import torch
 from torch import distributed as dist
 
 from torch_gnnscale.comm.exchange import Exchange
+from torch_gnnscale.comm.memory_transport import MemoryTransport
+from torch_gnnscale.comm.nccl_transport import NcclTransport
 from torch_gnnscale.comm.peer_memory import GPUMemories, HostMemories, memories_on
 from torch_gnnscale.comm.rendezvous import end_group
-from torch_gnnscale.split.gpu_transport import FromGPUToGPU, Staged
-from torch_gnnscale.split.peers import Peers
+from torch_gnnscale.comm.row_transport import RowTransport
+from torch_gnnscale.split.halo_layers import Moves
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
-from torch_gnnscale.split.transport import Moves, Transport
 
 from .cpu_as_gpu import OnTheCPU
 
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 DTYPES = [*FLOATS, torch.int64, torch.uint8, torch.bool]
+
+
+class Staged(RowTransport):
+    """Sends rows as if they were on a GPU."""
+
+    _bytes = RowTransport._staged
 
 
 class Shuffling(HostMemories):
@@ -27,18 +34,18 @@ def made(kind):
     """A transport between all ranks."""
     exchange = Exchange(dist.new_group(backend="gloo"), dist.get_world_size(), dist.get_rank())
     if kind == "from gpu to gpu":
-        return FromGPUToGPU(exchange, Exchange(dist.new_group(backend="gloo"), exchange.size, exchange.rank))
+        return NcclTransport(exchange, Exchange(dist.new_group(backend="gloo"), exchange.size, exchange.rank))
     if not kind.startswith("peers"):
-        return Transport(exchange) if kind == "all_to_all" else Staged(exchange)
-    found = Peers.connect(exchange, Shuffling() if kind == "peers, one kernel" else HostMemories())
-    assert isinstance(found, Peers), found
+        return RowTransport(exchange) if kind == "all_to_all" else Staged(exchange)
+    found = MemoryTransport.connect(exchange, Shuffling() if kind == "peers, one kernel" else HostMemories())
+    assert isinstance(found, MemoryTransport), found
     return found
 
 
 def ended(transport):
     """Closes a transport and ends its groups."""
     transport.close()
-    if isinstance(transport, FromGPUToGPU):
+    if isinstance(transport, NcclTransport):
         end_group(transport._rows.group)
     end_group(transport.exchange.group)
 
@@ -52,8 +59,8 @@ def swaps(kind, steps, most):
 def swaps_on(device, steps, most):
     """See :func:`swaps`: rows in memory of a device, which peers read there."""
     exchange = Exchange(dist.new_group(backend="gloo"), dist.get_world_size(), dist.get_rank())
-    transport = Peers.connect(exchange, memories_on(torch.empty(0, device=device).device))
-    assert isinstance(transport, Peers), transport
+    transport = MemoryTransport.connect(exchange, memories_on(torch.empty(0, device=device).device))
+    assert isinstance(transport, MemoryTransport), transport
     return swapped(transport, steps, most, device)
 
 

@@ -7,10 +7,10 @@ import torch
 from torch import distributed as dist
 from torch_geometric.nn import SAGEConv
 
+from torch_gnnscale.comm.memory_transport import MemoryTransport
 from torch_gnnscale.comm.peer_memory import GPUMemories, HostMemories, memories_on
 from torch_gnnscale.split import parallel
-from torch_gnnscale.split.gpu_transport import nccl_exchange
-from torch_gnnscale.split.peers import Peers
+from torch_gnnscale.split.connection import nccl_exchange
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 OTHER = True, True, ("this machine", "gpu 1")
@@ -43,16 +43,16 @@ def test_all_ranks_need_a_gpu_of_their_own(backends, device, gpu, wanted, other,
 @pytest.mark.parametrize("has_nccl", [True, False])
 def test_nccl_is_asked_for_by_who_cannot_read_its_peers(reads_peers, has_nccl, monkeypatch):
     asked, rows = [], object() if has_nccl else None
-    peers = Peers.__new__(Peers)
-    monkeypatch.setattr(Peers, "connect", lambda exchange, memories: peers if reads_peers else "two machines")
-    monkeypatch.setattr(parallel, "nccl_exchange", lambda *given: asked.append(given) or rows)
-    monkeypatch.setattr(parallel, "FromGPUToGPU", lambda *given: ("nccl", *given))
-    monkeypatch.setattr(parallel, "Staged", lambda *given: ("staged", *given))
     made = parallel.parallelize(SAGEConv(1, 1))
+    peers = MemoryTransport.__new__(MemoryTransport)
+    monkeypatch.setattr(MemoryTransport, "connect", lambda exchange, memories: peers if reads_peers else "two machines")
+    monkeypatch.setattr(parallel, "nccl_exchange", lambda *given: asked.append(given) or rows)
+    monkeypatch.setattr(parallel, "NcclTransport", lambda *given: ("nccl", *given))
+    monkeypatch.setattr(parallel, "RowTransport", lambda *given: ("gloo", *given))
     exchange, columns = SimpleNamespace(size=2), [[0, 1]]
     found = made._connected(exchange, columns, (0, 1))
     assert asked == [(made._connection, columns, torch.device("cuda", 0), not reads_peers)]
-    assert found == (peers if reads_peers else ("nccl", exchange, rows) if has_nccl else ("staged", exchange))
+    assert found == (peers if reads_peers else ("nccl", exchange, rows) if has_nccl else ("gloo", exchange))
     made._connected(exchange, columns, (-1, -1))
     assert len(asked) == 1  # nobody has rows on a GPU
     made.close()

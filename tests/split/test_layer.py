@@ -9,18 +9,18 @@ from helpers.narrow import batches
 from helpers.split import cut_batches, random_owners
 
 from torch_gnnscale.comm.exchange import Exchange
+from torch_gnnscale.comm.row_transport import RowTransport
 from torch_gnnscale.nn.calls import Call, Calls, Read
 from torch_gnnscale.nn.layer import ForwardPass
 from torch_gnnscale.split.layer import SplitLayer, SplitPass
 from torch_gnnscale.split.local_rows import OwnHops
-from torch_gnnscale.split.transport import Transport
 
 
 @pytest.fixture
 def forward_pass():
     """Of the only part of a batch, as if there were others."""
     (batch,) = cut_batches(next(iter(batches())), random_owners(200, 1), 1)
-    found = SplitPass(OwnHops(batch, False), Transport(Exchange(None, 1, 0)), batch, [], knows_halo=True)
+    found = SplitPass(OwnHops(batch, False), RowTransport(Exchange(None, 1, 0)), batch, [], knows_halo=True)
     found.alone = False
     return found
 

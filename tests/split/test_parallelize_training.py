@@ -17,10 +17,10 @@ from torch.nn.functional import cross_entropy
 
 from torch_gnnscale.comm.exchange import Exchange
 from torch_gnnscale.comm.rendezvous import rank_and_world
+from torch_gnnscale.comm.row_transport import RowTransport
 from torch_gnnscale.nn import narrow, saving, weigh
 from torch_gnnscale.split import parallelize
 from torch_gnnscale.split.gradients import GradientSum
-from torch_gnnscale.split.transport import Transport
 
 
 def loss_of(out, batch, seeds):
@@ -122,7 +122,7 @@ def test_holding_is_the_same_as_not_holding():
 
 
 def test_holding_within_holding():
-    gradients = GradientSum(Transport(Exchange(None, 1, 0)))
+    gradients = GradientSum(RowTransport(Exchange(None, 1, 0)))
     with gradients.held():
         with gradients.held():
             assert gradients.holds

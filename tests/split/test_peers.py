@@ -11,13 +11,13 @@ from helpers.transports import ended, made, swaps, swaps_on
 from torch import distributed as dist
 
 from torch_gnnscale.comm.exchange import Exchange
+from torch_gnnscale.comm.memory_transport import MemoryTransport
 from torch_gnnscale.comm.peer_memory import GPUMemories, HostMemories
 from torch_gnnscale.comm.rendezvous import end_group
+from torch_gnnscale.comm.row_transport import ENDED
 from torch_gnnscale.memory import HostMemory
-from torch_gnnscale.split.connection import ENDED
-from torch_gnnscale.split.peers import Peers
+from torch_gnnscale.split.halo_layers import Moves
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
-from torch_gnnscale.split.transport import Moves
 
 
 def test_buffers_of_peers_grow():
@@ -56,8 +56,11 @@ def unlike():
     """Why ranks do not connect: their rows are on other devices, or they have no GPU."""
     exchange = Exchange(dist.new_group(backend="gloo"), 2, dist.get_rank())
     gpu = GPUMemories(torch.device("cuda", 99))
-    assert Peers.connect(Exchange(None, 1, 0), HostMemories()) == "one rank"
-    found = [Peers.connect(exchange, gpu if exchange.rank else HostMemories()), Peers.connect(exchange, gpu)]
+    assert MemoryTransport.connect(Exchange(None, 1, 0), HostMemories()) == "one rank"
+    found = [
+        MemoryTransport.connect(exchange, gpu if exchange.rank else HostMemories()),
+        MemoryTransport.connect(exchange, gpu),
+    ]
     end_group(exchange.group)
     return found
 
@@ -72,7 +75,7 @@ def test_why_peers_are_not_connected():
 def grows_out_of_reach():
     """Rank 0 takes new memory, which rank 1 cannot open; then all try again."""
     exchange = Exchange(dist.new_group(backend="gloo"), 2, dist.get_rank())
-    transport, rank = Peers.connect(exchange, HostMemories(), tells=True), exchange.rank
+    transport, rank = MemoryTransport.connect(exchange, HostMemories(), tells=True), exchange.rank
     sent, received = (300_000, 1) if rank == 0 else (1, 300_000)
     counts = ([[count], [0]] if rank else [[0], [count]] for count in (sent, received))
     own, errors = torch.arange(sent), []
@@ -123,7 +126,7 @@ def fails_while_the_other_grows():
     """Rank 1 cannot write its rows when rank 0 takes new memory; then it can. The rows take three quarters of a memory,
     more than one of its two buffers. Each barrier follows a wait, also that of the rank that cannot write."""
     exchange, memories = Exchange(dist.new_group(backend="gloo"), 2, dist.get_rank()), CountedMemories()
-    transport, rank = Peers.connect(exchange, memories, tells=True), exchange.rank
+    transport, rank = MemoryTransport.connect(exchange, memories, tells=True), exchange.rank
     before_swaps = memories.settled
     before, errors = len(transport._memories[0].bytes), []
     count = before // 8 * 3 // 4
@@ -131,7 +134,9 @@ def fails_while_the_other_grows():
     moves = Moves(ShuffleIndex(2, rank, torch.arange(count), *counts), 1)
     for step in range(4):
         own, fails = torch.full((count,), 10 * step + rank), rank == 1 and step == 0
-        with mock.patch.object(Peers, "_written", side_effect=MemoryError("full")) if fails else nullcontext():
+        with (
+            mock.patch.object(MemoryTransport, "_written", side_effect=MemoryError("full")) if fails else nullcontext()
+        ):
             try:
                 out = transport.pull(own, moves, "rows")
                 errors.append((out == 10 * step + 1 - rank).all().item())

@@ -28,8 +28,8 @@ from torch import distributed as dist
 from torch_geometric.sampler import NodeSamplerInput
 
 from torch_gnnscale import LayerSampler, NeighborLoader, NeighborSampler
+from torch_gnnscale.comm.memory_transport import MemoryTransport
 from torch_gnnscale.split.cut_sampler import SplitSampler
-from torch_gnnscale.split.peers import Peers
 
 PLAN = GivenPlan(random_owners(200, 2), 2)
 
@@ -163,7 +163,7 @@ def unconnected():
         exchange.objects(("this machine", "cpu"))
         raise KeyError("no luck")
 
-    fails = mock.patch.object(Peers, "connect", connect) if dist.get_rank() == 1 else contextlib.nullcontext()
+    fails = mock.patch.object(MemoryTransport, "connect", connect) if dist.get_rank() == 1 else contextlib.nullcontext()
     with fails:
         return outcomes_of(loader_of(PLAN, {"prefetch": 0, "timeout": 60}))
 

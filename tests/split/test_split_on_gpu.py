@@ -27,11 +27,11 @@ from helpers.split_training import check_weights, saved_plan, trained
 from torch import distributed as dist
 from torch_geometric.data import Data
 
+from torch_gnnscale.comm.memory_transport import MemoryTransport
 from torch_gnnscale.loader.line import Execution
 from torch_gnnscale.loader.streams import tensors_of
 from torch_gnnscale.split import parallelize
 from torch_gnnscale.split.halo_rows import _in_host
-from torch_gnnscale.split.peers import Peers
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 
 PLAN = GivenPlan(random_owners(200, 2), 2)
@@ -74,7 +74,7 @@ def places(options):
 
 def test_all_of_a_batch_is_on_the_device(device):
     for found, ways in cluster(2).run(places, {"device": device, "rows_on": device}):
-        assert ways == ["Peers"]
+        assert ways == ["MemoryTransport"]
         for batch in found:
             assert batch.pop("known")
             assert {*batch.values()} == {device}
@@ -218,7 +218,7 @@ def step(device, transport):
 
 
 @pytest.mark.parametrize(("transport", "ways"), [
-    SLOW(None, {"Peers"}), ("peers", {"Peers"}), SLOW("all_to_all", {"Transport", "Staged"}),
+    SLOW(None, {"MemoryTransport"}), ("peers", {"MemoryTransport"}), SLOW("all_to_all", {"RowTransport"}),
 ])  # fmt: skip
 def test_outputs_and_gradients_equal_one_process_s(device, transport, ways):
     out, grads, _ = step("cpu", None)
@@ -243,7 +243,7 @@ def grows(device):
     loader.data.x = torch.arange(200.0, device=device)[:, None].repeat(1, 40_000)
     wrong = [int((batch.x != batch.n_id[:, None]).sum()) for batch in loader]
     (peers,) = loader._line.collator.source._peers.values()
-    assert isinstance(peers, Peers)
+    assert isinstance(peers, MemoryTransport)
     return wrong, len(peers._memories[dist.get_rank()].bytes) > 2 << 20
 
 

@@ -16,12 +16,13 @@ from torch import distributed as dist
 
 from torch_gnnscale.comm.exchange import Exchange
 from torch_gnnscale.comm.rendezvous import end_group
+from torch_gnnscale.comm.row_transport import RowTransport
 from torch_gnnscale.nn.aggregate import aggregate_and_root
 from torch_gnnscale.sampler.output import NO_IDS
-from torch_gnnscale.split import parallelize
+from torch_gnnscale.split import halo_layers, parallelize
+from torch_gnnscale.split.halo_layers import Moves
 from torch_gnnscale.split.local_rows import OwnHops
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
-from torch_gnnscale.split.transport import Moves, Transport
 
 WAYS = ["staged", "all_to_all", "from gpu to gpu", "peers", "peers, one kernel"]
 
@@ -36,13 +37,13 @@ def test_moves_are_those_of_the_rows_at_hand():
 
 
 def test_rows_need_not_be_contiguous():
-    transport, moves = Transport(Exchange(None, 1, 0)), Moves(ShuffleIndex(1, 0, NO_IDS, [[0]], [[0]]), 1)
+    transport, moves = RowTransport(Exchange(None, 1, 0)), Moves(ShuffleIndex(1, 0, NO_IDS, [[0]], [[0]]), 1)
     own = torch.arange(12.0).view(3, 4).t().requires_grad_()
-    out = transport.mixed(own, moves, "test")
+    out = halo_layers.mixed(transport, own, moves, "test")
     assert torch.equal(out, own)
     torch.stack([torch.ones(3, 4), 2 * torch.ones(3, 4)]).sum(0).t().mul(out).sum().backward()
     assert torch.equal(own.grad, torch.full((4, 3), 3.0))
-    assert transport.apart(own.detach(), moves, "test").receive(lambda: None).shape == (0, 3)
+    assert halo_layers.apart(transport, own.detach(), moves, "test").receive(lambda: None).shape == (0, 3)
 
 
 @pytest.mark.parametrize("kind", quick(WAYS, "peers"))
@@ -95,9 +96,9 @@ def aggregates(kind, dtype):
             before = transport.exchange.traffic[f"backward {way}"].bytes_received
             own = made_of.clone().requires_grad_()
             if way == "mixed":
-                out, root = aggregate_and_root(transport.mixed(own, moves, way), edges, "mean")
+                out, root = aggregate_and_root(halo_layers.mixed(transport, own, moves, way), edges, "mean")
             else:
-                out, root = aggregate_and_root(own, edges, "mean", None, transport.apart(own, moves, way))
+                out, root = aggregate_and_root(own, edges, "mean", None, halo_layers.apart(transport, own, moves, way))
             ((out + root) * torch.arange(1.0, 8.0)).square().sum().backward()
             received = transport.exchange.traffic[f"backward {way}"].bytes_received - before
             found.append((out.detach(), root.detach(), own.grad, received, torch.equal(own.detach(), made_of)))
@@ -149,7 +150,7 @@ def test_rows_of_another_kind(way, dtype, width, kind):
     assert cluster(2).run(pulls_others, way, dtype, width) == [said] * 2
 
 
-def mixed(kind, dtype):
+def halos(kind, dtype):
     """All values are integers up to 256, which each type has."""
     transport = made(kind)
     rank, world = transport.exchange.rank, transport.exchange.size
@@ -159,7 +160,7 @@ def mixed(kind, dtype):
         moves = Moves(index, groups)
         own = [(share.n_id.view(-1, 1) + torch.arange(5)).to(dtype) for share in shares]
         x = own[rank].requires_grad_()
-        out = transport.mixed(x, moves, "test")
+        out = halo_layers.mixed(transport, x, moves, "test")
         halo = own_and_halo(shares, rank, [rows.detach() for rows in own])[len(x) :]
         assert torch.equal(out, torch.cat([x, halo[moves.halo]]))
         scale = (torch.arange(1, len(out) + 1) % 64).to(dtype).view(-1, 1)
@@ -175,7 +176,7 @@ def mixed(kind, dtype):
 @pytest.mark.parametrize("dtype", [FLOATS[0], *map(SLOW, FLOATS[1:])], ids=str)
 @pytest.mark.parametrize("kind", WAYS[1:])
 def test_halos_and_their_gradients(kind, dtype):
-    cluster(3).run(mixed, kind, dtype)
+    cluster(3).run(halos, kind, dtype)
 
 
 def without_descriptors(transport):
@@ -205,9 +206,9 @@ REFUSED = "transport: expected ranks that can read each other's memory, found ra
 @pytest.mark.slow
 def test_ranks_that_cannot_read_their_peers():
     for kind, said, memory in cluster(2).run(without_descriptors, None):
-        assert (kind, said, memory) == ("Transport", [], 0)
+        assert (kind, said, memory) == ("RowTransport", [], 0)
     for kind, said, memory in cluster(2).run(without_descriptors, "peers"):
-        assert (kind, memory) == ("Transport", 0)
+        assert (kind, memory) == ("RowTransport", 0)
         assert [text[: len(REFUSED)] for text in said] == [REFUSED]
         assert "Too many open files" in said[0]
 

@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from .. import machine
 from ..comm.exchange import Broken, Exchange, keep_for_ever
 from ..comm.mesh import Grid
 from ..comm.rendezvous import Rendezvous, end_group
-from .transport import Transport
+from ..comm.row_transport import ENDED, RowTransport
 
-ENDED = "expected a connection between the ranks, found one that was closed, or that failed"
-"""What is wrong with a call after the end."""
 _ENDED: Any = object()
 """Stands for a group that has ended. None would not do: it stands for the missing group of a single rank."""
 
@@ -44,7 +44,7 @@ class Connection:
         """Between all ranks: headers, and what they say when the model is made."""
         self.sums = self.exchange([list(range(world))])
         """Between all ranks, in a group of its own: gradients of parameters, and statistics of norms."""
-        self.transports: dict[tuple[Grid, tuple[int, ...]], Transport] = self._held.transports
+        self.transports: dict[tuple[Grid, tuple[int, ...]], RowTransport] = self._held.transports
         """Keyed by (grid, devices). Each column of the grid makes one batch; ``devices[r]``: where rank r has its
         batch."""
 
@@ -62,13 +62,13 @@ class Connection:
         return made
 
     @property
-    def of_all(self) -> Transport:
+    def of_all(self) -> RowTransport:
         """Over ``sums``, of rows on the CPU; it ends with this connection. Set once."""
         assert self._held.of_all is not None
         return self._held.of_all
 
     @of_all.setter
-    def of_all(self, transport: Transport) -> None:
+    def of_all(self, transport: RowTransport) -> None:
         self._held.of_all = transport
 
     @property
@@ -101,8 +101,8 @@ class _Held:
 
     rendezvous: Rendezvous
     exchanges: list[_Connected] = field(default_factory=list)
-    transports: dict[tuple[Grid, tuple[int, ...]], Transport] = field(default_factory=dict)
-    of_all: Transport | None = None
+    transports: dict[tuple[Grid, tuple[int, ...]], RowTransport] = field(default_factory=dict)
+    of_all: RowTransport | None = None
     ended: bool = False
 
     def end(self, why: str = "its model was closed or dropped", failed: bool = False) -> None:
@@ -176,3 +176,25 @@ class _Connected(Exchange):
             raise RuntimeError(f"split: {why}") from error
         finally:
             self._purpose = before
+
+
+def nccl_exchange(
+    connection: Connection, columns: list[list[int]], device: torch.device, wanted: bool
+) -> Exchange | None:
+    """An exchange over NCCL between the ranks of this one's column; None without. All ranks call it alike.
+
+    There is one if torch.distributed was initialized with NCCL, any rank wants one, and each rank has a GPU of its own:
+    NCCL refuses two ranks on one.
+
+    Args:
+        connection: between all ranks.
+        columns: of ranks.
+        device: of this rank's rows.
+        wanted: whether this rank's column needs one.
+    """
+    has_nccl = device.type == "cuda" and "cuda:nccl" in dist.get_backend_config().split(",")
+    gpu = machine.identity(), str(torch.cuda.get_device_properties(device).uuid) if has_nccl else ""
+    wants, have, gpus = zip(*connection.all.objects((wanted, has_nccl, gpu)), strict=True)
+    if any(wants) and all(have) and len(set(gpus)) == len(gpus):
+        return connection.exchange(columns, "nccl")
+    return None

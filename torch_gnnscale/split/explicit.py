@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..comm.row_transport import RowTransport
 from ..nn.hops import first_rows, seed_rows
 from ..nn.wrapper import Wrapper, title_of
 from .agreement import compare_headers, own_header
 from .layer import SplitPass, refuse_recomputing
 from .local_rows import OwnHops
 from .parallel import OnRanks
-from .transport import Transport
 
 
 class LayerInput(NamedTuple):
@@ -46,7 +46,7 @@ class _ExplicitPass(SplitPass):
     """
 
     def __init__(
-        self, hops: OwnHops, transport: Transport, batch: Any, knows_halo: bool, expected: list[_Call] | None
+        self, hops: OwnHops, transport: RowTransport, batch: Any, knows_halo: bool, expected: list[_Call] | None
     ) -> None:
         super().__init__(hops, transport, batch, [], knows_halo)
         self.expected, self.made = expected, list[_Call]()

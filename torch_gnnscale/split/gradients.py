@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary
 
+from ..comm.row_transport import RowTransport
 from .connection import Connection
-from .transport import Transport
 
 
 class GradientSum:
@@ -24,7 +24,7 @@ class GradientSum:
         transport: between the ranks that train the model, of rows on the CPU.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: RowTransport) -> None:
         self.transport, self.exchange = transport, transport.exchange
         self.holds = False
         """Whether backward passes leave the sum over ranks to a later backward pass."""

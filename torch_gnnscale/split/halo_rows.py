@@ -12,6 +12,7 @@ from torch_geometric.data import Data, HeteroData
 
 from .. import ops
 from ..comm.exchange import Exchange
+from ..comm.memory_transport import MemoryTransport
 from ..comm.peer_memory import memories_on
 from ..comm.steps import Steps
 from ..distributed.own_rows import MappedRows
@@ -21,9 +22,8 @@ from ..loader.layout import EdgeLayout, EdgeLayouts
 from ..loader.row_source import Bounds, CollectiveSource, RowSource
 from ..loader.sampled import SampledEdges, SampledGraphPart
 from .cut_sampler import SplitOutput
-from .peers import Peers
+from .halo_layers import Moves
 from .shuffle_index import ShuffleIndex
-from .transport import Moves
 
 FetchedRows: TypeAlias = tuple[Any, Tensor | None, Tensor | None]
 """All rows of own nodes and edges; their features, on the device of batches; those of the halo."""
@@ -61,7 +61,9 @@ class SplitRows(CollectiveSource):
 
     def __init__(self, rows: RowSource) -> None:
         self.inner = rows
-        self._peers: dict[Exchange, Peers | str] = {}  # or why not, for each exchange over which rows were swapped
+        self._peers: dict[
+            Exchange, MemoryTransport | str
+        ] = {}  # or why not, for each exchange over which rows were swapped
 
     def versions(self) -> Any:
         """See :meth:`RowSource.versions`."""
@@ -142,10 +144,10 @@ class SplitRows(CollectiveSource):
             return
         if exchange not in self._peers:
             with exchange.awaited():
-                self._peers[exchange] = Peers.connect(exchange, memories_on(needs.x.device), tells=True)
+                self._peers[exchange] = MemoryTransport.connect(exchange, memories_on(needs.x.device), tells=True)
         with exchange.awaited():
             x = needs.x.contiguous()
-        if isinstance(peers := self._peers[exchange], Peers):
+        if isinstance(peers := self._peers[exchange], MemoryTransport):
             needs.halo = peers.pull(x, moves, "rows")
             return
         with exchange.awaited():

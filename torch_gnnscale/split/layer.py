@@ -12,14 +12,15 @@ from torch_geometric.utils import add_remaining_self_loops, scatter
 
 from .. import ops
 from ..comm.peer_memory import empty_rows
+from ..comm.row_transport import RowTransport
 from ..nn.aggregate import Adjacency, Apart, sort_edges
 from ..nn.calls import Call, Read
 from ..nn.forward_pass import ForwardPass
 from ..nn.hops import EdgeType, HopEdges, Relation, first_rows
 from ..nn.layer import NarrowedLayer
 from ..random import Purpose, batch_key
+from .halo_layers import Moves, apart, mixed
 from .local_rows import OwnHops, OwnNodeRows
-from .transport import Moves, Transport
 
 _CHECKPOINT = "/".join(("torch", "utils", "checkpoint.py"))
 
@@ -40,7 +41,7 @@ class SplitPass(ForwardPass):
     hops: OwnHops
 
     def __init__(
-        self, hops: OwnHops, transport: Transport, batch: Any, calls: list[Call] | None, knows_halo: bool,
+        self, hops: OwnHops, transport: RowTransport, batch: Any, calls: list[Call] | None, knows_halo: bool,
         weights: Mapping[EdgeType, Tensor] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(hops, weights, calls)
@@ -81,7 +82,7 @@ class SplitPass(ForwardPass):
         """As :meth:`mixed`, but own rows and halo are two tensors; for a layer that is the only reader of ``value``."""
         own, moves = first_rows(value, self.hops.rows[groups - 1]), self.hops.moves(groups - 1)
         if (came := self._known_halo(value, moves)) is None:
-            return own, self.transport.apart(own, moves, name)
+            return own, apart(self.transport, own, moves, name)
 
         def receive(meanwhile: Callable[[], None]) -> Tensor:
             meanwhile()
@@ -110,7 +111,7 @@ class SplitPass(ForwardPass):
             return found[torch.cat([own, halo + hops.rows[most - 1]])]
         own, moves = first_rows(value, hops.rows[groups - 1]), hops.moves(groups - 1)
         if (came := self._known_halo(value, moves)) is None:
-            found = self.transport.mixed(own, moves, name)
+            found = mixed(self.transport, own, moves, name)
         else:
             found = torch.cat([own, came], out=empty_rows(len(own) + len(came), own))
         self._mixed[id(value)] = value, value._version, groups, found
@@ -132,7 +133,7 @@ class SplitPass(ForwardPass):
                 norm = torch.ones(index.size(1), dtype=dtype, device=index.device)
             inverse = scatter(norm, index[1], 0, count, reduce="sum").pow(-0.5)
             inverse = inverse.masked_fill(inverse == float("inf"), 0.0)
-            scale = self.transport.mixed(inverse.unsqueeze(1), hops.moves(len(hops.rows) - 1), "degrees").squeeze(1)
+            scale = mixed(self.transport, inverse.unsqueeze(1), hops.moves(len(hops.rows) - 1), "degrees").squeeze(1)
             norm = scale[index[0]] * norm * scale[index[1]]
             edges, order = sort_edges(index, count + hops.index.num_halo, count)
             self._normalized[key] = weight, hops.mixed_edges(edges, relation.ends_in(edges.forward.ptr)), norm[order]

@@ -18,8 +18,8 @@ from ..nn.common_rows import JOINS, NARROWED, CommonRows
 from ..nn.hops import HopEdges, Hops, first_rows
 from ..nn.trial import DROPOUTS, OTHER_DROPOUTS
 from ..nn.wrapper import running_module
+from .halo_layers import Moves
 from .shuffle_index import ShuffleIndex
-from .transport import Moves
 
 
 class OwnHops(Hops):

@@ -9,9 +9,10 @@ import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..comm.row_transport import RowTransport
 from ..nn.shadow import Shadow
+from .halo_layers import of_all_ranks
 from .local_rows import OwnNodeRows
-from .transport import Transport, of_all_ranks
 
 
 class SplitNorms:
@@ -35,7 +36,7 @@ class SplitNorms:
                 )
         self.modules = [(name, module, Shadow(module)) for name, module in named if isinstance(module, _BatchNorm)]
 
-    def enter(self, transport: Transport, own_rows: OwnNodeRows) -> None:
+    def enter(self, transport: RowTransport, own_rows: OwnNodeRows) -> None:
         """From now on the modules normalize by the rows of all ranks."""
         for name, module, shadow in self.modules:
             shadow.set("forward", partial(_normalize, name, module, module.forward, transport, own_rows))
@@ -47,7 +48,7 @@ class SplitNorms:
 
 
 def _normalize(
-    name: str, module: _BatchNorm, forward: object, transport: Transport, own_rows: OwnNodeRows, x: Tensor
+    name: str, module: _BatchNorm, forward: object, transport: RowTransport, own_rows: OwnNodeRows, x: Tensor
 ) -> Tensor:
     by_batch = module.training or module.running_mean is None
     rows = own_rows.rows_of(x)

@@ -16,9 +16,12 @@ from torch_geometric.data import HeteroData
 
 from .._warn import warn
 from ..comm.exchange import Exchange, Traffic
+from ..comm.memory_transport import MemoryTransport
 from ..comm.mesh import Grid
+from ..comm.nccl_transport import NcclTransport
 from ..comm.peer_memory import HostMemories, memories_on
 from ..comm.rendezvous import rank_and_world
+from ..comm.row_transport import ENDED, Moved, RowTransport
 from ..nn.calls import Call
 from ..nn.compare import agree, first_difference, outputs
 from ..nn.forward_pass import refuse_compiled
@@ -27,16 +30,14 @@ from ..nn.weigh import default_call
 from ..nn.wrapper import Wrapper, modules_of
 from ..ops.shuffle import MAX_TABLES
 from .agreement import Description, compare_headers, own_header
-from .connection import ENDED, Connection
-from .gpu_transport import FromGPUToGPU, Staged, nccl_exchange
+from .connection import Connection, nccl_exchange
 from .gradients import GradientSum
+from .halo_layers import Work
 from .layer import SplitLayer, SplitPass, refuse_recomputing
 from .local_rows import OwnHops
 from .norms import SplitNorms
-from .peers import Peers
 from .probe import SEEDS, cut_probe, fields_of, probe_batch
 from .shuffle_index import ShuffleIndex
-from .transport import Moved, Transport, Work
 
 
 class OnRanks(Wrapper):
@@ -111,8 +112,10 @@ class OnRanks(Wrapper):
 
     def _connect(self, connection: Connection) -> None:
         self._connection, sums = connection, connection.sums
-        peers = Peers.connect(sums, HostMemories()) if self.world > 1 and self.transport != "all_to_all" else None
-        connection.of_all = peers if isinstance(peers, Peers) else Transport(sums)
+        peers = (
+            MemoryTransport.connect(sums, HostMemories()) if self.world > 1 and self.transport != "all_to_all" else None
+        )
+        connection.of_all = peers if isinstance(peers, MemoryTransport) else RowTransport(sums)
         self._gradients = GradientSum(connection.of_all)
         self._description = Description(self.module)
 
@@ -144,7 +147,7 @@ class OnRanks(Wrapper):
             if getattr(batch, name, None) is None:
                 raise ValueError(f"batch: expected one of NeighborLoader(split=plan) with {name}, found none")
 
-    def _transport_between(self, grid: Grid, devices: tuple[int, ...]) -> Transport:
+    def _transport_between(self, grid: Grid, devices: tuple[int, ...]) -> RowTransport:
         """The transport to the ranks over which the batch is cut: this rank's column of ``grid``.
 
         Args:
@@ -160,24 +163,26 @@ class OnRanks(Wrapper):
                 self._connection.transports[grid, devices] = self._connected(exchange, columns, devices)
         return self._connection.transports[grid, devices]
 
-    def _connected(self, exchange: Exchange, columns: list[list[int]], devices: tuple[int, ...]) -> Transport:
+    def _connected(self, exchange: Exchange, columns: list[list[int]], devices: tuple[int, ...]) -> RowTransport:
         """The transport over ``exchange``: the memory of peers, if all of its ranks can read it and the user did not
         ask for all-to-alls."""
         if exchange.size == 1:
-            return Transport(exchange)
+            return RowTransport(exchange)
         own = devices[self.rank]
         device = torch.device("cpu") if own < 0 else torch.device("cuda", own)
-        peers = "all_to_all" if self.transport == "all_to_all" else Peers.connect(exchange, memories_on(device))
-        by_peers = isinstance(peers, Peers)
+        peers = (
+            "all_to_all" if self.transport == "all_to_all" else MemoryTransport.connect(exchange, memories_on(device))
+        )
+        by_peers = isinstance(peers, MemoryTransport)
         if self.transport == "peers" and not by_peers:
             warn(
                 f"transport: expected ranks that can read each other's memory, found {peers}; rows are exchanged by "
                 f"all_to_all"
             )
         rows = nccl_exchange(self._connection, columns, device, not by_peers) if max(devices) >= 0 else None
-        if isinstance(peers, Peers):
+        if isinstance(peers, MemoryTransport):
             return peers
-        return Transport(exchange) if own < 0 else Staged(exchange) if rows is None else FromGPUToGPU(exchange, rows)
+        return RowTransport(exchange) if own < 0 or rows is None else NcclTransport(exchange, rows)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self._state(), "_gradients": None, "_connection": None, "_description": None}
@@ -253,7 +258,7 @@ class Parallelized(OnRanks, Layered):
         finally:
             norms.leave()
 
-    def _probe(self, batch: Any, transport: Transport) -> str | None:
+    def _probe(self, batch: Any, transport: RowTransport) -> str | None:
         """Finds out how the model calls its layers in its mode, on a batch that all ranks have in common, without
         dropout and with the running statistics of BatchNorm.
 
@@ -268,7 +273,7 @@ class Parallelized(OnRanks, Layered):
         self._of_nodes = {"n_id", *(name for name, field in fields.tensors.items() if not field.of_edges)}
         index: ShuffleIndex = batch.shuffle_index
         whole, had_lazy = probe_batch(fields, batch.edge_index.device), self._has_lazy()
-        has_halo, alone = fields.has_halo, (1, 0, Transport(Exchange(None, 1, 0)))
+        has_halo, alone = fields.has_halo, (1, 0, RowTransport(Exchange(None, 1, 0)))
         with self._trial(batch):
             if had_lazy:
                 self._run_probe(whole, *alone, has_halo, None)
@@ -295,7 +300,7 @@ class Parallelized(OnRanks, Layered):
         return None
 
     def _run_probe(
-        self, whole: Any, parts: int, part: int, to: Transport, has_halo: bool, calls: list[Call] | None
+        self, whole: Any, parts: int, part: int, to: RowTransport, has_halo: bool, calls: list[Call] | None
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], list[Call]]:
         """Runs the model on one part of the probe; ``calls`` is as of :class:`SplitPass`.
 

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from .. import machine
-from ..comm.exchange import Exchange, OtherRankFailed
-from ..comm.header import check_kinds, kind_of
-from ..comm.peer_memory import Offered, PeerMemories, PeerMemory
-from .connection import ENDED
-from .transport import Moves, Transport
+from .exchange import Exchange, OtherRankFailed
+from .header import check_kinds, kind_of
+from .peer_memory import Offered, PeerMemories, PeerMemory
+from .row_transport import ENDED, RowMoves, RowTransport
 
 _LEAST = 1 << 20
 """Bytes of each of the first buffers."""
@@ -31,7 +30,7 @@ _WROTE, _GREW, _FAILED = range(3)
 """What a rank says at the barrier: it wrote its rows; it wrote them into new memory; it could not write them."""
 
 
-class Peers(Transport):
+class MemoryTransport(RowTransport):
     """Each rank writes what others need into one of its two buffers, and after a barrier they read it there.
 
     When a rank comes to the barrier of a swap, it has read what it needed of the swap before. The buffers take turns,
@@ -39,7 +38,7 @@ class Peers(Transport):
     them.
 
     Args:
-        exchange: between the ranks over which batches are cut, all of one machine.
+        exchange: between these ranks, all of one machine.
         shared: how they share memory, the same way on all ranks.
         memories: of all ranks, in their order; each is two buffers of the same size.
         tells: True: a rank that cannot write its rows still comes to the barrier and says so; it then raises its error,
@@ -55,7 +54,7 @@ class Peers(Transport):
         self._turn = 0
 
     @classmethod
-    def connect(cls, exchange: Exchange, shared: PeerMemories, tells: bool = False) -> Peers | str:
+    def connect(cls, exchange: Exchange, shared: PeerMemories, tells: bool = False) -> MemoryTransport | str:
         """The transport, if all ranks are on one machine, and every rank can read the memory of every other, which each
         tries; else why not, the same text on all ranks. All ranks call it together; arguments as of the class."""
         said = exchange.objects((machine.identity(), shared.device.type))
@@ -90,16 +89,16 @@ class Peers(Transport):
         _close(memories)  # its own, the first, last
         return problems[0]
 
-    def pull(self, own: Tensor, moves: Moves, purpose: str, meanwhile: Callable[[], None] | None = None) -> Tensor:
-        """See :class:`Transport`."""
+    def pull(self, own: Tensor, moves: RowMoves, purpose: str, meanwhile: Callable[[], None] | None = None) -> Tensor:
+        """See :class:`RowTransport`."""
         return self._read(own[:0], own, moves, purpose, meanwhile)
 
-    def joined(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
-        """See :class:`Transport`."""
+    def joined(self, own: Tensor, moves: RowMoves, purpose: str) -> Tensor:
+        """See :class:`RowTransport`."""
         return self._read(own, own, moves, purpose)
 
-    def rows(self, own: Tensor, moves: Moves, purpose: str, meanwhile: Callable[[], None] | None = None) -> Tensor:
-        """See :class:`Transport`. If all come from one rank, which wrote them for this one alone: its memory itself."""
+    def rows(self, own: Tensor, moves: RowMoves, purpose: str, meanwhile: Callable[[], None] | None = None) -> Tensor:
+        """See :class:`RowTransport`. If all come from one rank, which wrote them for this one alone, its memory."""
         senders = [rank for rank, count in enumerate(moves.num_received) if count]
         if len(senders) != 1:
             return self.pull(own, moves, purpose, meanwhile)
@@ -108,7 +107,7 @@ class Peers(Transport):
             return offered.rows if offered.places is None else self.shared.joined(own[:0], [offered])
 
     def _read(
-        self, first: Tensor, own: Tensor, moves: Moves, purpose: str, meanwhile: Callable[[], None] | None = None
+        self, first: Tensor, own: Tensor, moves: RowMoves, purpose: str, meanwhile: Callable[[], None] | None = None
     ) -> Tensor:
         """``first`` and after it the rows of the halo."""
         with self._counted(own, moves.num_sent, moves.num_received, purpose):
@@ -116,7 +115,9 @@ class Peers(Transport):
             with self.exchange.awaited():  # a rank that has no memory for them cannot go on alone
                 return self.shared.joined(first, [entry for entry in offered if entry.num_rows])
 
-    def _offered(self, own: Tensor, moves: Moves, purpose: str, meanwhile: Callable[[], None] | None) -> list[Offered]:
+    def _offered(
+        self, own: Tensor, moves: RowMoves, purpose: str, meanwhile: Callable[[], None] | None
+    ) -> list[Offered]:
         """Writes the rows that others read, each once, however many ranks read it. If several do, the list of places of
         each reader follows the rows. Returns what each rank wrote for this one."""
         with self.exchange.awaited():
@@ -146,7 +147,7 @@ class Peers(Transport):
         self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str,
         meanwhile: Callable[[], None] | None = None,
     ) -> list[Tensor]:  # fmt: skip
-        """See :class:`Transport`; the rows are those of the peers' buffers."""
+        """See :class:`RowTransport`; the rows are those of the peers' buffers."""
         width = rows.shape[1:].numel() * rows.element_size()
         total = width * len(rows)
         told = [[width * count] for count in list(accumulate(num_sent, initial=0))[:-1]]

@@ -1,0 +1,137 @@
+"""Rows that travel between ranks: over Gloo, and what this has in common with NCCL and with memory that ranks share."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import ops
+from .exchange import Exchange
+from .peer_memory import empty_rows
+
+ENDED = "expected a connection between the ranks, found one that was closed, or that failed"
+"""What is wrong with a call after the end."""
+
+
+@dataclass
+class Moved:
+    """Rows of nodes that a rank exchanged with the others for one purpose."""
+
+    sent: int = 0
+    received: int = 0
+
+
+class RowMoves:
+    """Which rows travel.
+
+    Args:
+        sent: own rows, for rank 0, then 1, ...: int64, shape [s]. To one rank no row goes twice.
+        num_sent: how many of them go to each rank; 0 to this one.
+        num_received: how many rows come from each rank.
+    """
+
+    def __init__(self, sent: Tensor, num_sent: list[int], num_received: list[int]) -> None:
+        self.sent, self.num_sent, self.num_received = sent, num_sent, num_received
+        self._once: tuple[Tensor, Tensor | None] | None = None
+
+    def once(self, num_own: int) -> tuple[Tensor, Tensor | None]:
+        """(The own rows that travel, each once; for each entry of ``sent`` its place among them). The second is None if
+        the first is ``sent`` itself."""
+        if self._once is None:
+            if sum(count > 0 for count in self.num_sent) <= 1:
+                self._once = self.sent, None
+            else:
+                travels = torch.zeros(num_own, dtype=torch.bool, device=self.sent.device)
+                travels[self.sent] = True
+                self._once = travels.nonzero()[:, 0], (travels.cumsum(0) - 1)[self.sent]
+        return self._once
+
+
+class RowTransport:
+    """How ranks get rows of each other: here over a Gloo group, from GPUs through pinned host memory.
+
+    A single rank needs no group.
+
+    Args:
+        exchange: between these ranks.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.moved: defaultdict[str, Moved] = defaultdict(Moved)
+        """The rows that were exchanged, by purpose."""
+
+    def pull(self, own: Tensor, moves: RowMoves, purpose: str, meanwhile: Callable[[], None] | None = None) -> Tensor:
+        """The rows of the halo, in its order, [t, ...].
+
+        Args:
+            own: contiguous, [n, ...]; the others read rows of it.
+            moves: rows in [0, n).
+            purpose: what the exchange is counted as.
+            meanwhile: called while the rows are exchanged.
+        """
+        packed = ops.shuffle_rows(None, [own], None, moves.sent, check=False)
+        return self._exchanged(packed, moves.num_sent, moves.num_received, purpose, meanwhile)
+
+    def rows(self, own: Tensor, moves: RowMoves, purpose: str, meanwhile: Callable[[], None] | None = None) -> Tensor:
+        """The rows of :meth:`pull`. They may lie in memory that the next exchange overwrites."""
+        return self.pull(own, moves, purpose, meanwhile)
+
+    def joined(self, own: Tensor, moves: RowMoves, purpose: str) -> Tensor:
+        """[own; halo]: ``own`` and after it the rows of :meth:`pull`, [n + t, ...]."""
+        out = empty_rows(len(own) + sum(moves.num_received), own)
+        out[: len(own)] = own
+        out[len(own) :] = self.pull(own, moves, purpose)
+        return out
+
+    def swap(
+        self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[Tensor]:  # fmt: skip
+        """The rows from rank 0, then 1, ...: [num_received[p], ...] each; valid until the next exchange.
+
+        Args:
+            rows: those to rank 0, then 1, ...: contiguous, [sum(num_sent), ...].
+            num_sent, num_received: how many rows go to each rank, and come from each.
+            purpose: what the exchange is counted as.
+            meanwhile: called while the rows are exchanged.
+        """
+        return list(self._exchanged(rows, num_sent, num_received, purpose, meanwhile).split(num_received))
+
+    def _exchanged(
+        self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Tensor:  # fmt: skip
+        width = rows.shape[1:].numel() * rows.element_size()
+        lengths, sizes = ([width * count for count in counts] for counts in (num_sent, num_received))
+        received = self._bytes(rows.reshape(-1).view(torch.uint8), lengths, sizes, purpose, meanwhile)
+        self._count(num_sent, num_received, purpose)
+        return received.view(rows.dtype).view(sum(num_received), *rows.shape[1:])
+
+    def _count(self, num_sent: list[int], num_received: list[int], purpose: str) -> None:
+        moved = self.moved[purpose]
+        moved.sent += sum(num_sent)
+        moved.received += sum(num_received)
+
+    def _bytes(
+        self, sent: Tensor, lengths: list[int], sizes: list[int], purpose: str, meanwhile: Callable[[], None] | None
+    ) -> Tensor:
+        """:meth:`Exchange.bytes`, from and to the device of the rows."""
+        if sent.device.type == "cpu":
+            return self.exchange.bytes(sent, lengths, sizes, purpose, meanwhile)
+        return self._staged(sent, lengths, sizes, purpose, meanwhile)
+
+    def _staged(
+        self, sent: Tensor, lengths: list[int], sizes: list[int], purpose: str, meanwhile: Callable[[], None] | None
+    ) -> Tensor:
+        """:meth:`_bytes` through pinned host memory; other ranks may have their rows on a CPU."""
+        there = torch.empty(len(sent), dtype=torch.uint8, pin_memory=True).copy_(sent)
+        came = self.exchange.bytes(there, lengths, sizes, purpose, meanwhile, pinned=True)
+        return came.to(sent.device, non_blocking=True)
+
+    def close(self) -> None:
+        """Frees what the transport holds, but for its group."""
