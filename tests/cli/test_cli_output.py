@@ -7,7 +7,6 @@ import pty
 import random
 import signal
 import struct
-import subprocess
 import sys
 import termios
 import time
@@ -15,7 +14,6 @@ import time
 import numpy as np
 import pytest
 from helpers import forked
-from helpers.data import environment
 
 from torch_gnnscale.cli import main
 from torch_gnnscale.datasets import NodeTask, planted
@@ -130,6 +128,7 @@ def test_debug_stands_before_or_after_the_command(tmp_path):
 
 ENDLESS = """
 import sys
+sys.stdout.reconfigure(line_buffering=True)
 from torch_gnnscale import cli, datasets
 datasets.nodes.planted = lambda: datasets.planted(600, num_classes=4, num_features=8)
 command = ["train", "--batch-size", "30", "--hidden", "8", "--fanouts", "3", "--checkpoint-every", "1"]
@@ -137,15 +136,24 @@ cli.main([*command, "--epochs", "1000000", "--out", sys.argv[1]])
 """
 
 
+def endless(folder):
+    """(A run that ends only when it is interrupted, what it prints, and its errors)."""
+    (own_out, out), (own_err, err) = os.pipe(), os.pipe()
+    process = forked.start(ENDLESS, str(folder), out=out, err=err)
+    os.close(out)
+    os.close(err)
+    return process, os.fdopen(own_out), os.fdopen(own_err)
+
+
 @pytest.mark.slow
 def test_an_interrupted_run_ends_with_130_and_leaves_a_checkpoint(tmp_path):
-    command = [sys.executable, "-u", "-c", ENDLESS, str(tmp_path)]
-    process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert any(line.startswith("epoch   2") for line in process.stdout)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=120)
+    process, out, err = endless(tmp_path)
+    assert any(line.startswith("epoch   2") for line in out)
+    os.kill(process.pid, signal.SIGINT)
+    error = err.read()
+    process.join(120)
     said = "\ngnnscale: ends after this batch (a second Ctrl-C: at once)\n\ngnnscale: interrupted\n"
-    assert (process.returncode, error) == (130, said)
+    assert (process.exitcode, error) == (130, said)
     assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.pt"]
 
 
@@ -154,11 +162,10 @@ def test_a_run_that_is_interrupted_at_any_moment_ends_with_130(tmp_path):
     """Later ones come while batches are made and trained on, files are written, and the run ends."""
     generator = random.Random(0)
     for number in range(6):
-        command = [sys.executable, "-u", "-c", ENDLESS, str(tmp_path / str(number))]
-        process = subprocess.Popen(
-            command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        assert process.stdout.readline().startswith("planted")
+        process, out, err = endless(tmp_path / str(number))
+        assert out.readline().startswith("planted")
         time.sleep(generator.uniform(0, 1))  # the moment: whatever runs then
-        process.send_signal(signal.SIGINT)
-        assert (process.wait(120), process.stderr.read()[-23:]) == (130, "\ngnnscale: interrupted\n")
+        os.kill(process.pid, signal.SIGINT)
+        error = err.read()
+        process.join(120)
+        assert (process.exitcode, error[-23:]) == (130, "\ngnnscale: interrupted\n")

@@ -9,7 +9,7 @@ from helpers.cluster import cluster
 from helpers.data import loader_threads
 from helpers.hetero import CITES, HELD, LIKES, PAPER, REV_WRITES, WRITES, make_hetero, with_times, with_weights
 from helpers.parts import batches_of_rank, check_batches, expected_batches, homogeneous, loader_of_part
-from helpers.slow import SLOW, quick
+from helpers.slow import in_turns
 
 from torch_gnnscale import partition
 from torch_gnnscale.distributed import open_part
@@ -52,8 +52,9 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize(("kind", "options"), quick(MODES, "nodes"))
-@pytest.mark.parametrize(("count", "world"), [SLOW(2, 2), (3, 3), SLOW(2, 4)])
+@pytest.mark.parametrize(
+    ("count", "world", "kind", "options"), in_turns([(2, 2), (3, 3), (2, 4)], MODES, "nodes", fast=1)
+)
 def test_batches_are_those_of_one_process(parts, kind, options, count, world):
     data, path = parts(count)
     expected = expected_batches(data, path, kind, 2, options, world)

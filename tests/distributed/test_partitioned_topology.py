@@ -16,7 +16,7 @@ from helpers.parts import (
     stores_of,
     traffic_of_an_epoch,
 )
-from helpers.slow import SLOW, quick
+from helpers.slow import in_turns, quick
 from torch import distributed as dist
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 
@@ -66,8 +66,7 @@ def parts(tmp_path_factory):
 QUICK = quick(MODES, "nodes")
 
 
-@pytest.mark.parametrize("options", QUICK)
-@pytest.mark.parametrize(("count", "world"), [(2, 2), SLOW(3, 3), SLOW(2, 4)])
+@pytest.mark.parametrize(("count", "world", "options"), in_turns([(2, 2), (3, 3), (2, 4)], MODES, "nodes"))
 def test_batches_are_those_of_one_process(parts, options, count, world):
     data, path = parts(count)
     expected = expected_batches(data, path, "nodes", 2, options, world)

@@ -20,7 +20,7 @@ from helpers.parts import (
     parts_of_edges,
     with_links,
 )
-from helpers.slow import SLOW, quick
+from helpers.slow import SLOW, in_turns, quick
 from torch import distributed as dist
 
 from torch_gnnscale import partition
@@ -66,9 +66,8 @@ def test_batches_are_those_of_one_process(parts, kept, kind, options, world):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kept", BUFFERS.values(), ids=BUFFERS)
 @pytest.mark.parametrize("options", [{"bulk": 3, "uneven": "serve", "seed_order": "global", "batch_size": 7}, {}])
-@pytest.mark.parametrize(("count", "world"), [(2, 2), (3, 3), (2, 4)])
+@pytest.mark.parametrize(("count", "world", "kept"), in_turns([(2, 2), (3, 3), (2, 4)], BUFFERS, "none"))
 def test_where_edges_are_in_parts(edges, kept, options, count, world):
     data, path = edges(count)
     expected = expected_batches(data, path, "nodes", 2, options, world)

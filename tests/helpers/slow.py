@@ -1,7 +1,8 @@
 """Cases of parametrized tests that `make quick` leaves out."""
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -17,3 +18,16 @@ def quick(cases: Mapping[str, Any] | Iterable[str], *names: str) -> list[Any]:
     assert set(names) <= set(cases), names
     values = {name: case if isinstance(case, tuple) else (case,) for name, case in cases.items()}
     return [(pytest.param if name in names else SLOW)(*values[name], id=name) for name in cases]
+
+
+def in_turns(places: Sequence[tuple], cases: Mapping[str, Any], name: str, fast: int = 0) -> list[Any]:
+    """The parameters (place, case): each case at one of the places, in turns; the case ``name`` at all of them, and
+    that one at ``places[fast]`` is the only fast one. A case is a value or a tuple of values."""
+    assert name in cases, name
+    found = []
+    for (i, (title, case)), (j, place) in product(enumerate(cases.items()), enumerate(places)):
+        if title == name or i % len(places) == j:
+            values = (*place, *(case if isinstance(case, tuple) else (case,)))
+            mark = pytest.param if (title, j) == (name, fast) else SLOW
+            found.append(mark(*values, id="-".join([*map(str, place), title])))
+    return found

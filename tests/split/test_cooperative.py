@@ -12,7 +12,7 @@ from helpers.boundary import owners_of
 from helpers.cluster import answers_without_one, cluster
 from helpers.data import make_data
 from helpers.parts import REPLICATED, check_batches, stores_of
-from helpers.slow import SLOW, quick
+from helpers.slow import SLOW, in_turns, quick
 from helpers.split import GivenPlan, comparable, outcomes_of, random_owners
 from helpers.split_parts import batches_over_part, expected_over_parts, parts_of_owners, split_loader, whole_loader
 from torch import distributed as dist
@@ -54,9 +54,10 @@ def check(parts, owners, count, world, topology, options, epochs=2, consecutive=
     check_batches(found, expected_over_parts(path, owners, count, epochs, world, options, consecutive))
 
 
-@pytest.mark.parametrize("options", quick(MODES, "shuffled"))
 @pytest.mark.parametrize("topology", quick(TOPOLOGIES, "replicated"))
-@pytest.mark.parametrize(("count", "world"), [SLOW(2, 2), (3, 3), SLOW(4, 4), SLOW(2, 4)])
+@pytest.mark.parametrize(
+    ("count", "world", "options"), in_turns([(2, 2), (3, 3), (4, 4), (2, 4)], MODES, "shuffled", fast=1)
+)
 def test_batches_are_cuts_of_one_process_s(parts, topology, count, world, options):
     check(parts, owners_of(count), count, world, topology, options)
 
