@@ -56,11 +56,17 @@ class RowStore(PyGFeatureStore):
     """Base class of feature stores that tell loaders how their rows may be read.
 
     A store that derives only from PyG's FeatureStore is read in the thread that iterates the loader, unless it defines
-    the attributes ``thread_safe`` or ``collective`` itself.
+    the attributes ``thread_safe`` or ``collective`` itself. Its reads are taken to wait, unless it defines ``waits``.
+
+    A store may have a method ``read_async(attr, ids)`` that starts to read and returns a future whose ``result()`` is
+    the rows, [len(ids), ...]. Loaders then call it, from several threads at once, in place of ``get_tensor``.
     """
 
     thread_safe: bool = True
     """Whether several threads may read at once. The loader then reads the rows of later batches ahead of time."""
+    waits: bool = False
+    """Whether reads mostly wait, for a network or a database. As many are then under way as the loader prepares
+    batches; otherwise, as many as there are cores."""
     collective: bool = False
     """Whether all ranks of a process group must read together. One thread then reads, batch after batch."""
     ranks: Ranks | None = None
@@ -203,8 +209,13 @@ def all_attrs(store: PyGFeatureStore) -> list[TensorAttr]:
 
 
 def may_be_read_by_threads(store: Any) -> bool:
-    """The store's ``thread_safe``; False for one that does not define it."""
-    return bool(getattr(store, "thread_safe", False))
+    """The store's ``thread_safe``; for one that does not define it, whether it has ``read_async``."""
+    return bool(getattr(store, "thread_safe", hasattr(store, "read_async")))
+
+
+def reads_wait(store: Any) -> bool:
+    """The store's ``waits``; True for one that does not define it. A store with ``read_async`` waits."""
+    return hasattr(store, "read_async") or bool(getattr(store, "waits", True))
 
 
 def is_collective(store: Any) -> bool:

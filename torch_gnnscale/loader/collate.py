@@ -143,9 +143,19 @@ class Collator:
     def fetch(self, out: Output) -> Fetched:
         """Reads the rows of an output, after the user's transform."""
         sampled, versions = self.sampled(out), self.source.versions()
+        return self._fetched(sampled, versions, lambda: self.source.fetch(sampled, self.bounds(sampled), versions))
+
+    def start(self, out: Output) -> Callable[[], Fetched]:
+        """Starts to read what :meth:`fetch` returns; the function waits for it and returns it."""
+        sampled, versions = self.sampled(out), self.source.versions()
+        started = self._fetched(sampled, versions, lambda: self.source.start(sampled, self.bounds(sampled), versions))
+        return lambda: started if started.rows is None else self._fetched(sampled, versions, started.rows)
+
+    def _fetched(self, sampled: SampledGraphPart, versions: Any, read: Callable[[], Any]) -> Fetched:
+        """What ``read()`` returns; None in its place if attributes were changed so that it could not read them."""
         try:
             with torch.no_grad():  # what requires grad is left out, also if it did not when its version was noted
-                return Fetched(sampled, self.source.fetch(sampled, self.bounds(sampled), versions), versions)
+                return Fetched(sampled, read(), versions)
         except Exception as error:  # an attribute was removed at the same time, say, and perhaps put there again
             if not isinstance(error, KeyError) and not self.source.changed(versions):
                 raise

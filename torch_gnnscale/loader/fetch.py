@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -19,10 +20,12 @@ from ..feature.contract import (
     changed,
     is_collective,
     may_be_read_by_threads,
+    reads_wait,
     without_number,
 )
 from .data_rows import DataRows
 from .layout import EdgeLayout, EdgeLayouts, laid_out, set_edges
+from .reads import Reads
 from .row_source import NO_ROWS, Bounds, CollectiveSource, RowSource, unless_late
 from .sampled import SampledEdges, SampledGraphPart
 from .storages import Ids, fields_of
@@ -39,6 +42,8 @@ class StoreRows(RowSource):
         self.features, self.graph, self.custom_cls = features, graph, custom_cls
         self.threads = may_be_read_by_threads(features)
         self.collective = is_collective(features)
+        self.waits = self.threads and not self.collective and reads_wait(features)
+        self._reads = Reads(features) if self.waits else None
 
     def versions(self) -> Mapping[Any, Version]:
         """See :meth:`RowSource.versions`: of all attributes of a :class:`RowStore`, which says them."""
@@ -65,6 +70,14 @@ class StoreRows(RowSource):
         Raises:
             KeyError: an attribute that has a version was removed meanwhile.
         """
+        return self.start(sampled, bounds, versions, wanted)()
+
+    def start(
+        self, sampled: SampledGraphPart, bounds: Bounds, versions: Mapping[Any, Version] | None = None,
+        wanted: Callable[[Any], bool] | None = None,
+    ) -> Callable[[], list[tuple[Any, Any]]]:  # fmt: skip
+        """See :meth:`RowSource.start`; arguments as of :meth:`fetch`. Reads that do not wait are made by the function
+        that is returned."""
         stored = all_attrs(self.features)
         if versions is not None and isinstance(self.features, RowStore):
             stored = [attr for attr in stored if _key(attr) in versions]  # others were added meanwhile
@@ -74,15 +87,25 @@ class StoreRows(RowSource):
         if wanted is not None:
             left_out += [key for key in map(_key, attrs) if not wanted(key)]
         if not left_out:
-            return list(zip(attrs, self.features.multi_get_tensor(attrs), strict=True))
-        rows = iter(self.features.multi_get_tensor([attr for attr in attrs if _key(attr) not in left_out]))
-        return [(attr, NO_ROWS if _key(attr) in left_out else next(rows)) for attr in attrs]
+            read = self._read(attrs)
+            return lambda: list(zip(attrs, read(), strict=True))
+        read = self._read([attr for attr in attrs if _key(attr) not in left_out])
+
+        def rows() -> list[tuple[Any, Any]]:
+            found = iter(read())
+            return [(attr, NO_ROWS if _key(attr) in left_out else next(found)) for attr in attrs]
+
+        return rows
+
+    def _read(self, attrs: list[TensorAttr]) -> Callable[[], list[Any]]:
+        """The function returns the rows of attributes."""
+        return partial(self.features.multi_get_tensor, attrs) if self._reads is None else self._reads.start(attrs)
 
     def renew(self, batch: Data | HeteroData, sampled: SampledGraphPart, bounds: Bounds, keys: Collection[Any]) -> None:
         """See :meth:`RowSource.renew`."""
         stored = all_attrs(self.features)
         wanted = self.wanted(sampled, bounds, [attr for attr in stored if _key(attr) in keys])
-        rows = zip(map(_key, wanted), self.features.multi_get_tensor(wanted), strict=True)
+        rows = zip(map(_key, wanted), self._read(wanted)(), strict=True)
         for group, name in set(keys) - {_key(attr) for attr in stored}:
             if name in (store := batch[group] if sampled.hetero else batch):
                 del store[name]

@@ -32,8 +32,8 @@ class Step(NamedTuple):
 
     run: Callable[[Any], Any]
     where: str
-    """``parallel``: several threads at once; ``in order``: one thread, in the order of batches; ``here``: the thread
-    that iterates."""
+    """``parallel``: several threads at once, as many as cores; ``waiting``: as many as batches are prepared; ``in
+    order``: one thread, in the order of batches; ``here``: the thread that iterates."""
 
 
 class Line:
@@ -135,6 +135,15 @@ class Line:
         self.seconds["gather"] += time.perf_counter() - begin
         return fetched
 
+    def fetch_many(self, outs: list[Any]) -> list[Any]:
+        """What :meth:`fetch` returns for each output, or :class:`Failed` where it raises. Their reads wait side by
+        side."""
+        begin = time.perf_counter()
+        started = _each(self.collator.start)(outs)
+        fetched = _each(lambda wait: wait())(started)
+        self.seconds["gather"] += time.perf_counter() - begin
+        return fetched
+
     def collate(self, fetched: Fetched) -> Collated:
         """Makes the batch."""
         begin = time.perf_counter()
@@ -178,6 +187,8 @@ class Line:
         source = self.collator.source
         sampling = _where(self.sampler.thread_safe, self.sampler.collective) if self.may_prefetch else "here"
         fetching = _where(source.threads, source.collective) if source.threads or source.collective else "here"
+        if source.waits:
+            fetching = "waiting"
         if self.collator.transform_of() is not None and not self.collective:
             fetching = "here"  # what it draws from are generators of all threads
         for run, where in (
@@ -221,7 +232,10 @@ class Line:
         assert sample.where != "here"
         many = bulk > 1 or self.collator.device is not None
         first = self._sample_many_or_each if many else _each(self.sample)
-        ahead = [Step(first, sample.where), *(Step(_each(s.run), s.where) for s in others if s.where != "here")]
+        ahead = [Step(first, sample.where)]
+        for step in others:
+            if step.where != "here":
+                ahead.append(Step(self.fetch_many if step.where == "waiting" else _each(step.run), step.where))
         here = [step.run for step in others if step.where == "here"]
         if streams is None:
             return Unpacked(Pipeline(lists, _stages(ahead), _same, prefetch), in_turn([*here, finish]), around)
@@ -244,7 +258,7 @@ def _divided(steps: list[Step]) -> tuple[list[Step], list[Callable[[Any], Any]]]
 
 
 def _stages(steps: list[Step]) -> list[Stage]:
-    return [Stage(as_here(step.run), step.where == "in order") for step in steps]
+    return [Stage(as_here(step.run), step.where == "in order", step.where == "waiting") for step in steps]
 
 
 def _where(thread_safe: bool, collective: bool) -> str:

@@ -26,14 +26,17 @@ class Stage(NamedTuple):
     in_order: bool = False
     """True: one thread, shared by all such stages, runs it for all items in their order; collectives need this.
     False: any thread runs it, for several items at once."""
+    waits: bool = False
+    """Whether it mostly waits: as many threads run it as items are in preparation, in place of as many as cores."""
 
 
 class Pipeline:
     """Iterates over ``finish(stages(item))`` in the order of ``items``, with ``prefetch`` items in preparation.
 
-    Parallel stages run in a pool of min(prefetch, cores) threads, each limited to its share of the cores; stages in
-    order run in one thread more. ``finish`` runs in the thread that iterates. With ``prefetch=0`` there are no threads:
-    everything runs in the thread that iterates, which calls ``alone(item)`` instead if it is given.
+    Parallel stages run in a pool of min(prefetch, cores) threads, each limited to its share of the cores; stages that
+    wait, in one of ``prefetch`` threads; stages in order, in one thread more. ``finish`` runs in the thread that
+    iterates. With ``prefetch=0`` there are no threads: everything runs in the thread that iterates, which calls
+    ``alone(item)`` instead if it is given.
 
     The threads stop when the iterator ends, is interrupted, closed or dropped, and when the program ends. An error of a
     stage or of ``finish`` is raised in place of the item, with its traceback, and the next items follow, as in torch's
@@ -52,12 +55,13 @@ class Pipeline:
     ) -> None:  # fmt: skip
         self._pending: deque[Future] = deque()
         self._threads: ThreadPoolExecutor | None = None
+        self._waiting: ThreadPoolExecutor | None = None
         self._given = ordered
         self._ordered = ordered
         self._in_order: deque[Future] = deque()  # of the given thread
         self._process = os.getpid()
         self._items = items
-        self._stages = [Stage(in_turn([s.run for s in some]), in_order) for in_order, some in groupby(stages, _kind)]
+        self._stages = [Stage(in_turn([s.run for s in some]), *kind) for kind, some in groupby(stages, _kind)]
         self._finish, self._alone = finish, alone
         self._prefetch = 0
         self.set_prefetch(prefetch)
@@ -71,6 +75,8 @@ class Pipeline:
             workers = min(prefetch, cores)
             limit = (ops.limit_threads, (cores // workers,))
             self._threads = ThreadPoolExecutor(workers, "gnnscale-loader", *limit)
+            if any(stage.waits for stage in self._stages):
+                self._waiting = ThreadPoolExecutor(prefetch, "gnnscale-loader-waiting", *limit)
             if self._ordered is None and any(stage.in_order for stage in self._stages):
                 self._ordered = ThreadPoolExecutor(1, "gnnscale-loader-in-order", *limit)
             _open.add(self)
@@ -99,10 +105,11 @@ class Pipeline:
 
     def _started(self, item: Any) -> Future:
         """Starts an item; returns the future of its last stage."""
-        assert self._threads is not None
         result: Future = Future()
         result.set_result(item)
-        for number, (run, in_order) in enumerate(self._stages):
+        for number, (run, in_order, waits) in enumerate(self._stages):
+            threads = self._waiting if waits else self._threads
+            assert threads is not None
             if in_order:
                 assert self._ordered is not None
                 result = self._ordered.submit(_of_result, run, result)
@@ -111,9 +118,9 @@ class Pipeline:
                     if len(self._in_order) > self._prefetch + 1:
                         self._in_order.popleft()  # its item was delivered
             elif number == 0:
-                result = self._threads.submit(run, item)
+                result = threads.submit(run, item)
             else:
-                result = _then(result, self._threads, run)
+                result = _then(result, threads, run)
         return result
 
     def __iter__(self) -> Pipeline:
@@ -133,7 +140,7 @@ class Pipeline:
             item = self._next_item()
             if self._alone is not None:
                 return self._alone(item)
-            for run, in_order in self._stages:
+            for run, in_order, _ in self._stages:
                 item = self._given.submit(run, item).result() if in_order and self._given is not None else run(item)
             return self._finish(item)
         except BaseException as error:
@@ -148,7 +155,7 @@ class Pipeline:
         for future in self._in_order:
             future.cancel()
         self._in_order.clear()
-        for threads in (self._threads, None if self._given is not None else self._ordered):
+        for threads in (self._threads, self._waiting, None if self._given is not None else self._ordered):
             if threads is not None and self._process == os.getpid():
                 threads.shutdown(wait=wait, cancel_futures=True)  # type: ignore[call-arg]
 
@@ -156,8 +163,8 @@ class Pipeline:
         self.close(wait=False)  # the garbage collector may run in one of the threads
 
 
-def _kind(stage: Stage) -> bool:
-    return stage.in_order
+def _kind(stage: Stage) -> tuple[bool, bool]:
+    return stage.in_order, stage.waits
 
 
 def in_turn(runs: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:

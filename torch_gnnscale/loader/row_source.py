@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
 import torch
@@ -47,6 +47,8 @@ class RowSource(ABC):
 
     threads: bool
     """Whether several threads may fetch at once."""
+    waits: bool = False
+    """Whether reads mostly wait for what is no core of this machine. Only if several threads may fetch at once."""
     collective: bool
     """Whether all ranks of a process group must fetch together."""
 
@@ -69,6 +71,11 @@ class RowSource(ABC):
 
         ``versions``: as :meth:`versions` returned them just before. Rows of a version without a number are left out;
         :data:`NO_ROWS` takes their place. None: rows are read when their batch is delivered, all of them."""
+
+    def start(self, sampled: SampledGraphPart, bounds: Bounds, versions: Any = None) -> Callable[[], Any]:
+        """Starts to read what :meth:`fetch` returns; the function waits for it and returns it."""
+        rows = self.fetch(sampled, bounds, versions)
+        return lambda: rows
 
     @abstractmethod
     def renew(self, batch: Data | HeteroData, sampled: SampledGraphPart, bounds: Bounds, keys: Collection[Any]) -> None:
