@@ -10,7 +10,7 @@ import torch_gnnscale
 
 ROOT = Path(torch_gnnscale.__file__).parent
 ORDER = [
-    "_library", "_warn", "_host", "version", "machine", "random", "laps", "stream_time", "text",
+    "_private", "_library", "_warn", "_host", "version", "machine", "random", "laps", "stream_time", "text",
     "ops", "matrix", "files", "memory", "comm", "topology", "feature", "sampler", "loader", "patch", "nn",
     "bench", "partition", "distributed", "infer", "split", "datasets", "training", "tasks", "__init__", "cli",
     "__main__",
@@ -101,3 +101,37 @@ def test_an_import_is_found_in_every_form(tmp_path, text):
     assert imports["__init__"] == {"loader.__init__"}
     assert circle_in(imports) == []
     assert len(circle_in({**imports, "loader.late": {"ops.early"}})) == 3
+
+
+def private_names(path: Path) -> set[str]:
+    """The private names of torch and threading that a module imports, or reads as attributes of these modules."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.level == 0
+            and node.module
+            and node.module.split(".")[0] == "torch"
+        ):
+            names = [*str(node.module).split("."), *(alias.name for alias in node.names)]
+        elif isinstance(node, ast.Attribute):
+            names = ast.unparse(node).split(".")
+            modules = "torch", "dist", "nn", "threading", "DistributedDataParallel"
+            if names[0] not in modules or "aten" in names or not all(map(str.isidentifier, names)):
+                continue
+        else:
+            continue
+        found |= {name for name in names if name.startswith("_") and not name.startswith("__")}
+    return found
+
+
+def test_private_names_of_torch_stand_in_one_file():
+    found = {path.name: names for path in ROOT.rglob("*.py") if (names := private_names(path))}
+    assert {*found} == {"_private.py"}
+    assert len(found["_private.py"]) > 10
+
+
+def test_private_names_are_used():
+    names = [node.name for node in ast.parse((ROOT / "_private.py").read_text()).body if hasattr(node, "name")]
+    texts = [path.read_text() for path in ROOT.rglob("*.py") if path.name != "_private.py"]
+    assert all(any(name in text for text in texts) for name in names)

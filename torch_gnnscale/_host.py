@@ -10,9 +10,10 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
+from ._private import count_function_modes
+
 P = ParamSpec("P")
 T = TypeVar("T")
-_count_modes = torch._C._len_torch_function_stack
 
 
 class _Users(threading.local):
@@ -29,7 +30,7 @@ def on_host(function: Callable[P, T]) -> Callable[P, T]:
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         # A default device is a mode of the thread: without modes, there is none to ask for, which takes 3 microseconds.
-        if not _count_modes() or (device := torch.get_default_device()).type == "cpu":
+        if not count_function_modes() or (device := torch.get_default_device()).type == "cpu":
             return function(*args, **kwargs)
         before, _users.device = _users.device, device
         try:

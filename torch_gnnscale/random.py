@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from ._private import TorchDispatchMode
 
 _MASK = (1 << 64) - 1
 

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import torch
 from torch import distributed as dist
 
+from .._private import default_store
 from .exchange import keep_for_ever
 
 CLOSED = "expected the stores of an open part, found that it was closed"
@@ -110,7 +111,7 @@ class Liveness:
         self._every = max(_EVERY, world / REQUESTS)
         self._within = ANSWER + self._every
         run = f"{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '')}"
-        connection: Any = dist.distributed_c10d._get_default_store()
+        connection: Any = default_store()
         self._store = dist.PrefixStore(f"gnnscale/{run}/{next(_numbers)}", connection.clone())
         self._answers = [f"answer/{other}" for other in range(world)]
         self._answer = _Answer(self._store, self._answers[rank])

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from .._private import share_on_gpu, shared_on_gpu
 from ..memory import HostMemory
 
 _HINT = "make batches smaller"
@@ -156,7 +157,7 @@ class GPUPeerMemory(PeerMemory):
     def handle(self) -> tuple[Any, ...]:
         """See :meth:`PeerMemory.handle`: what torch says of a storage that another process opens, but for the number of
         its device, which need not be the other's."""
-        return self.bytes.untyped_storage()._share_cuda_()[1:]
+        return share_on_gpu(self.bytes.untyped_storage())[1:]
 
     def close(self) -> None:
         """See :meth:`PeerMemory.close`."""
@@ -179,7 +180,7 @@ class GPUMemories(PeerMemories):
 
     def opened(self, handle: tuple[Any, ...]) -> GPUPeerMemory:
         """See :meth:`PeerMemories.opened`. This rank's GPU reads it, wherever it lies."""
-        storage = torch.UntypedStorage._new_shared_cuda(self.device.index, *handle)
+        storage = shared_on_gpu(self.device.index, *handle)
         return GPUPeerMemory(torch.empty(0, dtype=torch.uint8, device=self.device).set_(storage))
 
     def settle(self) -> None:

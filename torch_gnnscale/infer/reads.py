@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from .._private import TorchDispatchMode
 
 Marks = frozenset[Hashable]
 _NONE: Marks = frozenset()

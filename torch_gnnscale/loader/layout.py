@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 
+from .._private import column_pointer
 from .._warn import warn
 from ..ops.arguments import as_tensor
 from ..topology import CSC
@@ -139,7 +140,7 @@ def sort_by_destination(col: Tensor, num_dst: int) -> tuple[Tensor, Tensor]:
     """(permutation that sorts edges by destination, stably; column pointers after sorting): int64, shapes [e] and
     [num_dst + 1]."""
     order = torch.argsort(col, stable=True)
-    return order, torch._convert_indices_from_coo_to_csr(col[order], num_dst)
+    return order, column_pointer(col[order], num_dst)
 
 
 def edge_device(store: Any) -> torch.device:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 import weakref
 from collections import deque
@@ -15,6 +14,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from .. import machine, ops
+from .._private import before_threads_end
 
 _open: weakref.WeakSet[Pipeline] = weakref.WeakSet()
 
@@ -216,7 +216,7 @@ def _close_all() -> None:
 
 # At exit, concurrent.futures waits until its threads have finished all queued work. Functions registered later run
 # first, so _close_all cancels that work before the wait. Functions of atexit would run only after it.
-threading._register_atexit(_close_all)  # type: ignore[attr-defined]
+before_threads_end(_close_all)
 
 
 USUAL = 4

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from .._private import before_threads_end
 from ..ops.arguments import check_tensor
 
 MOVING = "gnnscale-huge-pages"
@@ -51,7 +52,7 @@ def _stop_moves() -> None:
 _moves: weakref.WeakSet[_Move] = weakref.WeakSet()
 # Moves stop before Python ends, since a thread that returns from native code after that aborts the process, and before
 # a fork, since moving a page that processes share copies it in each of them.
-threading._register_atexit(_stop_moves)  # type: ignore[attr-defined]
+before_threads_end(_stop_moves)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_stop_moves)
 

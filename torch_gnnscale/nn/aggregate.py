@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .. import ops
+from .._private import column_pointer
 
 
 class Entries(NamedTuple):
@@ -31,7 +32,7 @@ def by_destination(src: Tensor, dst: Tensor, num_src: int, num_dst: int) -> Entr
         return Entries(ptr, entries[:, 0], entries[:, 1])
     # A radix sort takes half as many passes over numbers of 32 bits.
     dst, edge = torch.sort(dst.int() if num_dst < 1 << 31 else dst, stable=True)
-    return Entries(torch._convert_indices_from_coo_to_csr(dst, num_dst), src[edge], edge)
+    return Entries(column_pointer(dst, num_dst), src[edge], edge)
 
 
 @dataclass

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, _get_current_function_mode
+from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from .._private import current_function_mode
 from .hops import Hops, NodeRows
 
 JOINS = {"cat", "concat", "stack"}
@@ -100,7 +101,7 @@ class _Paused:
         self.left = False
 
     def __enter__(self) -> None:
-        self.left = _get_current_function_mode() is self.mode
+        self.left = current_function_mode() is self.mode
         if self.left:
             self.mode.__exit__(None, None, None)
 

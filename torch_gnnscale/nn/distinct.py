@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
-from torch._dynamo.eval_frame import OptimizedModule
 
+from .._private import is_compiled
 from .shadow import Shadow
 
 OF_NUMBER = 32
@@ -28,7 +28,7 @@ def linear_modules(model: nn.Module) -> list[nn.Module]:
 
 
 def _is_whole(module: nn.Module) -> bool:
-    return isinstance(module, (pyg_nn.MessagePassing, OptimizedModule)) or module._compiled_call_impl is not None
+    return isinstance(module, pyg_nn.MessagePassing) or is_compiled(module)
 
 
 class DistinctRows:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
+from .._private import get_eval_frame_callback
 from .aggregate import sort_edges
 from .calls import Call, Calls
 from .common_rows import CommonRows

@@ -12,6 +12,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Batch, HeteroData
 
 from .. import ops
+from .._private import column_pointer
 from .aggregate import Adjacency
 
 NodeType = str | None
@@ -122,7 +123,7 @@ def _colptr(name: str, dst: Tensor, num_nodes: int, verify: bool) -> Tensor:
         if (least := int(dst[0])) < 0 or (most := int(dst[-1])) >= num_nodes:
             found = least if least < 0 else most
             raise ValueError(f"{name}: dst: expected ids in [0, {num_nodes}), found {found}")
-    return torch._convert_indices_from_coo_to_csr(dst.contiguous(), num_nodes)
+    return column_pointer(dst.contiguous(), num_nodes)
 
 
 class NodeRows:

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor, fx, nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.norm import HeteroBatchNorm
 
+from .._private import NormBase
 from .._warn import warn
 from . import saving
 from .calls import Call
@@ -39,7 +39,7 @@ class Narrowed(Layered):
     one of the two saves, the other loads. Attributes that this object lacks are the model's.
     """
 
-    _norm_types = _NormBase, HeteroBatchNorm
+    _norm_types = NormBase, HeteroBatchNorm
 
     def __init__(self, module: nn.Module, call: Callable[[Any, Any], Any] = default_call, check: bool = True) -> None:
         self._savings: dict[tuple[int, bool], saving.Savings] = {}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import _library
+from .._private import below_autograd
 from .arguments import OPS, check_ids, check_int, check_tensor, first_outside, resolve_threads
 
 MAX_ROW_BYTES = 1 << 29
@@ -97,7 +98,7 @@ def gather_rows(src: Tensor, index: Tensor, threads: int = 0, *, check: bool = T
     try:
         if src.requires_grad:
             return OPS.gather_rows(src, index, threads)
-        with torch._C._AutoDispatchBelowAutograd():  # the way through autograd costs more than a small batch's rows
+        with below_autograd():  # the way through autograd costs more than a small batch's rows
             return OPS.gather_rows(src, index, threads)
     except RuntimeError:
         check_ids("index", index, src.size(0), "rows", threads)  # names the first that is out of range

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .._private import below_autograd
 from .arguments import OPS, check_ids, check_tensor, resolve_threads
 from .rows import check_row_bytes, has_contiguous_rows
 
@@ -90,7 +91,7 @@ def shuffle_rows(
         None if part is None else part.contiguous(),
         None if ptr is None else ptr.contiguous(),
     )
-    with torch._C._AutoDispatchBelowAutograd():
+    with below_autograd():
         return OPS.shuffle_rows(base, parts, part, row, ptr, resolve_threads(threads))
 
 

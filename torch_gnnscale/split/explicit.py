@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from .._private import BatchNorm
 from ..comm.row_transport import RowTransport
 from ..nn.hops import first_rows, seed_rows
 from ..nn.wrapper import Wrapper, title_of
@@ -175,7 +175,7 @@ class ExchangingModel(OnRanks):
 
     def _refuse_norms(self) -> None:
         for name, module in self.module.named_modules():
-            if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+            if isinstance(module, BatchNorm) and (module.training or module.running_mean is None):
                 raise NotImplementedError(
                     f"{title_of(name, module)}: expected a norm of each row, such as LayerNorm, found one with "
                     f"statistics of a rank's rows; split.parallelize(model) has those of all ranks"

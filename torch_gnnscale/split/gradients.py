@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary
 
+from .._private import current_graph_task_id, queue_callback
 from ..comm.row_transport import RowTransport
 from .connection import Connection
 
@@ -65,11 +66,11 @@ class GradientSum:
 
     def _begin(self, model: nn.Module, connection: Connection) -> None:
         """Called when a backward pass begins: once for each output of the model that is in the pass."""
-        current = torch._C._current_graph_task_id()
+        current = current_graph_task_id()
         if current != self._pass:
             self._pass = current
             self._forget_cleared()
-            torch.autograd.Variable._execution_engine.queue_callback(_Pass(self, model, connection))
+            queue_callback(_Pass(self, model, connection))
 
     def _forget_cleared(self) -> None:
         """Drops the entries of ``_before`` of parameters whose ``grad`` the user zeroed or replaced since the last
@@ -83,7 +84,7 @@ class GradientSum:
     def set_aside(self, parameter: nn.Parameter) -> None:
         """Called before a gradient is added to ``parameter.grad``: moves the old ``grad`` to ``_before``, so that the
         new one is the gradient of this rank alone."""
-        if torch._C._current_graph_task_id() != self._pass:
+        if current_graph_task_id() != self._pass:
             return  # the gradient of a loss that does not come from this model's output
         if parameter.grad is None or parameter not in self._before:
             self._before[parameter], parameter.grad = parameter.grad, None

@@ -7,8 +7,8 @@ from functools import partial
 import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from .._private import BatchNorm
 from ..comm.row_transport import RowTransport
 from ..nn.shadow import Shadow
 from .halo_layers import of_all_ranks
@@ -34,7 +34,7 @@ class SplitNorms:
                     f"{name} (BatchNorm): expected allow_single_element=False, found True: a rank with one row would "
                     f"leave out an exchange"
                 )
-        self.modules = [(name, module, Shadow(module)) for name, module in named if isinstance(module, _BatchNorm)]
+        self.modules = [(name, module, Shadow(module)) for name, module in named if isinstance(module, BatchNorm)]
 
     def enter(self, transport: RowTransport, own_rows: OwnNodeRows) -> None:
         """From now on the modules normalize by the rows of all ranks."""
@@ -48,7 +48,7 @@ class SplitNorms:
 
 
 def _normalize(
-    name: str, module: _BatchNorm, forward: object, transport: RowTransport, own_rows: OwnNodeRows, x: Tensor
+    name: str, module: BatchNorm, forward: object, transport: RowTransport, own_rows: OwnNodeRows, x: Tensor
 ) -> Tensor:
     by_batch = module.training or module.running_mean is None
     rows = own_rows.rows_of(x)
@@ -84,7 +84,7 @@ def _normalize(
 
 
 @torch.no_grad()
-def _track(module: _BatchNorm, mean: Tensor, variance: Tensor, total: float) -> None:
+def _track(module: BatchNorm, mean: Tensor, variance: Tensor, total: float) -> None:
     """Updates the running statistics as torch does: the variance is the unbiased one."""
     momentum = module.momentum
     if module.num_batches_tracked is not None:

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from torch_geometric.data import HeteroData
 
+from .._private import BatchNorm, active_ddp_module, is_compiled
 from .._warn import warn
 from ..comm.exchange import Exchange, Traffic
 from ..comm.memory_transport import MemoryTransport
@@ -136,7 +136,7 @@ class OnRanks(Wrapper):
         _refuse_compiled(self.module)
         if self._connection.ended:
             raise RuntimeError(f"split: {ENDED}")
-        if DistributedDataParallel._get_active_ddp_module() is not None:
+        if active_ddp_module() is not None:
             raise ValueError(
                 "split: expected parallelize(model) by itself, found it within DistributedDataParallel, which would "
                 "sum the gradients of all ranks a second time"
@@ -205,7 +205,7 @@ class Parallelized(OnRanks, Layered):
     """
 
     layer_type = SplitLayer
-    _norm_types = (_BatchNorm,)
+    _norm_types = (BatchNorm,)
 
     def __init__(
         self,
@@ -374,10 +374,6 @@ def _refuse(model: nn.Module) -> None:
 
 
 def _refuse_compiled(model: nn.Module) -> None:
-    if any(map(_is_compiled, modules_of(model))):
-        name = next(name for name, module in model.named_modules() if _is_compiled(module))
+    if any(map(is_compiled, modules_of(model))):
+        name = next(name for name, module in model.named_modules() if is_compiled(module))
         raise NotImplementedError(f"{name or 'model'}: expected a module that is not compiled, found a compiled one")
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    return module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
