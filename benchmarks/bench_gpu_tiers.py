@@ -15,7 +15,7 @@ with 10 % on the GPU. All are drawn by the GPU.
 
 Then the same tiers with 0 to 16 batches made ahead, one by one, and with the loader's defaults.
 
-Figure 9, deeper samples, needs no GPU: bench_hotness.py draws it. Figure 11 needs several. Without a GPU, memory over
+Figure 9, deeper samples, is in docs/hotness.md. Figure 11 needs several. Without a GPU, memory over
 disk takes its place, which runs the same code and measures nothing. ``--plot`` draws what a run has saved.
 """
 

@@ -7,10 +7,8 @@ and touches a cell per source, a loop that draws the high word of a number for e
 and with three ways to draw a layer with scipy: indexing rows and columns, products of sparse matrices (Tripathy et al.
 2024, algorithm 1), and dense vectors over all nodes, as in the authors' code (Zou et al. 2019). LABOR is compared with
 a loop that reads the lists and draws a number for each source, and with neighbor sampling, by time and by the number of
-nodes found; by its batch_dependency, the rows are counted that a batch reads and the batch before did not. The rows of
-GraphSAGE's matrices are counted, and those of the paper's, whose frontiers keep repeated nodes. If fb100 is there, all
-this is also done on its 24 largest schools. Last, the memory that a hop takes besides its outputs, and the memory that
-64 batches of three layers take as matrices, on cnr-2000 if that is there.
+nodes found. If fb100 is there, all this is also done on its 24 largest schools. Last, the memory that a hop takes
+besides its outputs.
 """
 
 from __future__ import annotations
@@ -18,24 +16,19 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from common import as_csc, compare, graph, has, judged, parser, report, save, say_aims, web_graph
+from common import as_csc, compare, graph, has, judged, parser, report, save, say_aims
 from limits import draw_high_words, draw_lists, touch_lists
-from torch_geometric.utils import coalesce
 
-from torch_gnnscale import CSC, FeatureStore, GraphStore, LayerSampler, NeighborLoader, ops
-from torch_gnnscale.datasets import planted
+from torch_gnnscale import CSC, ops
 from torch_gnnscale.ops.layer_drawing import SCHEMES_OF
 
 LAYERS, BATCH = [512, 512], 512
 FANOUTS, SEEDS = [10, 10], 1024
-MATRIX_FANOUTS = [15, 10, 5]
-DEPENDENCIES = [1, 2, 4, 16, 64]
 LIMIT = "reading the lists, touching a cell per source"
 DRAWING = "reading the lists, drawing for each source"
 HIGH_WORDS = "reading the lists, drawing a high word for each source"
@@ -84,40 +77,6 @@ def node_counts(csc: CSC, batches: int) -> dict[str, Any]:
         found[name] = judged(nodes[0] / nodes[1], most=most)
     say_aims(found)
     return found
-
-
-def new_rows(csc: CSC, batches: int = 64) -> dict[str, Any]:
-    """The share of a batch's rows that the batch before did not have, by LABOR's batch_dependency."""
-    stores, found = (FeatureStore(), GraphStore.from_csc(csc)), {}
-    torch.manual_seed(0)
-    seeds = torch.randperm(csc.num_dst)[: SEEDS * (batches + 1)]
-    for shared in DEPENDENCIES:
-        sampler = LayerSampler(stores, FANOUTS, "labor", batch_dependency=shared)
-        loader = NeighborLoader(stores, FANOUTS, seeds, neighbor_sampler=sampler, batch_size=SEEDS, seed=0, prefetch=0)
-        before, new, rows = None, 0, 0
-        for sample in loader.samples(0):
-            if before is not None:
-                new += int((~torch.isin(sample.node, before)).sum())
-                rows += len(sample.node)
-            before = sample.node
-        found[str(shared)] = new / rows
-    shares = ", ".join(f"{shared}: {share:.2f}" for shared, share in found.items())
-    print(f"\nLABOR {SEEDS} x {FANOUTS}, rows that the batch before lacks, by batch_dependency: {shares}")
-    return found
-
-
-def matrix_rows(csc: CSC, batches: int) -> dict[str, Any]:
-    """Rows of a batch in the matrix Q of each hop of GraphSAGE: a row for each distinct node, and as in the paper
-    (section 4.1), where b seeds and fanouts s give b s^l rows after l hops."""
-    sampler = ops.PreparedNeighbors(csc.relations(), MATRIX_FANOUTS, layers=True)
-    rows = torch.zeros(len(MATRIX_FANOUTS), dtype=torch.int64)
-    for number in range(batches):
-        seeds = torch.randperm(csc.num_dst)[:SEEDS]
-        rows += torch.tensor(sampler.sample([seeds], number).num_nodes[0][:-1]).cumsum(0)
-    ours = [int(row) // batches for row in rows]
-    paper = [SEEDS * prod(MATRIX_FANOUTS[:hop]) for hop in range(len(MATRIX_FANOUTS))]
-    print(f"\nGraphSAGE {SEEDS} x {MATRIX_FANOUTS}, rows of Q by hop: distinct nodes {ours}, b s^l {paper}")
-    return {"fanouts": MATRIX_FANOUTS, "distinct": ours, "paper": paper}
 
 
 def chosen(score: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
@@ -295,30 +254,9 @@ def scratch(lists: int, degree: int = 20) -> dict[str, Any]:
     return aims | of_nodes
 
 
-def matrix_memory(edge_index: torch.Tensor, num_nodes: int, batches: int = 64) -> dict[str, Any]:
-    """The most memory that stacked batches of three layers take by products of matrices, in GiB; the graph and what was
-    freed before are not in it."""
-    from torch_gnnscale import matrix
-
-    graph_ = matrix.adjacency(CSC.from_edge_index(coalesce(edge_index.long()), num_nodes).relations())
-    seeds, found = [torch.randperm(num_nodes)[:BATCH] for _ in range(batches)], {}
-    libc = ctypes.CDLL(None)
-    for method, counts in (("ladies", [512] * 3), ("fastgcn", [512] * 3), ("graphsage", MATRIX_FANOUTS)):
-        step = getattr(matrix, method)(graph_)
-        libc.malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-        before = status("VmRSS")
-        samples = matrix.sample_batches(graph_, seeds, counts, list(range(batches)), step)
-        gib = (status("VmHWM") - before) / 2**30
-        del samples
-        found[f"{method}, {batches} batches of {BATCH} x {counts} as matrices: GiB"] = judged(gib, most=1.0)
-    say_aims(found)
-    return found
-
-
 def main() -> None:
     options = parser(__doc__.splitlines()[0])
-    options.add_argument("--no-schools", action="store_true", help="leave out fb100 and cnr-2000")
+    options.add_argument("--no-schools", action="store_true", help="leave out fb100")
     options.add_argument("--lists", type=int, default=100_000, help="lists of the graph for scratch memory")
     args = options.parse_args()
     torch.set_num_threads(1)
@@ -330,8 +268,6 @@ def main() -> None:
             "ladies": ladies(found, args.rounds),
             "labor": labor(found, args.rounds),
             "node counts": node_counts(found, args.rounds),
-            "new rows": new_rows(found),
-            "matrix rows": matrix_rows(found, args.rounds),
         }
         if not args.no_save:
             save("layerwise", results)
@@ -341,18 +277,10 @@ def main() -> None:
         results[name] = {
             "ladies": ladies(csc, args.rounds),
             "labor": labor(csc, args.rounds),
-            "matrix rows": matrix_rows(csc, args.rounds),
         }
         del csc
         ops.pool_trim()
     results["scratch"] = scratch(args.lists)
-    if has("scipy"):
-        web = None if args.no_schools else web_graph()
-        edge_index, num_nodes = (planted(2000).edge_index, 2000) if web is None else web
-        results["matrix memory"] = {
-            "graph": "planted" if web is None else "cnr-2000",
-            **matrix_memory(edge_index, num_nodes),
-        }
     if not args.no_save:
         save("layerwise", results)
 

@@ -15,7 +15,7 @@ all data lie on every rank. Models are narrowed in both. Epochs take turns.
 - figure 6: the step over ranks, hidden sizes, batch sizes and numbers of layers;
 - figure 7: accuracy on the validation nodes by epoch, the mean of several seeds.
 
-Figure 5, imbalance and crossing edges, is bench_split_plan.py's.
+Figure 5, imbalance and crossing edges, is in docs/notes/split.md.
 
 Each run is saved when it is done, beside those of settings that are not measured.
 """

@@ -52,10 +52,10 @@ class Model(nn.Module):
 
 
 def batches(
-    features: int, fanouts: list[int], shuffle: bool, seeds: int, count: int
+    name: str, features: int, fanouts: list[int], shuffle: bool, seeds: int, count: int
 ) -> tuple[HeteroData, list[HeteroData]]:
     """The graph, with random features, and batches of its later training events."""
-    task = load_events("wikipedia_temporal", os.environ.get("GNNSCALE_DATA", "../shared/data"))
+    task = load_events(name, os.environ.get("GNNSCALE_DATA", "../shared/data"))
     data = task.data.clone()
     events = task.events["train"]
     events = events[torch.randperm(len(events)) if shuffle else slice(-seeds * count, None)][: seeds * count]
@@ -70,11 +70,11 @@ def batches(
     return data, list(loader)
 
 
-def measure(shape: tuple[int, int, list[int]], shuffle: bool, seeds: int, rounds: int) -> dict[str, Any]:
+def measure(name: str, shape: tuple[int, int, list[int]], shuffle: bool, seeds: int, rounds: int) -> dict[str, Any]:
     """Milliseconds per step and per fetch of the rows of a type, and nodes over distinct nodes."""
     features, hidden, fanouts = shape
     torch.manual_seed(0)
-    data, found = batches(features, fanouts, shuffle, seeds, 5)
+    data, found = batches(name, features, fanouts, shuffle, seeds, 5)
     model = Model(data, features, hidden, len(fanouts))
     narrowed = narrow(model, lambda model, batch: model(batch), check=False)
     times: dict[str, list[float]] = {way: [] for way in (*WAYS, "fetch of all", "fetch of distinct")}
@@ -111,12 +111,13 @@ def measure(shape: tuple[int, int, list[int]], shuffle: bool, seeds: int, rounds
 def main() -> None:
     options = parser(__doc__.splitlines()[0], graphs=False, rounds=False)
     options.add_argument("--rounds", type=int, default=9, help="interleaved rounds of all ways")
+    options.add_argument("--graph", choices=("wikipedia_temporal", "planted"), default="wikipedia_temporal")
     options.add_argument("--seeds", type=int, default=200, help="links per batch")
     args = options.parse_args()
     torch.set_num_threads(1)
     found = []
     for shape, shuffle in tqdm([*itertools.product(SHAPES, (True, False))], "shapes"):
-        found.append(measure(shape, shuffle, args.seeds, args.rounds))
+        found.append(measure(args.graph, shape, shuffle, args.seeds, args.rounds))
         tqdm.write("  ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in found[-1].items()))
     if not args.no_save:
         save("trees", {"cases": found})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import inspect
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from torch_gnnscale import CSC, LayerSampler, ops
+from torch_gnnscale import CSC, ops
 from torch_gnnscale.bench import compare as compare
 from torch_gnnscale.bench import machine
-from torch_gnnscale.ops.layer_drawing import SCHEMES_OF
 from torch_gnnscale.topology import rmat
 
 RESULTS = Path(__file__).parent / "results"
@@ -52,20 +51,6 @@ def parser(description: str, graphs: bool = True, rounds: bool = True) -> argpar
 def arguments(description: str, graphs: bool = True) -> argparse.Namespace:
     """The command line as given."""
     return parser(description, graphs).parse_args()
-
-
-def layer_defaults() -> dict[str, Any]:
-    """The defaults of the options of LADIES and FastGCN that are compared."""
-    usual = inspect.signature(LayerSampler).parameters
-    given = {name: usual[name].default for name in ("scores", "weights", "keep_known")}
-    return {"scheme": SCHEMES_OF["ladies"][0], **given}
-
-
-PAPERS = {
-    "ladies": {"scores": "counts", "scheme": "successive"},
-    "fastgcn": {"scheme": "replace", "weights": "unbiased"},
-}
-"""What papers draw, where several options differ from the defaults (Tripathy et al. 2024; Chen et al. 2018)."""
 
 
 def on_threads(count: int) -> str:
@@ -157,10 +142,18 @@ def widths(count: int) -> list[float]:
     return [1.0 + place for place in reversed(range(count))]
 
 
+def medians(results: Any) -> Any:
+    """Results without the least and most of times, beside their medians."""
+    if isinstance(results, dict):
+        return {key: medians(value) for key, value in results.items() if not key.endswith(("low_ms", "high_ms"))}
+    return [medians(value) for value in results] if isinstance(results, list) else results
+
+
 def save(name: str, results: Any) -> None:
-    """Writes ``benchmarks/results/NAME.json``."""
+    """Writes ``benchmarks/results/NAME.json``; what holds no other objects is one line."""
     RESULTS.mkdir(exist_ok=True)
     written = RESULTS / f"{name}.json.part"
-    written.write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")
+    text = json.dumps({"machine": machine(), "results": medians(results)}, indent=1)
+    written.write_text(re.sub(r"[\[{][^\[\]{}]*[\]}]", lambda found: " ".join(found[0].split()), text) + "\n")
     written.replace(RESULTS / f"{name}.json")  # in one step: a process that is killed leaves the former file whole
     print(f"\nwritten: {RESULTS / name}.json")

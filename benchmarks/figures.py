@@ -12,20 +12,13 @@ from typing import Any
 
 from common import RESULTS
 
-RESULTS_OF = {
-    "bench_grid_epoch": "grid_epoch", "bench_methods": "methods", "bench_network": "network",
-    "bench_policies": "policies", "bench_prefetch": "prefetch", "bench_split": "split",
-    "bench_split_plan": "split_plan", "sweep": "figure", "typed_hotness": "typed_hotness",
-}  # fmt: skip
-"""The results that a benchmark's figure shows. Those of bench_hotness have no curves, and no GPU has run
-bench_gpu_tiers yet."""
+RESULTS_OF = {"bench_network": "network", "bench_prefetch": "prefetch", "bench_split": "split", "sweep": "figure"}
+"""The results that a benchmark's figure shows. No GPU has run bench_gpu_tiers yet."""
 
 
 def saved(name: str) -> Any:
     """What the ``plot`` of a benchmark takes."""
     results = json.loads((RESULTS / f"{RESULTS_OF[name]}.json").read_text())["results"]
-    if name == "bench_grid_epoch":
-        return results["runs"]
     return [*results] if name == "sweep" else {key: entry for key, entry in results.items() if key != "aims"}
 
 

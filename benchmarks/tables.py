@@ -14,22 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common import PAPERS, RESULTS, layer_defaults, on_threads
+from common import RESULTS, on_threads
 from markdown import by_graph, table, taken_on, title
 from tables_of_numbers import numbers
-from tables_of_ranks import (
-    breakdown,
-    grid_epoch,
-    overlap,
-    overlap_model,
-    placements,
-    split_plans,
-    split_steps,
-    split_weights,
-    split_work,
-)
-
-from torch_gnnscale.ops.layer_drawing import SCHEMES_OF
+from tables_of_ranks import breakdown, overlap, overlap_model, placements, split_steps
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -204,46 +192,6 @@ def inference_limited(results: Any) -> str:
     return table(["", "CPU time, s"], rows)
 
 
-def large(results: Any) -> str:
-    rows = [
-        ["build", f"{results['build']['seconds']:.0f} s, {results['build']['edges_per_s'] / 1e6:.1f} million edges/s"],
-        ["check", f"{results['check']['edges_compared']:,} edges compared with the generator's"],
-        ["load, files out of the page cache", f"{results['load']['cold_ms_per_batch']:.0f} ms per batch"],
-        ["load, files in the page cache", f"{results['load']['warm_ms_per_batch']:.1f} ms per batch"],
-        ["train", f"{results['train']['ms_per_step']:.0f} ms per step"],
-    ]
-    peaks = [results[row[0].split(",")[0]]["peak_gib"] for row in rows]
-    return table(["", "", "peak memory, GiB"], ([*row, peak] for row, peak in zip(rows, peaks, strict=True)))
-
-
-def csc(results: Any) -> str:
-    rows = [
-        [title(graph).strip("*"), name, run["seconds"], run["gib"]]
-        for graph, entry in results.items()
-        for name, run in entry.items()
-    ]
-    return table(["graph", "", "seconds", "GiB beyond the input"], rows)
-
-
-def dgl(results: Any) -> str:
-    return per_edge(results, "DGL's fused")
-
-
-def dgl_labor(results: Any) -> str:
-    return per_edge(results, "DGL's LaborSampler")
-
-
-def per_edge(results: Any, reference: str) -> str:
-    """Samplers beside DGL's, by the time per edge."""
-
-    def make(entry: dict) -> str:
-        columns = ("edges_per_batch", "median_ms", "million_edges_per_s", "speedup")
-        rows = [[name, *(run[column] for column in columns)] for name, run in entry.items() if name != "dgl"]
-        return table(["", "edges per batch", "ms per batch", "million edges/s", f"per edge, over {reference}"], rows)
-
-    return by_graph(results, make)
-
-
 def tiers(results: Any) -> str:
     """Memory over disk."""
     parts = []
@@ -273,116 +221,12 @@ def accuracy(results: Any) -> str:
     return table(["task", "metric", "torch_gnnscale", "PyG", "difference", "two standard errors", ""], rows)
 
 
-def _score(row: dict[str, Any]) -> str:
-    """Mean and deviation in %, seeds without edges, * where the numbers of nodes differ."""
-    without = f" ({100 * row['seeds without edges']:.1f})" if row["seeds without edges"] >= 0.0005 else ""
-    return f"{100 * row['mean']:.1f} ± {100 * row['deviation']:.1f}{without}{'' if row['equal nodes'] else ' *'}"
-
-
-def methods(results: Any) -> str:
-    """Every row of LABOR; of LADIES and FastGCN the defaults, single changes of these, and what the papers draw."""
-    first, *others = (entry["rows"] for entry in results.values())
-    order = ("neighbor", "labor", "ladies", "fastgcn")
-    names = [
-        name
-        for name, row in sorted(first.items(), key=lambda e: (order.index(e[1]["method"]), len(e[1]["options"])))
-        if all(name in rows for rows in others)
-        and (row["method"] == "labor" or len(row["options"]) < 2 or row["options"] == PAPERS[row["method"]])
-    ]
-    rows = ([name, *(_score(entry["rows"][name]) for entry in results.values())] for name in names)
-    return table(["", *(f"{name}, {e['rows']['neighbor']['nodes']:.0f} nodes" for name, e in results.items())], rows)
-
-
-def method_options(results: Any) -> str:
-    """All combinations of the options of LADIES and FastGCN that were measured: a column for each scheme."""
-    schemes, rows = sorted(SCHEMES_OF["ladies"]), []
-    for data, entry in results.items():
-        found: dict[tuple[str, ...], dict[str, str]] = {}
-        for row in entry["rows"].values():
-            given = layer_defaults() | row["options"]
-            if row["method"] in ("ladies", "fastgcn"):
-                of = (row["method"], given["scores"], given["weights"], str(given["keep_known"]))
-                found.setdefault(of, {})[given["scheme"]] = _score(row)
-        rows += [[data, *of, *(found[of].get(scheme, "") for scheme in schemes)] for of in sorted(found)[::-1]]
-    return table(["", "method", "scores", "weights", "keep_known", *schemes], rows)
-
-
-def hit_rates(results: Any) -> str:
-    """The paper's figure 7."""
-    return "\n\n".join(f"**{graph}**\n\n{_shares('score', scores)}" for graph, scores in results["hit_rates"].items())
-
-
-def _shares(head: str, lines: dict[str, dict[str, float]]) -> str:
-    columns = next(iter(lines.values()))
-    return table(
-        [head, *columns], ([name, *(f"{share:.3f}" for share in line.values())] for name, line in lines.items())
-    )
-
-
-def depths(results: Any) -> str:
-    """The paper's figure 9."""
-    return _shares("score, hops x neighbors", results["depths"])
-
-
-def traffic(results: Any) -> str:
-    """The paper's figure 10."""
-    return _shares("in the fast tier", {"read from the slow one": results["traffic"]})
-
-
-def typed_hit_rates(results: Any) -> str:
-    """The paper's figure 7, of a graph with types."""
-    lines = {name: {f"{share}%": line[share] for share in (5, 10, 25)} for name, line in results["curves"].items()}
-    return _shares("score", lines)
-
-
-def typed_depths(results: Any) -> str:
-    """The paper's figure 9, of a graph with types."""
-    lines = {name: {depth: line[10] for depth, line in lines.items()} for name, lines in results["depths"].items()}
-    return _shares("score, hops x neighbors", lines)
-
-
-def typed_traffic(results: Any) -> str:
-    """The paper's figure 10, with the hit rates that plans expect."""
-    lines = {
-        f"{score}: {what}": {share: entry[key] for share, entry in by_share.items()}
-        for score, by_share in results["traffic"].items()
-        for key, what in {"expected": "hit rate expected", "found": "found", "slow bytes": "bytes read slowly"}.items()
-    }
-    return _shares("in the fast tier", lines)
-
-
-def hotness_cost(results: Any) -> str:
-    lines = results["seconds"]
-    return table(
-        ["graph, seconds", *next(iter(lines.values()))], ([graph, *line.values()] for graph, line in lines.items())
-    )
-
-
-def bulks(results: Any) -> str:
-    """Batches in bulk: dealt to threads, made by a loader, stacked into products."""
-    rows = []
-    for graph, entry in results.items():
-        for what, runs in (entry["bulk"]["times"] | entry.get("loader", {}) | entry.get("stacked", {})).items():
-            one, *_, many = runs.values()
-            rows.append([graph, what, one["median_ms"], many["median_ms"], one["median_ms"] / many["median_ms"],
-                         one["cpu"], many["cpu"]])  # fmt: skip
-    head = ["one at a time, ms per batch", "in bulk, ms", "speed-up", "CPU time, ms", "in bulk: CPU time, ms"]
-    return table(["graph", "", *head], rows)
-
-
 TABLES: dict[Callable[[Any], str], str] = {
     sampling: "sample", modes: "modes", batches: "loader",
     figure: "figure", corners: "corners", gather: "gather", steps: "train", loop: "loop", ahead: "ahead",
-    narrowing: "narrow", typed_sums: "epyc/narrow_typed",
-    large: "large", csc: "topology", dgl: "dgl", dgl_labor: "dgl_labor", tiers: "tiers",
-    accuracy: "accuracy", hit_rates: "hotness", depths: "hotness", traffic: "hotness", hotness_cost: "hotness",
-    typed_hit_rates: "typed_hotness", typed_depths: "typed_hotness", typed_traffic: "typed_hotness",
+    narrowing: "narrow", typed_sums: "epyc/narrow_typed", tiers: "tiers", accuracy: "accuracy",
     placements: "network", overlap: "prefetch", breakdown: "prefetch", overlap_model: "prefetch",
-    bulks: "bulk",
-    inference: "infer", inference_limited: "infer",
-    methods: "methods", method_options: "methods",
-    grid_epoch: "grid_epoch",
-    split_plans: "split_plan", split_weights: "split_plan", split_work: "split_plan", split_steps: "split",
+    inference: "infer", inference_limited: "infer", split_steps: "split",
 }  # fmt: skip
 """Each table and the JSON that it is made of."""
 

@@ -61,54 +61,6 @@ def overlap_model(results: Any) -> str:
     return table(["", "rows take", *keys], rows)
 
 
-def grid_epoch(results: Any) -> str:
-    """An epoch over grids, by phases: milliseconds of CPU time of a rank, and what all ranks receive."""
-    phases, purposes = ["P", "SAMPLE", "EXTRACT", "fetch", "train"], ["P", "EXTRACT", "fetch"]
-    rows = []
-    for name, grids in results["runs"].items():
-        for grid_, entry in grids.items():
-            whole = name.endswith("replicated") or grid_ == "1, 1"
-            received = ["" if whole and key != "fetch" else entry["bytes"][key] / 1e6 for key in purposes]
-            times = [entry["cpu"][phase] * 1e3 for phase in phases]
-            if name.endswith("replicated"):
-                times[0] = times[2] = ""
-            rows.append([name, f"({grid_})", *times, entry["cpu, all"]["median"] * 1e3,
-                         entry["wall, all"]["median"] * 1e3, *received])  # fmt: skip
-    head = ["", "(p, c)", *phases, "all, ms", "elapsed, ms", *(f"MB of {purpose}" for purpose in purposes)]
-    return table(head, rows)
-
-
-def split_plans(results: Any) -> str:
-    """GSplit's figure 5, as medians."""
-    rows = []
-    for graph, entry in results.items():
-        for kind, found in entry["rows"].items():
-            balance = [
-                f"{found[key]:.3f}" for key in ("imbalance of layer 0", "imbalance of layer 1", "imbalance of rows")
-            ]
-            rows.append([graph, kind, f"{100 * found['cross']:.2f} %", *balance])
-    head = ["graph", "weights", "edges that cross", "max / mean: edges of layer 0", "of layer 1", "rows loaded"]
-    return table(head, rows)
-
-
-def split_weights(results: Any) -> str:
-    """METIS's parts by the weights that it gets."""
-    keys = ("imbalance of layer 0", "imbalance of layer 1", "presampled imbalance")
-    rows = (
-        [graph, name, f"{100 * found['cross']:.3f} %", *(f"{found[key]:.3f}" for key in keys)]
-        for graph, entry in results.items()
-        for name, found in entry["weights"].items()
-    )
-    head = ["max / mean: edges of layer 0", "of layer 1", "loads, presampled"]
-    return table(["graph", "weights of edges, of nodes", "edges that cross", *head], rows)
-
-
-def split_work(results: Any) -> str:
-    """The work of data-parallel ranks over that of split ones."""
-    rows = ([graph, *entry["data parallel over split"].values()] for graph, entry in results.items())
-    return table(["graph", "rows loaded, data parallel / split", "edges computed"], rows)
-
-
 def split_steps(results: Any) -> str:
     """GSplit's tables 1 and 3, and its figure 6: split parallelism beside data parallelism."""
     rows = []

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from helpers.figures import check_seen, kept
 
 ROOT = Path(__file__).parents[1]
@@ -28,27 +27,11 @@ def figure_of(name, results, folder, monkeypatch, *arguments):
     return figures[-1]
 
 
-def equal(values):
-    """The first value for every key."""
-    return dict.fromkeys(values, next(iter(values.values())))
-
-
 def equal_accuracies(results):
     curves = next(entry["accuracy"]["split"] for entry in results.values() if "accuracy" in entry)
     for entry in results.values():
         if "accuracy" in entry:
             entry["accuracy"] = dict.fromkeys(entry["accuracy"], curves)
-
-
-def equal_batches(results):
-    for entry in results.values():
-        entry["batches"] = equal(entry["batches"])
-
-
-def equal_policies(results):
-    for entry in results.values():
-        entry["by_share"] = {share: equal(values) for share, values in entry["by_share"].items()}
-        entry |= {name: equal(entry[name]) for name in ("by_gamma_delta", "hit_rate_by_step")}
 
 
 def equal_speedups(results):
@@ -66,7 +49,7 @@ def test_benchmarks_import_names_that_their_helpers_have():
 
 def test_every_figure_is_here():
     drawing = {path.stem for path in BENCHMARKS.glob("*.py") if "def plot(" in path.read_text()}
-    assert drawing == {*RESULTS_OF, "bench_hotness", "bench_gpu_tiers"}
+    assert drawing == {*RESULTS_OF, "bench_gpu_tiers"}
 
 
 @pytest.mark.slow
@@ -78,23 +61,12 @@ def test_all_of_the_saved_results_is_seen(name, tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "make_equal"),
-    [
-        ("bench_policies", equal_policies), ("bench_split", equal_accuracies),
-        ("bench_split_plan", equal_batches), ("sweep", equal_speedups),
-    ],
-)  # fmt: skip
+    [("bench_split", equal_accuracies), ("sweep", equal_speedups)],
+)
 def test_equal_results_are_all_seen(name, make_equal, tmp_path, monkeypatch):
     results = saved(name)
     make_equal(results)
     check_seen(figure_of(name, results, tmp_path, monkeypatch))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("slow_tier", [None, {"0%": 1.0, "50%": 0.1}])
-def test_curves_of_hotness_are_seen(slow_tier, tmp_path, monkeypatch):
-    soon = torch.linspace(0, 2, 1000).clamp(max=1)
-    curves = {graph: {score: soon for score in "abcde"} for graph in ("one", "other")}
-    check_seen(figure_of("bench_hotness", curves, tmp_path, monkeypatch, tmp_path / "figure.png", slow_tier))
 
 
 @pytest.mark.parametrize("falls", [True, False])
