@@ -22,6 +22,7 @@ import torch
 from torch import distributed as dist
 
 from .._private import default_store
+from .at_exit import AT_EXIT
 from .exchange import keep_for_ever
 
 CLOSED = "expected the stores of an open part, found that it was closed"
@@ -86,8 +87,6 @@ _EVERY = 0.5
 """The least number of seconds between two looks of a rank for a question."""
 REQUESTS = 100
 """How many requests per second the store gets at most from all ranks that look for questions."""
-AT_EXIT = 5.0
-"""Seconds for which the end of a program waits for threads that ask other ranks; 0 on a rank that keeps the store."""
 _numbers = itertools.count()
 _asking: weakref.WeakKeyDictionary[threading.Thread, float] = weakref.WeakKeyDictionary()
 """Threads that may be in a call that other ranks do not answer, and for how long the end of the program waits."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
-import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -17,6 +15,7 @@ from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
+from ..comm.at_exit import AT_EXIT, close_at_exit
 from ..comm.exchange import Traffic
 from ..comm.mesh import Backend, Consecutive, Grid, RowGroup, row_group_of
 from ..comm.rendezvous import Rendezvous, rank_and_world
@@ -37,10 +36,6 @@ from .staging import is_first, places, staged, warn_of_network
 
 Of = Literal["part", "all"]
 """Whose seeds: this part's, or those of all parts."""
-AT_EXIT = 5.0
-"""Seconds that this rank waits, when its program ends or an error has left the context, for ranks that have not left a
-loop. Those may be waiting for this one elsewhere, such as in the sum of their gradients."""
-_open: weakref.WeakSet[Part] = weakref.WeakSet()
 
 
 class Part:
@@ -80,7 +75,7 @@ class Part:
             self.graph = parts.graph().numbered_by(numbering_of(parts))
         else:
             self.graph = PartitionedGraphStore(parts, stored)
-        _open.add(self)
+        close_at_exit(self)
 
     def input_nodes(
         self, split: str | tuple[NodeType | None, str] | None, of: Of = "part", node_type: NodeType | None = None
@@ -336,10 +331,3 @@ def _type_of(what: str, name: str, type_name: Any, known: list[tuple[Any, str]])
         wanted = name if type_name is None else (type_name, name)
         raise ValueError(f"{what}: expected one of {known}, found {wanted!r}")
     return types[0]
-
-
-@atexit.register
-def _close_all() -> None:
-    """Closes all parts that are open, because a group that is still there when the interpreter ends may abort it."""
-    for part in list(_open):
-        part.close(AT_EXIT)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import weakref
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ from torch_geometric.sampler import NodeSamplerInput
 
 from .. import ops
 from .._warn import warn
+from ..comm.at_exit import close_at_exit
 from ..comm.header import check_alike
 from ..comm.mesh import Grid, Ranks
 from ..comm.rendezvous import Rendezvous, rank_and_world
@@ -30,8 +29,6 @@ from .halo_rows import SplitRows
 
 TIMEOUT = 600.0
 """Seconds after which a rank that does not answer is an error, unless the loader has a ``timeout``."""
-AT_EXIT = 5.0
-"""Seconds that the end of a program waits for ranks that have not left a loop."""
 
 
 class SplitByOwners(Split):
@@ -130,18 +127,8 @@ class OwnedBatches(SplitBatches):
         except BaseException:
             rendezvous.close()
             raise
-        _open.add(steps)
+        close_at_exit(steps)
         return steps
-
-
-_open: weakref.WeakSet[Steps] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    """Closes all steps that are open, because a group that is still there when the interpreter ends may abort it."""
-    for steps in list(_open):
-        steps.close(AT_EXIT)
 
 
 class PartBatches(SplitBatches):
