@@ -6,7 +6,7 @@ from helpers.boundary import boundary_graph, owners_of
 
 from torch_gnnscale import CSC
 from torch_gnnscale.partition import part_writer as columns
-from torch_gnnscale.partition.part_writer import NodeOrder
+from torch_gnnscale.partition.part_writer import order_by_part
 
 WHOLE = 10_000
 
@@ -15,7 +15,7 @@ WHOLE = 10_000
 @pytest.mark.parametrize("step", [1, 2, 7, 199, 200])
 def test_nodes_are_ordered_by_part(parts, step):
     owner = owners_of(parts).to(torch.int32)
-    order, bounds = NodeOrder.by_part(owner, parts, step)
+    order, bounds = order_by_part(owner, parts, step)
     assert torch.equal(order.old.long(), torch.argsort(owner, stable=True))
     assert torch.equal(order.new.long()[order.old.long()], torch.arange(len(owner)))
     assert torch.equal(bounds.diff(), torch.bincount(owner, minlength=parts))
@@ -26,7 +26,7 @@ def test_nodes_are_ordered_by_part(parts, step):
 def test_edges_of_columns(step, with_ids):
     csc = CSC.from_data(boundary_graph())
     csc = csc if with_ids else CSC(csc.colptr, csc.row, None, csc.num_src)
-    order, bounds = NodeOrder.by_part(owners_of(3).to(torch.int32), 3, WHOLE)
+    order, bounds = order_by_part(owners_of(3).to(torch.int32), 3, WHOLE)
     for first, last in [(0, 200), *zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True), (5, 5)]:
         some = order.old[first:last]
         for made in (columns.degrees, columns.pointers, columns.edge_ids):

@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from torch_gnnscale import CSC, FeatureStore
 from torch_gnnscale.partition import open_parts, write
 from torch_gnnscale.partition.input_graph import InputGraph, InputRows, _given_links, input_graph_of
-from torch_gnnscale.partition.part_writer import NodeOrder, PartWriter, positions
+from torch_gnnscale.partition.part_writer import PartWriter, order_by_part, positions
 from torch_gnnscale.topology.reorder import Order, reorder_relation
 
 
@@ -166,7 +166,7 @@ def test_positions_of_edges_are_found_a_range_of_ids_at_a_time(tmp_path, memory)
     data = make_data(50, 600)
     csc, owner = CSC.from_data(data), torch.arange(50, dtype=torch.int32) * 7 % 3
     writer = PartWriter(tmp_path, input_graph_of(data), memory)
-    writer.order = {None: NodeOrder.by_part(owner, 3, 64)[0]}
+    writer.order = {None: order_by_part(owner, 3, 64)[0]}
     order = Order.from_permutation(torch.sort(owner, stable=True).indices, 50)
     expected = torch.empty(600, dtype=torch.int64)
     expected[reorder_relation(csc, order, order).edge_id.long()] = torch.arange(600)

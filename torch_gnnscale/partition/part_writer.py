@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from .. import files, ops
 from ..sampler.graph import end_types
 from ..topology import CSC
 from ..topology.graph_store import KIND as GRAPH
+from ..topology.reorder import Order
 from ..topology.sort_on_disk import id_dtype
 from . import directory
 from .book import PartitionBook, edge_type_of
@@ -25,44 +26,35 @@ _PIECE_BYTES = 128  # of memory per edge or node of a piece, while it is made
 _LONGEST = 1 << 18  # edges or nodes; larger pieces take more time per edge, because fresh memory is slow
 
 
-class NodeOrder(NamedTuple):
-    """Stored and user's ids of the nodes of one type, int32 where they fit: shape [n] each."""
+def order_by_part(owner: Tensor, parts: int, step: int) -> tuple[Order, Tensor]:
+    """(order, bounds) that make parts contiguous; within a part, nodes keep the user's order.
 
-    old: Tensor
-    """The user's id of each stored node."""
-    new: Tensor
-    """The stored id of each node of the user."""
+    Args:
+        owner: the part of each node: int32, shape [n].
+        parts: their number.
+        step: nodes that are sorted at a time.
+    """
+    counts = torch.bincount(owner, minlength=parts) if len(owner) else torch.zeros(parts, dtype=torch.int64)
+    bounds = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    place = bounds[:-1].clone()
+    new = torch.empty(len(owner), dtype=id_dtype(len(owner)))
+    for at in range(0, len(owner), step):
+        part, order = torch.sort(owner[at : at + step], stable=True)
+        counts = torch.bincount(part, minlength=parts)
+        before = counts.cumsum(0) - counts
+        new[at + order] = (torch.arange(len(part)) + (place - before)[part]).to(new.dtype)
+        place += counts
+    return order_of(new, step), bounds
 
-    @classmethod
-    def by_part(cls, owner: Tensor, parts: int, step: int) -> tuple[NodeOrder, Tensor]:
-        """(order, bounds) that make parts contiguous; within a part, nodes keep the user's order.
 
-        Args:
-            owner: the part of each node: int32, shape [n].
-            parts: their number.
-            step: nodes that are sorted at a time.
-        """
-        counts = torch.bincount(owner, minlength=parts) if len(owner) else torch.zeros(parts, dtype=torch.int64)
-        bounds = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        place = bounds[:-1].clone()
-        new = torch.empty(len(owner), dtype=id_dtype(len(owner)))
-        for at in range(0, len(owner), step):
-            part, order = torch.sort(owner[at : at + step], stable=True)
-            counts = torch.bincount(part, minlength=parts)
-            before = counts.cumsum(0) - counts
-            new[at + order] = (torch.arange(len(part)) + (place - before)[part]).to(new.dtype)
-            place += counts
-        return cls.from_new(new, step), bounds
-
-    @classmethod
-    def from_new(cls, new: Tensor, step: int) -> NodeOrder:
-        """The order that has these stored ids, by the user's ids."""
-        dtype = id_dtype(len(new))
-        new, old = new.to(dtype), torch.empty(len(new), dtype=dtype)
-        for at in range(0, len(new), step):
-            ids = new[at : at + step].to(torch.int64)
-            old[ids] = torch.arange(at, at + len(ids), dtype=dtype)
-        return cls(old, new)
+def order_of(new: Tensor, step: int) -> Order:
+    """The order that has these stored ids, by the user's ids; int32 where they fit."""
+    dtype = id_dtype(len(new))
+    new, old = new.to(dtype), torch.empty(len(new), dtype=dtype)
+    for at in range(0, len(new), step):
+        ids = new[at : at + step].to(torch.int64)
+        old[ids] = torch.arange(at, at + len(ids), dtype=dtype)
+    return Order(old, new)
 
 
 def piece_length(memory: int) -> int:
@@ -155,7 +147,7 @@ class PartWriter:
         memory: bytes that pieces of rows may take.
     """
 
-    order: dict[Any, NodeOrder]
+    order: dict[Any, Order]
     book: PartitionBook
     fingerprint: int
 
@@ -176,7 +168,7 @@ class PartWriter:
         self.topology, parts = given["topology"], given["parts"]
         self.order, bounds = {}, {}
         for node_type in self.types:
-            self.order[node_type], bounds[node_type] = NodeOrder.by_part(owner[node_type], parts, self.step)
+            self.order[node_type], bounds[node_type] = order_by_part(owner[node_type], parts, self.step)
         edge_bounds = {}
         for edge_type, csc in self.relations.items():
             dst = end_types(edge_type)[1]
@@ -228,7 +220,7 @@ class PartWriter:
             for number, node_type in enumerate(self.types):
                 if not torch.equal(self.book.part_of(ids[f"stored_{number}"], node_type), owner[node_type].long()):
                     raise ValueError(f"{self.path / 'book'}: expected the first call's owners, found others")
-        self.order = {t: NodeOrder.from_new(ids[f"stored_{i}"], self.step) for i, t in enumerate(self.types)}
+        self.order = {t: order_of(ids[f"stored_{i}"], self.step) for i, t in enumerate(self.types)}
         self.fingerprint = directory.fingerprint_of_parts(self.path)
 
     def part(self, number: int) -> None:

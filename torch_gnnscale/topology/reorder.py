@@ -19,12 +19,15 @@ from .numbering import Numbering
 
 
 class Order(NamedTuple):
-    """A renumbering of a graph's nodes: a permutation and its inverse."""
+    """A renumbering of a graph's nodes: a permutation and its inverse.
+
+    int64, but int32 where parts are written, whose ids fit.
+    """
 
     old: Tensor
-    """The old id of each new node: int64, shape [n]."""
+    """The old id of each new node: [n]."""
     new: Tensor
-    """The new id of each old node: int64, shape [n]."""
+    """The new id of each old node: [n]."""
 
     @classmethod
     def from_permutation(cls, old: Tensor, num_nodes: int) -> Order:
