@@ -89,7 +89,7 @@ def test_each_of_as_many_parts_as_nodes_has_one():
 
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 22])
 def test_a_report_counts_edge_by_edge(monkeypatch, chunk):
-    monkeypatch.setattr(reports, "_CHUNK", chunk)
+    monkeypatch.setattr(reports, "CHUNK", chunk)
     relations, parts = typed_relations(), 5
     owner = assign(relations, SIZES, parts, method="random", seed=3).owner
     train = {"user": torch.tensor([3, 9, 3, 50]), "item": torch.tensor([24])}

@@ -53,7 +53,7 @@ def test_the_graph_is_that_of_all_edges_at_once(tmp_path, edge_ids, memory, hub)
 
 @pytest.mark.parametrize("memory", [20 * EDGE, 1 << 30])
 def test_edges_are_read_piece_by_piece(tmp_path, memory, monkeypatch):
-    monkeypatch.setattr(sort_on_disk, "_CHUNK", 1)
+    monkeypatch.setattr(sort_on_disk, "CHUNK", 1)
     edges = random_edges(30, 3, 60)
     csc = build_on_disk(tmp_path / "x", edges.split(25, dim=1), (30, 3), memory=memory).relation()
     assert_same_csc(csc, CSC.from_edge_index(edges, (30, 3)))

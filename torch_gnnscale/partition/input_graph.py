@@ -21,10 +21,10 @@ from ..ops.arguments import as_ids, as_tensor
 from ..sampler.graph import end_types
 from ..sampler.relations import sampled_graph
 from ..topology import CSC
+from ..topology.csc import CHUNK
 from .book import RowsMeta, edge_type_of
 from .directory import digest
 
-_CHUNK = 1 << 22  # edges that are read at a time: they may be mapped
 _MASKS = ("train", "val", "test")
 """The splits that are read from the attributes SPLIT_mask, if they are not given."""
 
@@ -89,7 +89,7 @@ class InputGraph:
         found = []
         for csc in self.relations.values():
             arrays = [csc.colptr, csc.row] if csc.edge_id is None else [csc.colptr, csc.row, csc.edge_id]
-            pieces = ((piece.to(torch.int64) for piece in array.split(_CHUNK)) for array in arrays)
+            pieces = ((piece.to(torch.int64) for piece in array.split(CHUNK)) for array in arrays)
             found.append(digest([[files.block_checksums(piece) for piece in of_array] for of_array in pieces]))
         return found
 
@@ -110,7 +110,7 @@ def input_graph_of(
     relations = {relation.edge_type: relation.csc for relation in graph.relations}
     sizes = graph.bounds()
     for edge_type, csc in relations.items():
-        for part in () if csc.edge_id is None else csc.edge_id.split(_CHUNK):
+        for part in () if csc.edge_id is None else csc.edge_id.split(CHUNK):
             if (at := ops.first_outside(part, csc.num_edges)) >= 0:
                 raise ValueError(
                     f"data: expected edge ids of {edge_type!r} in [0, {csc.num_edges}), found {int(part[at])}"
@@ -225,7 +225,7 @@ def _ends_of(csc: CSC, ids: Tensor) -> Tensor:
     else:
         wanted, inverse = ids.unique(return_inverse=True)
         found = torch.full_like(wanted, -1)
-        for begin, piece in zip(range(0, csc.num_edges, _CHUNK), csc.edge_id.split(_CHUNK), strict=True):
+        for begin, piece in zip(range(0, csc.num_edges, CHUNK), csc.edge_id.split(CHUNK), strict=True):
             at = torch.searchsorted(wanted, piece.to(torch.int64)).clamp_(max=len(wanted) - 1)
             here = (wanted[at] == piece).nonzero().view(-1) if len(wanted) else at[:0]
             found[at[here]] = here + begin

@@ -13,8 +13,7 @@ from torch_geometric.typing import EdgeType, NodeType
 from .. import ops
 from ..text import table
 from ..topology import CSC
-
-_CHUNK = 1 << 22  # edges that are read at a time
+from ..topology.csc import CHUNK
 
 
 @dataclass(frozen=True)
@@ -139,8 +138,8 @@ def _sources(csc: CSC, columns: Tensor) -> Iterator[Tensor]:
     """The sources of the edges of some columns, a chunk at a time: int64."""
     first, degree = csc.colptr[columns], csc.colptr[columns + 1] - csc.colptr[columns]
     before = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
-    for begin in range(0, int(before[-1]), _CHUNK):
-        end = min(begin + _CHUNK, int(before[-1]))
+    for begin in range(0, int(before[-1]), CHUNK):
+        end = min(begin + CHUNK, int(before[-1]))
         low, high = (int(torch.searchsorted(before, edge, right=True)) - 1 for edge in (begin, end - 1))
         shift = (first - before[:-1])[low : high + 1]
         counts = before[low + 1 : high + 2].clamp(max=end) - before[low : high + 1].clamp(min=begin)

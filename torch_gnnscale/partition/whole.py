@@ -12,9 +12,9 @@ from torch_geometric.typing import EdgeType, NodeType
 from .. import ops
 from ..ops.arguments import as_ids, check_ids, check_int
 from ..topology import CSC
+from ..topology.csc import CHUNK
 from .report import nodes_of
 
-_CHUNK = 1 << 22  # edges that are read at a time
 BALANCED = ("nodes", "edges", "train")
 """The things that can be divided equally over the parts."""
 
@@ -105,8 +105,8 @@ class Whole:
         pairs = torch.arange(self.num_nodes).repeat_interleave(colptr.diff()).mul_(self.num_nodes).add_(row)  # rising
         weight = count.zero_()
         for side, weights in zip(self.sides, self.edge_weight, strict=True):
-            for begin in range(0, len(side.row), _CHUNK):
-                end = min(begin + _CHUNK, len(side.row))
+            for begin in range(0, len(side.row), CHUNK):
+                end = min(begin + CHUNK, len(side.row))
                 dst = torch.searchsorted(side.colptr, torch.arange(begin, end), right=True) - 1 + side.first_node
                 src = side.row[begin:end].to(torch.int64) + side.first_neighbor
                 kept = src != dst

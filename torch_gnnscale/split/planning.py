@@ -24,6 +24,7 @@ from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.relations import sampled_graph
 from ..topology import CSC
+from ..topology.csc import CHUNK
 from .cut_sampler import check_sampler
 from .plans import Plan
 
@@ -145,7 +146,6 @@ LOADS = ("edges", "layers")
 """What a node adds to its part: see :func:`plan`."""
 FIRST_EPOCH = 1 << 32
 """The number of the first epoch that is presampled: those of training are smaller."""
-_CHUNK = 1 << 22  # edges that are read at a time
 
 
 def plan(
@@ -258,8 +258,8 @@ def _graph(data: Any) -> CSC:
 def _cut(csc: CSC, edge_load: Tensor, owners: Tensor) -> int:
     """The sum of ``edge_load``, in the order of ``csc.row``, over the edges between parts."""
     cut = 0
-    for begin in range(0, csc.num_edges, _CHUNK):
-        end = min(begin + _CHUNK, csc.num_edges)
+    for begin in range(0, csc.num_edges, CHUNK):
+        end = min(begin + CHUNK, csc.num_edges)
         dst = torch.searchsorted(csc.colptr, torch.arange(begin, end), right=True) - 1
         crossing = owners[csc.row[begin:end].to(torch.int64)] != owners[dst]
         cut += int(edge_load[begin:end][crossing].sum())

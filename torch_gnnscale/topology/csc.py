@@ -16,6 +16,9 @@ from .. import ops
 from .._host import on_host
 from ..ops.arguments import as_ids, as_tensor, check_tensor, to_int
 
+CHUNK = 1 << 22
+"""How many edges of a graph that may be mapped are read at a time."""
+
 
 def _check_ends(src: Tensor, dst: Tensor, num_src: int, num_dst: int) -> None:
     """Raises IndexError naming the first entry of ``edge_index`` that is no node."""

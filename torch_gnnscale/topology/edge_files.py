@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .csc import CHUNK
 from .edge_columns import Columns, find_ends, position
 from .edge_text import HEADERS, TextFormat, find_format, first_refused
 
@@ -109,7 +110,7 @@ class EdgeFiles:
                 return None
         return total
 
-    def ends(self, chunk: int = 1 << 22) -> tuple[Ends, Ends, int]:
+    def ends(self, chunk: int = CHUNK) -> tuple[Ends, Ends, int]:
         """The ids of sources, those of destinations, and the number of edges; reads everything once."""
         sources, destinations, total = Ends(), Ends(), 0
         for file, edges in self.chunks_of_files(chunk):
@@ -117,16 +118,16 @@ class EdgeFiles:
             total += edges.size(1)
         return sources, destinations, total
 
-    def num_nodes(self, chunk: int = 1 << 22) -> int:
+    def num_nodes(self, chunk: int = CHUNK) -> int:
         """One more than the largest id; reads everything once."""
         sources, destinations, _ = self.ends(chunk)
         return 1 + max(sources.largest, destinations.largest)
 
-    def chunks(self, chunk: int = 1 << 22) -> Iterator[Tensor]:
+    def chunks(self, chunk: int = CHUNK) -> Iterator[Tensor]:
         """The edges in order, about ``chunk`` at a time: int64, shape [2, any] each."""
         return (edges for _, edges in self.chunks_of_files(chunk))
 
-    def chunks_of_files(self, chunk: int = 1 << 22) -> Iterator[tuple[Source, Tensor]]:
+    def chunks_of_files(self, chunk: int = CHUNK) -> Iterator[tuple[Source, Tensor]]:
         """As :meth:`chunks`, each with its file."""
         return ((source, edges) for source in self.sources for edges in self._read(source, chunk))
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from .. import ops
 from ..ops.arguments import to_int
 from ..random import Purpose, batch_key
+from .csc import CHUNK
 
 GRAPH500 = (0.57, 0.19, 0.19)
 """Quadrant probabilities a, b, c of the Graph500 benchmark."""
@@ -35,7 +36,7 @@ def rmat_chunks(
     num_edges: int,
     seed: int = 0,
     quadrants: tuple[float, float, float] = GRAPH500,
-    chunk: int = 1 << 22,
+    chunk: int = CHUNK,
 ) -> Iterator[Tensor]:
     """The edges of :func:`rmat`, in order, at most ``chunk`` at a time: int64, shape [2, chunk] each."""
     seed = to_int("seed", seed)

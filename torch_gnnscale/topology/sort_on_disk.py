@@ -26,12 +26,12 @@ from tqdm import tqdm
 from .. import files, ops
 from ..memory import format_bytes
 from ..ops.arguments import check_int
+from .csc import CHUNK
 from .graph_store import KIND, GraphStore, relation_entry
 
 _SORT_BYTES = 40  # of memory per edge, while its range is sorted
 _NODE_BYTES = 64  # of memory per destination, while its range is sorted
 _MAX_RANGES = 256  # written at the same time; each has up to two open files
-_CHUNK = 1 << 22  # edges read at a time
 _INT32_MAX = torch.iinfo(torch.int32).max
 _NONE = torch.empty(0, dtype=torch.int64)
 """No degrees, no sources and no ids."""
@@ -133,7 +133,7 @@ class _Sorter:
         while left:
             part = left.pop()
             if part.num_edges == 0:
-                for count in _sizes(part.width, min(self.most_nodes, _CHUNK)):
+                for count in _sizes(part.width, min(self.most_nodes, CHUNK)):
                     yield torch.zeros(count, dtype=torch.int64), _NONE, self._no_ids()
             elif part.width > 1 and (part.num_edges > self.most_edges or part.width > self.most_nodes):
                 chunks = (part.read(at, count) for at, count in _steps(part.num_edges))
@@ -157,7 +157,7 @@ class _Sorter:
 
 
 def _steps(total: int) -> Iterator[tuple[int, int]]:
-    return ((at, count) for at, count in zip(range(0, total, _CHUNK), _sizes(total, _CHUNK), strict=True))
+    return ((at, count) for at, count in zip(range(0, total, CHUNK), _sizes(total, CHUNK), strict=True))
 
 
 def _sizes(total: int, step: int) -> Iterator[int]:
@@ -249,7 +249,7 @@ def _numbered(
                 raise IndexError(
                     f"edge {total + at}: {name} {int(ids[at])} is out of range: expected nodes in [0, {limit})"
                 )
-        for part in edges.split(_CHUNK, dim=1):
+        for part in edges.split(CHUNK, dim=1):
             count = part.size(1)
             yield part.t().to(dtype).contiguous(), torch.arange(total, total + count) if edge_ids else None
             total += count
