@@ -7,8 +7,9 @@ from helpers.data import DTYPES, make_data
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
-from torch_gnnscale import FeatureStore, GraphStore
+from torch_gnnscale import FeatureStore, GraphStore, partition
 from torch_gnnscale import TieredFeatureStore as Tiered
+from torch_gnnscale.distributed.own_tiers import OwnTiers
 from torch_gnnscale.feature import hotness
 from torch_gnnscale.topology.reorder import by_score, reorder_data
 
@@ -85,3 +86,10 @@ def tables(draw):
     count = draw(st.integers(0, 60)) if nodes else 0
     index = torch.randint(max(nodes, 1), (count,), generator=generator)
     return table, sizes, spread, place, index.to(draw(st.sampled_from([torch.int32, torch.int64])))
+
+
+def scores_by_part(path, node_type=None, **given):
+    """The scores of each part's nodes of a type; ``given``: as ``tiers`` of a part."""
+    with partition.open_parts(path) as opened:
+        tiers = OwnTiers.of(given, opened)
+        return [tiers.scores(opened, opened.part(number))[node_type] for number in range(opened.book.num_parts)]
