@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
 from typing import Any
 
-import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
 from torch_geometric.nn.conv.hetero_conv import group
 
 from .forward_pass import ForwardPass
-from .joins import Join
+from .joins import Join, added
 from .layer import NarrowedLayer
 from .shadow import Shadow
 
@@ -49,7 +47,7 @@ class JoinedHeteroConv:
         named = {name.removesuffix("_dict"): values for name, values in kwargs_dict.items() if name.endswith("_dict")}
         if len(named) < len(kwargs_dict) or not all(isinstance(v, Mapping) for v in (*args_dict, *named.values())):
             return type(self.module).forward(self.module, *args_dict, **kwargs_dict)
-        join = Join(self.forward_pass, _added)
+        join = Join(self.forward_pass, _as_hetero_conv_adds)
         for key, conv, layer in self._convs:
             if not any(key in values for values in (*args_dict, *named.values())):
                 continue  # nothing is known of its edges
@@ -73,8 +71,7 @@ def _argument(key: Any, values: Mapping[Any, Any]) -> Any:
     return (values.get(src), values.get(dst)) if src in values or dst in values else _NOTHING
 
 
-def _added(parts: list[Any]) -> Any:
+def _as_hetero_conv_adds(parts: list[Any]) -> Any:
     """What HeteroConv makes of them, without a copy of all; it refuses those of different widths."""
-    if all(isinstance(part, Tensor) for part in parts) and len({part.shape[1:] for part in parts}) == 1:
-        return reduce(torch.add, parts)
-    return group(parts, "sum")
+    alike = all(isinstance(part, Tensor) for part in parts) and len({part.shape[1:] for part in parts}) == 1
+    return added(parts) if alike else group(parts, "sum")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import reduce
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from .forward_pass import ForwardPass
@@ -83,3 +85,8 @@ class Join:
         found = parts[0] if len(parts) == 1 else self._add(parts)
         count = len(others) + len(self._calls.get(total, ()))
         return found / count if divided and count > 1 else found
+
+
+def added(parts: list[Any]) -> Any:
+    """The sum of two or more outputs, without a copy of all of them at a time."""
+    return reduce(torch.add, parts)

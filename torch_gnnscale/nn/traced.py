@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +11,7 @@ import torch_geometric.nn as pyg_nn
 from torch import fx, nn
 
 from .forward_pass import ForwardPass
-from .joins import Join
+from .joins import Join, added
 from .layer import NarrowedLayer
 from .shadow import Shadow
 
@@ -101,7 +100,7 @@ class JoinedTrace:
         divided = next(iter(totals.values())).divided
 
         def joined_layers(given: list[Any]) -> list[Any]:
-            join = Join(self.forward_pass, _added)
+            join = Join(self.forward_pass, added)
             for (number, name), (args, kwargs) in zip(names, given, strict=True):
                 module = self.module.get_submodule(name)
                 layer = self._layers.get(module)
@@ -129,10 +128,6 @@ def _may_write(node: fx.Node, module: fx.GraphModule) -> bool:
     name = str(getattr(node.target, "__name__", node.target))
     asked = "out" in node.kwargs or any(value is True for value in (*node.args, *node.kwargs.values()))
     return asked or name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
-
-
-def _added(parts: list[Any]) -> Any:
-    return reduce(torch.add, parts)
 
 
 def _totals(graph: fx.Graph, module: fx.GraphModule) -> dict[fx.Node, _Total]:
