@@ -180,3 +180,10 @@ def test_lazy_layers(calls):
     assert model["layer"].kqv_lin.lins["a"].in_channels == FEATURES
     expected = model["layer"](batch.x_dict, batch.edge_index_dict)["a"][:3]
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_forward_that_passes_on_what_it_gets():
+    model = made("HGT", GRAPH)
+    conv = next(module for module in model.modules() if isinstance(module, pyg_nn.HGTConv))
+    conv.forward = lambda *given, **named: type(conv).forward(conv, *given, **named)
+    check(model, narrow(model, call), batch_of())

@@ -236,6 +236,33 @@ def test_a_forward_that_a_layer_gets_later_is_called_with_what_it_takes():
         vars(model.convs[1]).pop("forward", None)
 
 
+class PassesOn(pyg_nn.GraphConv):
+    """Names of its arguments only the first."""
+
+    def forward(self, x, *others, **named):
+        return super().forward(x, *others, **named) + 1
+
+
+@pytest.mark.parametrize("kind", [pyg_nn.SAGEConv, pyg_nn.GCNConv, pyg_nn.GATConv, PassesOn])
+def test_a_forward_that_passes_on_what_it_gets(kind):
+    """The arguments are those of the class whose ``forward`` it stands for; rows of edges are cut with the edges."""
+    conv = kind(FEATURES, CLASSES, **({"edge_dim": 1} if kind is pyg_nn.GATConv else {})).double()
+
+    def forward(*given, **named):
+        return 3 * type(conv).forward(conv, *given, **named)
+
+    conv.forward = forward
+    model = pyg_nn.Sequential("x, edge_index, weight", [
+        (pyg_nn.GraphConv(FEATURES, FEATURES), "x, edge_index, weight -> x"),
+        (conv, "x, edge_index -> x" if kind is pyg_nn.SAGEConv else "x, edge_index, weight -> x"),
+    ]).double()  # fmt: skip
+    call = lambda model, batch: model(batch.x, batch.edge_index, batch.edge_attr[:, 1] + 2)  # noqa: E731
+    for check in (True, False):
+        batch = next(iter(batches()))
+        expected = call(model, batch)[: batch.batch_size]
+        torch.testing.assert_close(narrow(model, call, check)(batch), expected, rtol=0, atol=1e-12)
+
+
 def test_a_hook_on_messages_is_called():
     model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
     narrowed, batch, calls = narrow(model, check=False), next(iter(batches())), []

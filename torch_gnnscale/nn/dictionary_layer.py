@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor
 from . import hgt
 from .forward_pass import ForwardPass, Given, refuse_compiled
 from .hops import EdgeType, first_rows
+from .messages import parameters_of
 from .saving import LayerSize
 from .shadow import Shadow
 from .wrapper import title_of
@@ -20,7 +20,7 @@ from .wrapper import title_of
 
 def takes_dictionaries(layer: pyg_nn.MessagePassing) -> bool:
     """Whether the layer takes the edges of all relations at once."""
-    return "edge_index_dict" in inspect.signature(layer.forward).parameters
+    return any(p.name == "edge_index_dict" for p in parameters_of(layer))
 
 
 class DictionaryLayer:
@@ -47,7 +47,7 @@ class DictionaryLayer:
         self.forward_pass = forward_pass
         self.forward = self.layer.forward
         self._is_hgt = hgt.is_pygs(self.layer)
-        self._names = list(inspect.signature(self.forward).parameters)
+        self._names = [p.name for p in parameters_of(self.layer)]
         self._methods.set("forward", self.computed)
 
     def leave(self) -> None:

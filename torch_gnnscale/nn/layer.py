@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,7 +15,7 @@ from .aggregate import Adjacency, Apart, aggregate, aggregate_and_root
 from .calls import Read
 from .forward_pass import ForwardPass, Given, refuse_compiled
 from .hops import HopEdges, Relation, first_rows
-from .messages import has_own_propagate, refuse_twice, weigh_messages
+from .messages import has_own_propagate, parameters_of, refuse_twice, weigh_messages
 from .products import WIDE, is_called_plainly, is_wide, products_of
 from .saving import LayerSize
 from .shadow import Shadow
@@ -129,7 +128,7 @@ class NarrowedLayer:
 
     def _read_signature(self) -> None:
         self._own_forward = vars(self.layer).get("forward")
-        parameters = inspect.signature(self.layer.forward).parameters.values()
+        parameters = parameters_of(self.layer)
         self.names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self._takes_pair = {p.name for p in parameters if "Tuple[" in str(p.annotation)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +22,18 @@ BY_EDGE = {
 """Layers that aggregate messages, each computed from one edge and its two nodes, and use edges for nothing else."""
 _NORMALIZES = {pyg_nn.GCNConv.forward, pyg_nn.GCN2Conv.forward, pyg_nn.LGConv.forward}
 _SUM = SumAggregation()
+
+
+def parameters_of(layer: pyg_nn.MessagePassing) -> list[inspect.Parameter]:
+    """The parameters of a layer's ``forward``. If it passes on ``*args``, and so does not name them, those of the
+    nearest class whose ``forward`` it stands for and that does."""
+    found = [*inspect.signature(layer.forward).parameters.values()]
+    for kind in type(layer).__mro__:
+        if all(p.kind is not p.VAR_POSITIONAL for p in found):
+            break
+        if "forward" in vars(kind):
+            found = [*inspect.signature(vars(kind)["forward"].__get__(layer)).parameters.values()]
+    return found
 
 
 def has_own_propagate(kind: type) -> bool:
