@@ -87,3 +87,21 @@ def test_links_of_layer_wise_samples(weighed, monkeypatch):
         found = narrowed(batch) if weighed else narrow(model)(batch)
         expected = whole(batch) if weighed else model(batch.x, batch.edge_index)
         torch.testing.assert_close(found, expected[: batch.num_sampled_nodes[0]], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("least", [0, 1 << 62])
+def test_scores_of_as_many_links_as_a_hop_has_nodes_are_no_rows(least, check, monkeypatch):
+    monkeypatch.setattr(saving, "LEAST_SAVED", least)
+    batch = next(iter(LinkNeighborLoader(make_data(), [4, 3, 2], links_of(make_data()), batch_size=8)))
+    seeds, found = batch.num_sampled_nodes[0], sum(batch.num_sampled_nodes[:2])
+    expected = seeds if check or least == 0 else batch.num_nodes
+
+    def call(model, batch):
+        return model(batch.x, batch.edge_index)[torch.arange(found) % seeds].sum(1)
+
+    text = (
+        rf"^model: expected {expected} rows of nodes, as its layers return, found {found}; let it return rows of nodes"
+    )
+    with pytest.raises(ValueError, match=text):
+        narrow(MODELS["sage"]().double(), call, check)(batch)

@@ -103,6 +103,22 @@ OUTPUTS = [
 ]
 
 
+@pytest.mark.parametrize("least", [0, 1 << 62])
+def test_as_many_rows_of_another_type_as_a_hop_has(least, monkeypatch):
+    monkeypatch.setattr(saving, "LEAST_SAVED", least)
+    batch = batch_of("a", (3, 1, 4, 5))
+    found = sum(batch["a"].num_sampled_nodes[:2])
+
+    def of_other_type(model, batch):
+        rows = call(model, batch)["b"]
+        return rows.sum(0).expand(found, -1)
+
+    with pytest.raises(
+        ValueError, match=rf"^model: expected \d+ rows of nodes of 'a', as its layers return, found {found};"
+    ):
+        narrow(made("SAGE", GRAPH), of_other_type, check=False)(batch)
+
+
 @pytest.mark.parametrize("check", [False, True])
 @pytest.mark.parametrize("least", [0, 1 << 62])
 @pytest.mark.parametrize(("choose", "message"), OUTPUTS)

@@ -13,7 +13,7 @@ from .._private import get_eval_frame_callback
 from .aggregate import sort_edges
 from .calls import Call, Calls
 from .common_rows import CommonRows
-from .hops import EdgeType, HopEdges, Hops, Relation
+from .hops import EdgeType, HopEdges, Hops, NodeType, Relation
 from .saving import LayerSize
 
 
@@ -49,11 +49,13 @@ class ForwardPass:
         self.calls = Calls(calls)
         self.differs: str | None = None
         """The title of the first layer that was not called as in ``calls``; from then on, numbers of rows decide."""
+        self.returned: dict[NodeType, int] = {}
+        """By type of nodes, of how many first groups a layer has returned rows, at least."""
         self.common_rows = CommonRows(hops)
         self._normalized: dict[Any, tuple[Tensor | None, HopEdges, Tensor]] = {}
 
     def groups(self, title: str, found: int, relations: tuple[EdgeType, ...], given: Sequence[Given]) -> int:
-        """The number of first groups whose rows a layer gets in the call that comes next.
+        """The number of first groups whose rows a layer gets in the call that comes next; it returns those of one less.
 
         Args:
             title: the layer's.
@@ -61,6 +63,13 @@ class ForwardPass:
             relations: whose edges it reads.
             given: the rows that it gets, of each type.
         """
+        groups = self._groups(title, found, relations, given)
+        for relation in relations:
+            node_type = None if relation is None else relation[-1]
+            self.returned[node_type] = min(self.returned.get(node_type, groups), groups - 1)
+        return groups
+
+    def _groups(self, title: str, found: int, relations: tuple[EdgeType, ...], given: Sequence[Given]) -> int:
         calls = self.calls
         if calls.finds_out:
             calls.calls.append(Call(title, found, relations=relations))

@@ -51,18 +51,37 @@ def num_seeds(batch: Any) -> dict[NodeType, int]:
     return found
 
 
-def seed_rows(out: Any, batch: Any) -> Any:
+def seed_rows(out: Any, batch: Any, returned: Mapping[NodeType, int]) -> Any:
     """What a model returns, without the rows of other nodes than a batch's seeds, which are the first ones. Of a
     dictionary by node type, the types that have seeds are left. Where several types have seeds, a tensor is left as it
     is.
 
+    Args:
+        out: of the model.
+        batch: the batch.
+        returned: by node type, of how many first groups its layers have returned rows, at least; a type that is missing
+            has all of its rows.
+
     Raises:
         TypeError: it is neither.
-        ValueError: there are not as many rows as nodes in some first groups, or no rows of a type that has seeds.
+        ValueError: there are not as many rows as nodes in some first groups, or no rows of a type that has seeds. A
+            tensor that may be something else than rows of these nodes, scores of links or rows of another type, has as
+            many rows as layers returned.
     """
     seeds = num_seeds(batch)
     if isinstance(out, Tensor):
-        return _first_of(out, batch, *seeds.items()) if len(seeds) == 1 else out
+        if len(seeds) != 1:
+            return out
+        ((key, _),) = seeds.items()
+        found = _first_of(out, batch, *seeds.items())
+        if found is not out and (key is not None or has_links(batch)):
+            rows = _node_rows(batch, key).rows
+            if len(out) != (expected := rows[returned.get(key, len(rows)) - 1]):
+                raise ValueError(
+                    f"model: expected {expected} rows of nodes{_of(key)}, as its layers return, found {len(out)}; "
+                    f"{_SCORES}"
+                )
+        return found
     if not isinstance(out, Mapping) or None in seeds:
         raise TypeError(f"model: expected a tensor, or a dictionary by node type, found {type(out).__name__}")
     if seeds and not any(key in out for key in seeds):
@@ -76,13 +95,28 @@ def _first_of(out: Tensor, batch: Any, seeds: tuple[NodeType, int]) -> Tensor:
     found = len(out) if out.dim() else "none"
     if found == count:
         return out
-    rows = NodeRows((batch if key is None else batch[key]).num_sampled_nodes)
+    rows = _node_rows(batch, key)
     if not (out.dim() and rows.groups(len(out))):
         raise ValueError(
-            f"model: expected rows of the nodes of whole hops, {rows.rows}{'' if key is None else f' of {key!r}'}, "
-            f"found {found}; let it return rows of nodes, and compute scores of links from the rows of the seeds"
+            f"model: expected rows of the nodes of whole hops, {rows.rows}{_of(key)}, found {found}; {_SCORES}"
         )
     return out[:count]
+
+
+_SCORES = "let it return rows of nodes, and compute scores of links from the rows of the seeds"
+
+
+def _of(key: NodeType) -> str:
+    return "" if key is None else f" of {key!r}"
+
+
+def _node_rows(batch: Any, key: NodeType) -> NodeRows:
+    return NodeRows((batch if key is None else batch[key]).num_sampled_nodes)
+
+
+def has_links(batch: Any) -> bool:
+    """Whether the seeds of a batch of one type are ends of links."""
+    return "edge_label_index" in batch or "src_index" in batch
 
 
 def relations_of(batch: Any) -> dict[EdgeType, Any]:

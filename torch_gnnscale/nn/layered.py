@@ -165,7 +165,7 @@ class Layered(Wrapper):
             rows = forward_pass.common_rows
             with rows if rows.everywhere or self.call is not default_call or _may_join(model) else nullcontext():
                 out = self.call(model, batch)
-            return seed_rows(out, batch)
+            return seed_rows(out, batch, forward_pass.returned)
         finally:
             for layer in entered:
                 layer.leave()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -28,6 +28,8 @@ from .traced import JoinedTrace
 from .trial_batch import has_nodes_as_edges, with_nodes_in_every_group
 from .weigh import default_call
 
+ALL: Mapping[NodeType, int] = {}
+"""Of a model that runs on a whole batch: its layers return the rows of all nodes."""
 MOST_ORDERS = 8
 """How often a model may call its layers in another order than before until that is taken for its way."""
 
@@ -90,7 +92,7 @@ class Narrowed(Layered):
             self._to_size = False
         # Decided by the batch alone, also for the first one: a run that resumes there computes the same.
         if not self._pays(batch):
-            return seed_rows(self._whole(batch), batch)
+            return seed_rows(self._whole(batch), batch, ALL)
         return self._run(batch, Hops(batch, verify=False) if hops is None else hops)
 
     def _prepare(self, name: str, layer: MessagePassing) -> LayerOfPass:
@@ -242,7 +244,7 @@ class Narrowed(Layered):
         with self._naming_modules(batch):
             self._known_calls(batch, hops)  # found out on other rows than the batch's
             found = self._run(batch, hops)
-        expected = seed_rows(self._whole(batch), batch)
+        expected = seed_rows(self._whole(batch), batch, ALL)
         if isinstance(expected, Tensor) and isinstance(found, Tensor) and len(expected) != len(found):
             raise ValueError(
                 f"model: expected as many rows as for the whole batch, {len(expected)}, found {len(found)}; where "
