@@ -70,6 +70,7 @@ class _ExplicitPass(SplitPass):
     def layer_input(self, x: Tensor, layer: int) -> LayerInput:
         """See :func:`exchange`."""
         groups = len(self.hops.rows) - layer
+        self.returned[None] = min(self.returned.get(None, groups), groups - 1)
         name = f"layer {layer}"
         edges = self.hops.only.edges.prefix(groups)
         self.edges[name] = self.edges.get(name, 0) + edges.num_edges
@@ -168,7 +169,7 @@ class ExchangingModel(OnRanks):
                 _PASS.reset(token)
             forward_pass.agree_on(None)
             self._calls[mode] = forward_pass.made
-            out = seed_rows(out, batch)
+            out = seed_rows(out, batch, forward_pass.returned)
             self._count(batch, forward_pass)
             self._gradients.watch(self.module, out, self._connection)
         return out
