@@ -8,6 +8,7 @@
 | batches | complete batches at several settings of both loaders | loader_settings.py |
 | models | steps of five models: plain, with trim_to_layer, narrowed | model_steps.py |
 | loops | a loop whose loader prepares batches meanwhile | loop_waits.py |
+| waits | a loop over a store whose reads wait | waiting_reads.py |
 | figure, corners | batches and steps over sizes, fanouts, rows, graphs, times, links, weights and types | sweep.py |
 """
 
@@ -19,8 +20,9 @@ from loader_settings import measure_batches
 from loop_waits import BATCHES, measure_loops
 from model_steps import measure_models
 from sweep import measure_corners, measure_figure, plot
+from waiting_reads import measure_waits
 
-PARTS = ("batches", "models", "loops", "figure", "corners")
+PARTS = ("batches", "models", "loops", "waits", "figure", "corners")
 
 
 def main() -> None:
@@ -44,6 +46,8 @@ def main() -> None:
         loops, settings = measure_loops(args.graphs or [*MEASURED, *SMALL], args.batches, args.rounds)
         keep("loop", loops)
         keep("ahead", settings)
+    if "waits" in args.parts:
+        keep("waits", measure_waits(args.batches, args.rounds))
     torch.set_num_threads(2)
     if "figure" in args.parts:
         results = measure_figure(args.rounds)

@@ -40,7 +40,7 @@ def output(command: str, folder: Path) -> str:
         "bench_scaling.py --rounds 1 --graph tiny --table 16 --epochs 0",
         "bench_split.py --rounds 1 --graphs small --ranks 2 --steps 1 --presampled 1 --settings usual",
         "bench_trees.py --rounds 1 --graph planted --seeds 20",
-        "bench_training.py --rounds 1 --graphs tiny --parts batches loops --batches 2",
+        "bench_training.py --rounds 1 --graphs tiny --parts batches loops waits --batches 2",
         "bench_tiers.py --rounds 1 --graphs tiny --folder .",
     ],
 )

@@ -18,11 +18,12 @@ NAMES = ("x", "y", "z")
 
 
 class Remote(PyGFeatureStore):
-    """Rows of a function of the node id. A read waits until so many are under way."""
+    """Rows of a function of the node id. The first reads wait until so many are under way."""
 
     def __init__(self, together: int, names: tuple = ("x",)) -> None:
         super().__init__()
-        meeting = threading.Barrier(together, timeout=60) if together else None
+        self.__dict__["met"] = threading.Event()
+        meeting = threading.Barrier(max(together, 1), self.met.set, timeout=60)
         self.__dict__.update(names=names, meeting=meeting, threads=set(), thread_safe=True)
 
     def get_all_tensor_attrs(self):
@@ -33,9 +34,12 @@ class Remote(PyGFeatureStore):
 
     def _get_tensor(self, attr):
         self.threads.add(threading.current_thread())
-        if self.meeting is not None:
-            self.meeting.wait()
+        self.meet()
         return rows(attr.attr_name, attr.index)
+
+    def meet(self):
+        if not self.met.is_set():
+            self.meeting.wait()
 
     def _put_tensor(self, tensor, attr):
         raise NotImplementedError
@@ -48,12 +52,12 @@ class Together(Remote):
     """Asked for all attributes at once, as a query of several columns."""
 
     def _multi_get_tensor(self, attrs):
-        self.meeting.wait()
+        self.meet()
         return [rows(attr.attr_name, attr.index) for attr in attrs]
 
 
 class Futures(Remote):
-    """Of a client that answers later: when so many reads were asked for, from whatever thread."""
+    """Of a client that answers the first reads when so many were asked for, from whatever thread."""
 
     def __init__(self, together: int, names: tuple = ("x",)) -> None:
         super().__init__(0, names)
@@ -62,11 +66,12 @@ class Futures(Remote):
 
     def read_async(self, attr, ids):
         with self.lock:
-            self.asked.append((Future(), attr.attr_name, ids))
-            if len(self.asked) % self.together == 0:
-                for future, name, wanted in self.asked[-self.together :]:
-                    future.set_result(rows(name, wanted))
-            return self.asked[-1][0]
+            self.asked.append((future := Future(), attr.attr_name, ids))
+            if len(self.asked) >= self.together:
+                for asked, name, wanted in self.asked:
+                    if not asked.done():
+                        asked.set_result(rows(name, wanted))
+            return future
 
 
 def rows(name, ids):

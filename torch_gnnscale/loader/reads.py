@@ -28,8 +28,7 @@ class Reads:
             getattr(type(features), name, None) is not getattr(FeatureStore, name)
             for name in ("multi_get_tensor", "_multi_get_tensor")
         )
-        self._threads: ThreadPoolExecutor | None = None
-        self._process = 0
+        self._new_pool()
 
     def start(self, attrs: list[TensorAttr]) -> Callable[[], list[Any]]:
         """Starts to read attributes; the function waits for their rows and returns them, in the order of ``attrs``."""
@@ -43,9 +42,12 @@ class Reads:
 
     def _pool(self) -> ThreadPoolExecutor:
         """Threads of this process: a fork has none of those that were started before."""
-        if self._threads is None or self._process != os.getpid():
-            self._threads, self._process = ThreadPoolExecutor(MOST, "gnnscale-reads"), os.getpid()
+        if self._process != os.getpid():
+            self._new_pool()
         return self._threads
+
+    def _new_pool(self) -> None:
+        self._threads, self._process = ThreadPoolExecutor(MOST, "gnnscale-reads"), os.getpid()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Reads, (self.features,)
