@@ -8,8 +8,9 @@ run:
 
 - correctness: the batches of rank r in global order are batches r, r + P, ... of one process, and have its rows;
 - traffic of an epoch, as each rank counted it, against what ``loader.samples()`` predicts: it must agree to the byte;
-- the time of a batch's rows (requests, gather, replies, joining with own rows), and of the two exchanges among these,
-  against two bare all-to-alls of the same bytes, in turn, each as long as on its slowest rank;
+- the time of a batch's rows by transport, memory and Gloo, in turn, whose rows and counts must be equal;
+- the time of a batch's rows over Gloo (requests, gather, replies), and of the two exchanges among these, against two
+  bare all-to-alls of the same bytes, in turn, each as long as on its slowest rank;
 - one part in one process, without a group, against the plain loader over a pair of stores, in memory and mapped, in
   turn, with batches of 500 and of 16 seeds.
 
@@ -38,6 +39,7 @@ from torch import distributed as dist
 from torch_geometric.data import Data, TensorAttr
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, partition
+from torch_gnnscale.comm.row_transport import RowTransport
 from torch_gnnscale.datasets import planted
 from torch_gnnscale.distributed import Exchange, Part, open_part
 from torch_gnnscale.distributed.own_rows import MappedRows
@@ -88,7 +90,7 @@ def in_rank(folder: Path) -> dict[str, Any]:
 def of_batches(folder: Path, rounds: int) -> dict[str, Any]:
     """Epochs in both orders, and the exchange of a batch. Leaves the batches in global order in ``rank-R.pt``."""
     found: dict[str, Any] = {}
-    with open_part(folder / "parts") as part:
+    with open_part(folder / "parts", transport="gloo") as part:
         for order in ORDERS:
             seeds = part.input_nodes("train", "part" if order == "owned" else "all")
             before = sockets()
@@ -99,7 +101,40 @@ def of_batches(folder: Path, rounds: int) -> dict[str, Any]:
             if order == "global":
                 torch.save(n_id, folder / f"rank-{dist.get_rank()}.pt")
         found["exchange"] = exchange_of(part, loader, rounds)
+        with open_part(folder / "parts", transport="memory") as other:
+            found["transports"] = transports_of({"gloo": part, "memory": other}, loader, rounds)
     return found
+
+
+def transports_of(parts: dict[str, Part], loader: NeighborLoader, rounds: int) -> dict[str, Any]:
+    """Milliseconds of a batch's rows by transport, in turn: from asking for them, when it is known which, to having
+    them in one tensor with this part's. Rows and what is counted must be equal."""
+    out, runs = next(iter(loader.samples(0))), {}
+    for name, part in parts.items():
+        steps = part.features.open_steps()
+        names = [attr.attr_name for attr in part.features.all_attrs()]
+
+        needs = part.features.needs([TensorAttr(None, name, out.node) for name in names])
+        counts = part.features.counts(needs, steps)
+
+        def rows(part: Part = part, steps: Any = steps, needs: Any = needs, counts: Tensor = counts) -> list[Tensor]:
+            asked = steps.rows.numbers(counts, "counts")
+            part.features.read(needs, asked, steps)
+            part.features.taken(needs, steps)
+            return part.features.rows(needs)
+
+        def counted(steps: Any = steps) -> Any:
+            return [
+                (purpose, entry.rounds, entry.bytes_sent, entry.bytes_received, entry.headers, entry.header_bytes)
+                for purpose, entry in sorted(steps.rows.traffic.items())
+            ]
+
+        runs[name] = rows, counted
+    found = {name: rows() for name, (rows, _) in runs.items()}
+    assert all(torch.equal(*both) for both in zip(*found.values(), strict=True)), "expected equal rows"
+    gloo, memory = (counted() for _, counted in runs.values())
+    assert gloo == memory, f"expected equal counts, found {gloo} and {memory}"
+    return in_turn({name: rows for name, (rows, _) in runs.items()}, rounds)
 
 
 def sockets() -> int:
@@ -174,7 +209,7 @@ def of_sizes(rounds: int, megabytes: list[int]) -> dict[str, Any]:
         ids = torch.cat([entry.sort().values for entry in ids.split(counts.tolist())])
         table = counts[:, None]
         own = [[MappedRows(entry) for entry in tables]]
-        rows = partial(exchange_rows, exchange, table, [ids], table, [kinds], own)
+        rows = partial(exchange_rows, RowTransport(exchange), table, [ids], table, [kinds], own)
         found[f"{number} MB"] = against_bare(exchange, rows, counts, counts, size, rounds)
     return found
 
@@ -203,18 +238,23 @@ def against_bare(
         for (sent, sent_sizes), (_, received_sizes) in buffers:
             exchange.bytes(sent, sent_sizes, received_sizes, "tried")
 
-    times: dict[str, list[float]] = {"rows": [], "exchanges": [], "bare": []}
-    cpu: dict[str, list[float]] = {name: [] for name in times}
+    total = sum(len(received) for _, (received, _) in buffers)
+    return {"bytes": total, **in_turn({"rows": rows, "exchanges": exchanges, "bare": bare}, rounds)}
+
+
+def in_turn(candidates: dict[str, Callable[[], Any]], rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Milliseconds of wall and of CPU time of each call on this rank, in turn; all ranks begin together."""
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    cpu: dict[str, list[float]] = {name: [] for name in candidates}
     for round_ in range(-3, rounds):
-        candidates = list(zip(times, (rows, exchanges, bare), strict=True))
-        for name, run in random.Random(round_).sample(candidates, len(candidates)):
+        for name, run in random.Random(round_).sample(list(candidates.items()), len(candidates)):
             dist.barrier()
             begin, used = time.perf_counter(), time.process_time()
             run()
             if round_ >= 0:
                 times[name].append((time.perf_counter() - begin) * 1e3)
                 cpu[name].append((time.process_time() - used) * 1e3)
-    return {"bytes": sum(len(received) for _, (received, _) in buffers), "wall": times, "cpu": cpu}
+    return {"wall": times, "cpu": cpu}
 
 
 # All ranks ############################################################################################################
@@ -259,19 +299,36 @@ def measure(data: Data, world: int, method: str, rounds: int) -> dict[str, Any]:
             "bytes of ids per batch": sum(rank["counted"]["ids sent"] for rank in of_ranks) / steps / world,
         }
     entry["exchange"] = of_slowest([rank["exchange"] for rank in found])
+    entry["transports"] = memory_over_gloo([rank["transports"] for rank in found])
     print(f"  {world} parts, {method}: " + json.dumps(entry), flush=True)
     return entry
 
 
-def of_slowest(of_ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Summarizes what ``against_bare`` returned on each rank: an exchange takes as long as on its slowest rank.
-    Throughputs are compared at the lower quartiles, where other processes disturb least."""
+def slowest_of(of_ranks: list[dict[str, Any]]) -> tuple[dict[str, list[float]], dict[str, float], dict[str, float]]:
+    """What ``in_turn`` returned on each rank: by candidate, its rising times on the slowest rank, their lower quartile,
+    where other processes disturb least, and the CPU time of all ranks."""
     slowest = {
         kind: sorted(max(times) for times in zip(*(rank["wall"][kind] for rank in of_ranks), strict=True))
-        for kind in ("rows", "exchanges", "bare")
+        for kind in of_ranks[0]["wall"]
     }
     low = {kind: times[len(times) // 4] for kind, times in slowest.items()}
-    cpu = {kind: sum(median(rank["cpu"][kind]) for rank in of_ranks) for kind in slowest}
+    return slowest, low, {kind: sum(median(rank["cpu"][kind]) for rank in of_ranks) for kind in slowest}
+
+
+def memory_over_gloo(of_ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Summarizes what ``transports_of`` returned on each rank."""
+    slowest, low, cpu = slowest_of(of_ranks)
+    return {
+        **{f"{kind}_ms": median(times) for kind, times in slowest.items()},
+        "throughput of memory over gloo": low["gloo"] / low["memory"],
+        "at the median": median(slowest["gloo"]) / median(slowest["memory"]),
+        "CPU time of gloo over memory's": cpu["gloo"] / cpu["memory"],
+    }
+
+
+def of_slowest(of_ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Summarizes what ``against_bare`` returned on each rank."""
+    slowest, low, cpu = slowest_of(of_ranks)
     return {
         "bytes received": of_ranks[0]["bytes"],
         **{f"{kind}_ms": median(times) for kind, times in slowest.items()},
@@ -355,10 +412,20 @@ def main() -> None:
     alone = [entry for found in results.values() for entry in found["one part"].values()]
     print("exchanges by size", flush=True)
     results["by size"] = by_size([1] if args.small else [1, 4, 16, 64], args.rounds)
+    pairs = [
+        entry
+        for found in results.values()
+        if "parts" in found
+        for name, entry in found["parts"].items()
+        if name[0] == "2"
+    ]
     exchanges = [entry["exchange"] for entry in every] + list(results["by size"].values())
     results["aims"] = {
         "throughput of the exchanges over bare all-to-alls'": judged(
             min(entry["throughput over bare"] for entry in exchanges), least=0.6
+        ),
+        "a batch's rows between two ranks, memory's throughput over Gloo's": judged(
+            min(entry["transports"]["throughput of memory over gloo"] for entry in pairs), least=1.3
         ),
         "one part, CPU time of a batch over the plain loader's": judged(
             max(entry["ratio of CPU time"] for entry in alone), most=1.1

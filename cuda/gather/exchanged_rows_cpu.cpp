@@ -20,10 +20,13 @@ int64_t bytes_of_row(const Tensor& rows) {
 Tensor empty_bytes(int64_t count) { return to_tensor(PooledArray<uint8_t>(count), {count}, ScalarType::Byte); }
 
 // See torch_gnnscale.ops.pack_rows, which checks the arguments.
-Tensor pack_rows(const std::vector<Tensor>& rows, const std::vector<Tensor>& index, const std::vector<int64_t>& at,
-                 int64_t total, int64_t threads) {
+void pack_rows(const std::vector<Tensor>& rows, const std::vector<Tensor>& index, const std::vector<int64_t>& at,
+               Tensor out, int64_t threads) {
   STD_TORCH_CHECK(index.size() == rows.size() && at.size() == rows.size(), "pack_rows: expected as many of each");
-  PooledArray<char> out(total);
+  check_vector("out", out, ScalarType::Byte);
+  STD_TORCH_CHECK(out.is_cpu(), "pack_rows: expected out in host memory");
+  const int64_t total = out.numel();
+  char* const packed = total > 0 ? static_cast<char*>(out.mutable_data_ptr()) : nullptr;
   std::atomic<bool> outside{false};
   int64_t filled = 0;
   for (size_t piece = 0; piece < rows.size(); ++piece) {
@@ -35,8 +38,8 @@ Tensor pack_rows(const std::vector<Tensor>& rows, const std::vector<Tensor>& ind
                     "]: expected bytes between ", filled, " and ", total, ", found ", at[piece]);
     const int64_t count = index[piece].numel(), bytes = bytes_of_row(rows[piece]);
     const int64_t stride = rows[piece].stride(0) * static_cast<int64_t>(rows[piece].element_size());
-    char* const to = out.data() + at[piece];
-    if (at[piece] > filled) std::memset(out.data() + filled, 0, static_cast<size_t>(at[piece] - filled));
+    char* const to = packed + at[piece];
+    if (at[piece] > filled) std::memset(packed + filled, 0, static_cast<size_t>(at[piece] - filled));
     filled = at[piece] + count * bytes;
     if (count * bytes == 0) continue;
     const char* const table = static_cast<const char*>(rows[piece].const_data_ptr());
@@ -57,8 +60,7 @@ Tensor pack_rows(const std::vector<Tensor>& rows, const std::vector<Tensor>& ind
     });
   }
   STD_TORCH_CHECK(!outside.load(), "index: expected rows of the tables");
-  if (total > filled) std::memset(out.data() + filled, 0, static_cast<size_t>(total - filled));
-  return to_tensor(std::move(out), {total}, ScalarType::Byte);
+  if (total > filled) std::memset(packed + filled, 0, static_cast<size_t>(total - filled));
 }
 
 // See torch_gnnscale.ops.join_rows, which checks the arguments.

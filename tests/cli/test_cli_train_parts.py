@@ -88,7 +88,7 @@ def test_ranks_and_parts_that_do_not_go_together(parts, tmp_path, capsys, monkey
 
     text = "expected a multiple of 2 parts, found 1 rank; partition.open_parts(path).stores() has all parts"
     assert refused("--parts", parts[2]) == f"gnnscale: ranks: {text}\n"
-    for option, value in (("--buffer", "0.5"), ("--policy", "static")):
+    for option, value in (("--buffer", "0.5"), ("--policy", "static"), ("--transport", "memory")):
         assert refused(option, value) == f"gnnscale: {option}: expected --parts beside it, found none\n"
     text = "gnnscale: --seed-order: expected --parts or --split-plan beside it, found none\n"
     assert refused("--seed-order", "global") == text

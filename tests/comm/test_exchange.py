@@ -13,6 +13,7 @@ from torch import distributed as dist
 from torch_gnnscale.comm.exchange import keep_for_ever
 from torch_gnnscale.comm.liveness import Liveness
 from torch_gnnscale.comm.rendezvous import Rendezvous
+from torch_gnnscale.comm.row_transport import RowTransport
 from torch_gnnscale.distributed import Exchange
 from torch_gnnscale.distributed.own_rows import MappedRows
 from torch_gnnscale.distributed.row_exchange import RowKind, Travelled, counts_by_part, exchange_rows, locate
@@ -100,7 +101,7 @@ def rows_of_ranks():
     counts[others[0]], counts[others[1]] = torch.tensor([3, 0]), torch.tensor([2, 2])
     asked = exchange.numbers(counts, "counts")
     own = [[MappedRows(rows) for rows in of_type] for of_type in read]
-    found = exchange_rows(exchange, asked, wanted, counts, kinds, own)
+    found = exchange_rows(RowTransport(exchange), asked, wanted, counts, kinds, own)
     (pairs, codes), (bytes_,) = (
         [entry.rows(rows) for entry, rows in zip(of_type, tables, strict=True)]
         for of_type, tables in zip(found, read, strict=True)

@@ -27,7 +27,7 @@ def test_ranks_of_a_row_meet_when_there_are_copies_and_they_are_asked(ranks, par
     groups = SimpleNamespace(
         rank=0, groups=lambda of_ranks: [object() for _ in of_ranks], topic=lambda: 1, board=lambda of_ranks: None
     )
-    steps = Steps(groups, Grid(ranks, parts), {}, lambda _: None)
+    steps = Steps(groups, Grid(ranks, parts), {}, lambda _: None, transport="gloo")
     try:
         assert (steps.row is not None) == has_row
         steps.open_row()
@@ -108,7 +108,7 @@ def test_both_threads_may_fail_at_once(monkeypatch):
         fail=fail,
         board=lambda of_ranks: None,
     )
-    steps = Steps(groups, Grid(2, 2), {}, lambda _: None)
+    steps = Steps(groups, Grid(2, 2), {}, lambda _: None, transport="gloo")
     steps.rows_here = Exchange(object(), 2, 0)
     monkeypatch.setattr(dist, "get_backend", lambda group: "gloo")
     monkeypatch.setattr(steps, "_end_groups", ended.append)

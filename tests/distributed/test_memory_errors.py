@@ -71,7 +71,7 @@ def without_memory(path, at, kept, peers, options):
     calls, found, seconds = iter(range(1000)), [], []
     fake = SimpleNamespace(**{**vars(ops), "empty_bytes": empty_bytes})
     same_machine = contextlib.nullcontext() if peers else without_peers()
-    with open_part(path, timeout=WAIT, **kept) as part, same_machine:
+    with open_part(path, timeout=WAIT, **{"transport": "gloo", **kept}) as part, same_machine:
         loader = loader_of(part, options)
         with mock.patch.object(exchange, "ops", fake), mock.patch.object(peer_memory, "ops", fake):
             for _ in range(2):

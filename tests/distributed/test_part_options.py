@@ -42,8 +42,8 @@ OPTIONS = {
     "all rows in memory": (tiers, {"tiers": {"hotness": "out_degree"}}, ["host"]),
     "timeout": (lambda found: found._rendezvous._timeout, {"timeout": 7.5}, 7.5),
     "no timeout": (lambda found: found._rendezvous._timeout, {}, 600.0),
-    "gloo": (lambda found: (found._row_group, found.features.rows_here), {}, (None, False)),
-    "rows here": (lambda found: (found._row_group, found.features.rows_here), HERE, (HERE["backend"], True)),
+    "auto": (lambda found: (found._transport, found.features.rows_here), {}, ("auto", False)),
+    "rows here": (lambda found: (found._transport, found.features.rows_here), HERE, (HERE["transport"], True)),
     "copies": (lambda found: (found._grid, found.ranks.consecutive), {}, (Grid(1, 1), "copies")),
     "parts": (lambda found: (found._grid, found.ranks.consecutive), {"consecutive": "parts"},
               (Grid(1, 1, "parts"), "parts")),
@@ -78,8 +78,8 @@ def test_checksums_are_compared_if_it_is_said(tmp_path, verify):
 def test_an_error_ends_the_meeting(folder, monkeypatch):
     closed = []
     monkeypatch.setattr(part.Rendezvous, "close", lambda rendezvous: closed.append(rendezvous.rank))
-    with pytest.raises(ValueError, match=r"^backend: "):
-        open_part(folder, backend="mpi")
+    with pytest.raises(ValueError, match=r"^transport: "):
+        open_part(folder, transport="mpi")
     assert closed == [0]
 
 

@@ -9,7 +9,7 @@ from torch import distributed as dist
 from torch_geometric.data import TensorAttr
 
 from torch_gnnscale import NeighborSampler, partition
-from torch_gnnscale.comm.mesh import row_group_of
+from torch_gnnscale.comm.mesh import transport_of
 from torch_gnnscale.comm.rendezvous import Card, check_cards
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.buffer import Kept, capacities
@@ -18,6 +18,7 @@ from torch_gnnscale.distributed.policies import MassiveGNN, Policy, Static
 from torch_gnnscale.sampler.executor import Drawing
 
 MOST = 2**62
+UNKNOWN = "transport: expected one of ('auto', 'gloo', 'nccl', 'memory'), found 'mpi'"
 MEMORY = "a number and a unit such as '8GiB', '500MB' or '25%'"
 
 
@@ -107,7 +108,7 @@ def test_the_only_type_of_a_split_is_meant(tmp_path):
 HALO = torch.tensor([1, 3, 5])
 OPEN = [
     ({"consecutive": "ranks"}, ValueError, "consecutive: expected one of ('copies', 'parts'), found 'ranks'"),
-    ({"backend": "mpi"}, ValueError, "backend: expected 'gloo' or 'nccl', found 'mpi'"),
+    ({"transport": "mpi"}, ValueError, UNKNOWN),
     ({"policy": "static"}, ValueError, "policy, policy_options: expected none without a buffer"),
     ({"policy_options": {"delta": 1}}, ValueError, "policy, policy_options: expected none without a buffer"),
     ({"buffer": 0.5, "policy": "best"}, ValueError,
@@ -158,7 +159,7 @@ BY_ITSELF = [
     (lambda: Lookahead(-1), ValueError, f"capacity: expected 0 <= capacity <= {MOST}, found -1"),
     (lambda: Kept(None, None, {"delta": 1}), ValueError, "policy, policy_options: expected none without a buffer"),
     (lambda: capacities("1.5", {}, {}, {}), ValueError, f"buffer: expected {MEMORY}, found '1.5'"),
-    (lambda: row_group_of("mpi"), ValueError, "backend: expected 'gloo' or 'nccl', found 'mpi'"),
+    (lambda: transport_of("mpi"), ValueError, UNKNOWN),
     (lambda: check_cards([Card("m", "one", "10.0.0.1", None), Card("m", "one", "10.0.0.1", "no luck")]), ValueError,
      "rank 1: no luck"),
 ]  # fmt: skip
@@ -183,7 +184,7 @@ def test_the_last_that_is_made():
     assert MassiveGNN(1, HALO, HALO, gamma=1 - 1e-9, delta=1).delta == 1
     assert MassiveGNN(1, HALO, HALO, gamma=1e-9).gamma == 1e-9
     assert (Lookahead(0, window=0).window, Lookahead(0).capacity) == (0, 0)
-    assert row_group_of("gloo") is None
+    assert transport_of("gloo") == "gloo"
 
 
 def test_nccl_without_a_gpu():
@@ -191,5 +192,5 @@ def test_nccl_without_a_gpu():
         pytest.skip("torch sees a CUDA device")
     needed = "a GPU that torch sees and NCCL in torch"
     missing = "GPU that torch sees" + ("" if dist.is_nccl_available() else " and no NCCL in torch")
-    with refuses(ValueError, f"backend='nccl': expected {needed}, found no {missing}"):
-        row_group_of("nccl")
+    with refuses(ValueError, f"transport='nccl': expected {needed}, found no {missing}"):
+        transport_of("nccl")

@@ -192,26 +192,26 @@ def test_rows_that_a_rank_cannot_read_fail_on_all_before_they_travel(parts, kept
 
 
 @pytest.mark.parametrize(
-    ("backend", "message"),
+    ("transport", "message"),
     [
-        ("nccl", "backend='nccl': expected a GPU that torch sees and NCCL in torch, found no GPU that torch sees"),
-        ("mpi", "backend: expected 'gloo' or 'nccl', found 'mpi'"),
+        ("nccl", "transport='nccl': expected a GPU that torch sees and NCCL in torch, found no GPU that torch sees"),
+        ("mpi", "transport: expected one of ('auto', 'gloo', 'nccl', 'memory'), found 'mpi'"),
     ],
 )
-def test_bad_input(tmp_path, backend, message):
-    if backend == "nccl" and torch.cuda.is_available():
+def test_bad_input(tmp_path, transport, message):
+    if transport == "nccl" and torch.cuda.is_available():
         pytest.skip("there is a GPU")
     partition.write(homogeneous(), tmp_path / "parts", parts=1, method="random")
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        open_part(tmp_path / "parts", backend=backend)
+        open_part(tmp_path / "parts", transport=transport)
 
 
 def other_backends(path):
-    open_part(path, **(HERE if dist.get_rank() else {"backend": "nccl"}))
+    open_part(path, **(HERE if dist.get_rank() else {"transport": "nccl"}))
 
 
 def test_other_backends_are_refused(parts):
-    text = "ValueError: backend: expected the same on all ranks, found ['nccl', 'gloo on cpu']"
+    text = "ValueError: transport: expected the same on all ranks, found ['nccl', 'gloo on cpu']"
     assert cluster(2).results(other_backends, parts[1]) == [(False, text)] * 2
 
 

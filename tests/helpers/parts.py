@@ -19,7 +19,7 @@ from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.loader.share import Share
 from torch_gnnscale.topology.reorder import Order, TypedOrder
 
-HERE = {"backend": RowGroup("gloo", torch.device("cpu"))}
+HERE = {"transport": RowGroup("gloo", torch.device("cpu"))}
 """Arguments of ``open_part``: the thread that iterates exchanges rows, as with NCCL."""
 
 

@@ -99,7 +99,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Tensor]]] = {
         {"part": IDS % 2, "row": IDS, "ptr": torch.tensor([0, 3, 3, 12])},
     ),
     "dropout_rows": (lambda x, id: ops.dropout_rows(x, id, 3, 0.5), {"x": X, "id": torch.arange(40)}),
-    "pack_rows": (lambda index: ops.pack_rows([X], [index], [4], 400), {"index": IDS}),
+    "pack_rows": (lambda index: ops.pack_rows([X], [index], [4], ops.empty_bytes(400)), {"index": IDS}),
     "join_rows": (
         lambda at, place: ops.join_rows(X, torch.arange(250, dtype=torch.uint8) % 60, at, place),
         {"at": torch.tensor([24, 0, 48]), "place": torch.tensor([-3, 2, -1, 0])},

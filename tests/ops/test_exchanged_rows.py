@@ -26,7 +26,9 @@ def test_packed_rows_are_those_of_the_twin(pieces, data):
         total += rows[-1][:1].nbytes * count
     total += data.draw(st.integers(0, 9))
     for threads in (1, 2):
-        found = ops.pack_rows(rows, index, at, total, threads)
+        out = torch.full((total,), 7, dtype=torch.uint8)
+        found = ops.pack_rows(rows, index, at, out, threads)
+        assert found is out
         assert torch.equal(found, reference.pack_rows(rows, index, at, total))
 
 
@@ -34,7 +36,7 @@ def test_packed_rows_are_those_of_the_twin(pieces, data):
 def test_joined_rows_are_those_of_the_twin(dtype):
     for number, shape in enumerate(SHAPES):
         own, came = (random_rows((rows, *shape), dtype) for rows in (20, 30))
-        bytes_ = ops.pack_rows([came], [torch.arange(30)], [3], 3 + came.nbytes)  # at odd addresses
+        bytes_ = ops.pack_rows([came], [torch.arange(30)], [3], ops.empty_bytes(3 + came.nbytes))  # at odd addresses
         at = 3 + torch.arange(30).flip(0) * came[:1].nbytes
         place = random_ids(50, 90, seed=number) - 30
         for threads in (1, 2):
@@ -48,7 +50,8 @@ def test_joined_rows_are_those_of_the_twin(dtype):
 def test_many_rows_by_several_threads():
     own, other = (random_rows((5000, 300), torch.float32) for _ in range(2))
     index = random_ids(5000, 5000)
-    packed = ops.pack_rows([own, other], [index, index], [0, own.nbytes], own.nbytes + other.nbytes)
+    out = ops.empty_bytes(own.nbytes + other.nbytes)
+    packed = ops.pack_rows([own, other], [index, index], [0, own.nbytes], out)
     assert torch.equal(packed, torch.cat([own[index], other[index]]).view(-1).view(torch.uint8))
     place = random_ids(10000, 5000) - 5000
     found = ops.join_rows(own, packed, torch.arange(5000) * 1200, place)
@@ -78,7 +81,13 @@ BYTES = torch.zeros(24, dtype=torch.uint8)
 )  # fmt: skip
 def test_rows_that_cannot_be_packed(rows, index, at, total, error, message):
     with pytest.raises(error, match=rf"^{re.escape(message)}$"):
-        ops.pack_rows(rows, index, at, total)
+        ops.pack_rows(rows, index, at, ops.empty_bytes(total))
+
+
+@pytest.mark.parametrize("out", [torch.empty(24), torch.empty(2, 12, dtype=torch.uint8), ops.empty_bytes(48)[::2]])
+def test_memory_into_which_no_rows_are_packed(out):
+    with pytest.raises(ValueError, match=r"^out: expected bytes in a row on the CPU, found "):
+        ops.pack_rows([ROWS], [IDS], [0], out)
 
 
 @pytest.mark.parametrize(

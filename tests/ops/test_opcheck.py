@@ -209,9 +209,9 @@ def test_operators_without_tensors():
 def test_exchanged_rows():
     ids, at = torch.tensor([3, 0]), torch.tensor([5, 0, 40])
     for rows in (torch.randn(4, 2), torch.arange(4, dtype=torch.int16), torch.randn(4, 0)):
-        check(OPS.pack_rows.default, [rows, rows], [ids, ids], [3, 30], 60, 0)
+        check(OPS.pack_rows.default, [rows, rows], [ids, ids], [3, 30], torch.zeros(60, dtype=torch.uint8), 0)
         check(OPS.join_rows.default, rows, torch.zeros(60, dtype=torch.uint8), at, torch.tensor([-3, 2, -1]), 0)
-    check(OPS.pack_rows.default, [], [], [], 5, 1)
+    check(OPS.pack_rows.default, [], [], [], torch.zeros(5, dtype=torch.uint8), 1)
 
 
 @pytest.mark.slow

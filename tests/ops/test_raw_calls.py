@@ -14,6 +14,7 @@ GRAPH = random_graph(20, 3, seed=1)
 COLPTR, ROW = GRAPH.colptr, GRAPH.row
 EDGES, NODES = len(ROW), torch.arange(20)
 X = torch.arange(60.0).view(20, 3)
+BYTES = torch.zeros(60, dtype=torch.uint8)
 FAR = 1 << 40
 SIDES = ([COLPTR], [ROW], [0, 0, 20])
 NONE = [None]
@@ -81,11 +82,11 @@ WRONG = {
     "rows of none": lambda: OPS.gather_rows(X[:0], ids(0), 1),
     "rows that are not contiguous": lambda: OPS.gather_rows(X.t(), ids(0), 1),
     "ids that are not contiguous": lambda: OPS.gather_rows(X, NODES[::2], 1),
-    "packed rows outside": lambda: OPS.pack_rows([X], [ids(FAR)], [0], 12, 1),
-    "packed rows that do not fit": lambda: OPS.pack_rows([X], [ids(1, 2)], [0], 12, 1),
-    "packed rows before others": lambda: OPS.pack_rows([X, X], [ids(1), ids(2)], [12, 0], 40, 1),
-    "fewer places than tables": lambda: OPS.pack_rows([X], [ids(1)], [], 12, 1),
-    "packed int32": lambda: OPS.pack_rows([X], [ids(1, dtype=torch.int32)], [0], 12, 1),
+    "packed rows outside": lambda: OPS.pack_rows([X], [ids(FAR)], [0], BYTES[:12], 1),
+    "packed rows that do not fit": lambda: OPS.pack_rows([X], [ids(1, 2)], [0], BYTES[:12], 1),
+    "packed rows before others": lambda: OPS.pack_rows([X, X], [ids(1), ids(2)], [12, 0], BYTES[:40], 1),
+    "fewer places than tables": lambda: OPS.pack_rows([X], [ids(1)], [], BYTES[:12], 1),
+    "packed int32": lambda: OPS.pack_rows([X], [ids(1, dtype=torch.int32)], [0], BYTES[:12], 1),
     "joined own rows": lambda: OPS.join_rows(X, torch.zeros(9, dtype=torch.uint8), ids(), ids(20), 1),
     "joined other rows": lambda: OPS.join_rows(X, torch.zeros(24, dtype=torch.uint8), ids(0), ids(-2), 1),
     "joined bytes": lambda: OPS.join_rows(X, torch.zeros(24, dtype=torch.uint8), ids(13), ids(-1), 1),

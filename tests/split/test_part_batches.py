@@ -73,7 +73,7 @@ OF_BOTH = [
      "means threads"),
     ({"edge_layout": "EdgeIndex"}, {}, "edge_layout='EdgeIndex' with split= is not implemented; use 'coo'"),
     ({}, {"buffer": 0.5}, "open_part(buffer=0.5) with split= is not implemented"),
-    ({}, HERE, "open_part(backend=...) with split= is not implemented; use 'gloo'"),
+    ({}, HERE, "open_part(transport='nccl') with split= is not implemented; use 'auto'"),
 ]  # fmt: skip
 REFUSED = [
     *(SLOW(topology, *case) for topology in TOPOLOGIES for case in OF_BOTH),

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import torch
 
-from ..comm.mesh import Ranks
+from ..comm.mesh import TRANSPORTS, Ranks
 from ..datasets import task_of_part
 from ..datasets.parts import kind_of_parts
 from ..distributed import open_part
@@ -31,7 +31,7 @@ from ..training.rank_group import launched, launched_ranks
 from . import data as cli_data
 from .errors import as_option, check_at_least, naming_folder, naming_options
 
-_OF_PARTS = ("stage", "buffer", "policy")
+_OF_PARTS = ("stage", "buffer", "policy", "transport")
 """Options that only --parts understands."""
 
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -99,6 +99,13 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
         help="rows of other parts that a rank keeps: a share of its halo (0.25), or bytes (2GiB) (default: none)",
         **unless_given,
     )
+    add(
+        "--transport",
+        choices=[name for name in TRANSPORTS if name != "nccl"],
+        help="how rows travel between ranks: through memory of one machine, or over Gloo (default: auto, memory where "
+        "it can be had)",
+        **unless_given,
+    )
     add("--policy", choices=list(POLICIES), help="which rows are kept (default: massivegnn)", **unless_given)
     add(
         "--seed-order",
@@ -148,7 +155,7 @@ def _train(args: argparse.Namespace, interrupts: Interrupts) -> None:
 
 def _train_part(args: argparse.Namespace, interrupts: Interrupts) -> None:
     """Trains with the other ranks, on a part of the graph."""
-    kept = {name: getattr(args, name) for name in ("stage", "buffer", "policy") if name in args}
+    kept = {name: getattr(args, name) for name in _OF_PARTS if name in args}
     if "buffer" in kept:
         kept["buffer"] = _as_budget(kept["buffer"])
     with open_part(args.parts, **kept) as part:

@@ -2,6 +2,6 @@
 other. The loader and all that lies above it use this package alone."""
 
 from .exchange import Exchange, Traffic
-from .mesh import Grid, RowGroup
+from .mesh import Grid, RowGroup, Transport
 
-__all__ = ["Exchange", "Grid", "RowGroup", "Traffic"]
+__all__ = ["Exchange", "Grid", "RowGroup", "Traffic", "Transport"]

@@ -143,8 +143,16 @@ class Exchange:
         """Sends ``sent[i]`` to rank i, and returns ``received``: ``received[i]`` is what rank i sent to this one. Both
         int64, shape [size, n], with the same n on all ranks. ``meanwhile`` is called while they are exchanged; if it
         raises, the others have got their numbers nevertheless."""
-        assert (sent.dtype, sent.dim(), len(sent)) == (torch.int64, 2, self.size)
         traffic, begin = self.traffic[purpose], time.perf_counter()
+        received = self.meet(sent, meanwhile)
+        traffic.headers += 1
+        traffic.header_bytes += (self.size - 1) * sent[0].nbytes
+        traffic.seconds += time.perf_counter() - begin
+        return received
+
+    def meet(self, sent: Tensor, meanwhile: Callable[[], None] | None = None) -> Tensor:
+        """As :meth:`numbers`, but not counted: for ranks that only wait for each other."""
+        assert (sent.dtype, sent.dim(), len(sent)) == (torch.int64, 2, self.size)
         with self.awaited():
             given, board = sent.contiguous(), self.board
             received = given if self.group is None else torch.empty_like(given)
@@ -152,9 +160,6 @@ class Exchange:
             self._all_to_all(received, given, meanwhile=meanwhile)
         else:
             self._on_board(board, received, given, meanwhile)
-        traffic.headers += 1
-        traffic.header_bytes += (self.size - 1) * sent[0].nbytes
-        traffic.seconds += time.perf_counter() - begin
         return received
 
     def _on_board(self, board: Board, received: Tensor, sent: Tensor, meanwhile: Callable[[], None] | None) -> None:
@@ -185,7 +190,7 @@ class Exchange:
         """
         assert len(lengths) == len(sizes) == self.size
         assert sizes[self.rank] == lengths[self.rank] == 0
-        traffic, begin = self.traffic[purpose], time.perf_counter()
+        begin = time.perf_counter()
         total, device = sum(sizes), sent.device
         with self.awaited():
             if device.type == "cpu" and not pinned:
@@ -193,11 +198,16 @@ class Exchange:
             else:
                 received = torch.empty(total, dtype=torch.uint8, device=device, pin_memory=pinned)
         self._all_to_all(received, sent, list(sizes), list(lengths), meanwhile)
-        traffic.rounds += 1
-        traffic.bytes_sent += len(sent)
-        traffic.bytes_received += len(received)
-        traffic.seconds += time.perf_counter() - begin
+        self.count(purpose, len(sent), len(received), time.perf_counter() - begin)
         return received
+
+    def count(self, purpose: str, sent: int, received: int, seconds: float) -> None:
+        """Counts a round in which so many bytes went to other ranks and came from them."""
+        traffic = self.traffic[purpose]
+        traffic.rounds += 1
+        traffic.bytes_sent += sent
+        traffic.bytes_received += received
+        traffic.seconds += seconds
 
     def tensors(
         self, pieces: Sequence[Tensor], lengths: Sequence[int], purpose: str, swap: Swap | None = None

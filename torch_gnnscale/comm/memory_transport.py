@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
@@ -15,8 +15,11 @@ from torch import Tensor
 from .. import machine
 from .exchange import Exchange, OtherRankFailed
 from .header import check_kinds, kind_of
-from .peer_memory import Offered, PeerMemories, PeerMemory
-from .row_transport import ENDED, RowMoves, RowTransport
+from .mesh import Transport
+from .peer_memory import HostMemories, Offered, PeerMemories, PeerMemory
+from .rendezvous import Rendezvous
+from .reply_memory import ReplyMemories
+from .row_transport import ENDED, ID_BYTES, Answer, RowMoves, RowTransport
 
 _LEAST = 1 << 20
 """Bytes of each of the first buffers."""
@@ -52,6 +55,7 @@ class MemoryTransport(RowTransport):
         self.shared, self._memories, self._tells = shared, memories, tells
         self._replaced: list[PeerMemory] = []  # this rank's, which all others have closed at the next barrier
         self._turn = 0
+        self._replies = ReplyMemories(exchange, shared)
 
     @classmethod
     def connect(cls, exchange: Exchange, shared: PeerMemories, tells: bool = False) -> MemoryTransport | str:
@@ -162,6 +166,60 @@ class MemoryTransport(RowTransport):
                 for (memory, turn, at), count in zip(met, num_received, strict=True)
             ]
 
+    def answered(
+        self, ids: Tensor, counts: Sequence[int], asked: Sequence[int], lengths: Sequence[int], sizes: Sequence[int],
+        answer: Answer, meanwhile: Callable[[], None] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """See :class:`RowTransport`. A rank writes its ids into memory of its own, in which the others read them and
+        write the rows. That memory is used again when the tensor that is returned is gone; views of it do not count.
+        """
+        exchange, begin = self.exchange, time.perf_counter()
+        number, is_new, error = -1, False, None
+        try:
+            number, is_new = self._replies.take(ID_BYTES * len(ids) + sum(sizes))
+            written = self._replies.bytes_of(exchange.rank, number)[: ID_BYTES * len(ids)]
+            written.view(torch.int64).copy_(ids)
+        except Exception as failed:
+            error = failed
+        status = _FAILED if error is not None else _GREW if is_new else _WROTE
+        at_ids, at_rows = (accumulate(of_ranks, initial=0) for of_ranks in (counts, sizes))
+        told = [
+            [number, ID_BYTES * first, ID_BYTES * len(ids) + at, status]
+            for first, at, _ in zip(at_ids, at_rows, counts, strict=False)
+        ]
+        heard = exchange.meet(torch.tensor(told)).tolist()
+        said = [status for *_, status in heard]
+        if _FAILED in said:
+            if is_new:
+                self._replies.drop(number)
+            elif number >= 0:
+                self._replies.give_back(number)
+            why = exchange.reasons(error)
+            if error is not None:
+                raise error
+            part = said.index(_FAILED)
+            raise OtherRankFailed(f"ids: expected those of part {part}, found that its rank failed: {why[part]}")
+        if _GREW in said:
+            try:
+                self._replies.share(number if is_new else None)
+            except Exception:
+                if not is_new:
+                    self._replies.give_back(number)
+                raise
+        received = self._replies.held(number, ID_BYTES * len(ids), ID_BYTES * len(ids) + sum(sizes))
+        exchange.count("ids", ID_BYTES * sum(counts), ID_BYTES * sum(asked), time.perf_counter() - begin)
+        begin = time.perf_counter()
+        with exchange.awaited():
+            found, replies = [], []
+            for rank, (of, first, at, _) in enumerate(heard):
+                bytes_ = self._replies.bytes_of(rank, of)
+                found.append(bytes_[first : first + ID_BYTES * asked[rank]].view(torch.int64))
+                replies.append(bytes_[at : at + lengths[rank]])
+            answer(found, replies)
+        exchange.meet(torch.zeros(exchange.size, 1, dtype=torch.int64), meanwhile)
+        exchange.count("rows", sum(lengths), sum(sizes), time.perf_counter() - begin)
+        return received
+
     def _met(
         self, rows: Tensor, num_bytes: int, write: Callable[[PeerMemory, int], None], told: list[list[int]],
         purpose: str, meanwhile: Callable[[], None] | None,
@@ -271,10 +329,36 @@ class MemoryTransport(RowTransport):
 
     def close(self) -> None:
         """Closes the memory: what others have written first."""
+        self._replies.close()
         memories, self._memories = self._memories, []
         _close([memory for rank, memory in enumerate(memories) if rank != self.exchange.rank])
         _close(memories)
         _close(self._replaced)
+
+
+def row_transport(exchange: Exchange, rendezvous: Rendezvous, wanted: Transport) -> RowTransport:
+    """How ranks exchange rows in host memory. All ranks of a run call it together.
+
+    Args:
+        exchange: between this rank and those that it exchanges rows with.
+        rendezvous: of all ranks.
+        wanted: "auto": memory, where the ranks of ``exchange`` can read each other's, else Gloo; "memory"; else Gloo.
+
+    Raises:
+        ValueError: on all ranks, if some cannot read each other's memory, and that is wanted.
+    """
+    if wanted not in ("auto", "memory") or rendezvous.world == 1:
+        return RowTransport(exchange)
+    found: MemoryTransport | str = "one rank"
+    if exchange.size > 1:
+        found = MemoryTransport.connect(exchange, HostMemories(), tells=True)
+    problem = None if exchange.size == 1 or isinstance(found, MemoryTransport) else found
+    problems = [text for text in rendezvous.gather(problem) if text is not None]
+    if problems and wanted == "memory":
+        if isinstance(found, MemoryTransport):
+            found.close()
+        raise ValueError(f"transport='memory': expected ranks that can read each other's memory, found {problems[0]}")
+    return found if isinstance(found, MemoryTransport) else RowTransport(exchange)
 
 
 def _close(memories: list[PeerMemory]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from torch import distributed as dist
@@ -95,6 +96,18 @@ class Grid:
         return [self.rank(part, copy) for part in range(self.parts)]
 
 
+def check_one_machine(grid: Grid, machines: Sequence[str]) -> None:
+    """Raises ValueError, equal on all ranks, unless the ranks of each column are on one machine; ``machines``: by
+    rank."""
+    for copy in range(grid.copies):
+        column = grid.column(copy)
+        if len({machines[rank] for rank in column}) > 1:
+            raise ValueError(
+                f"transport='memory': expected ranks {column} on one machine, found several; use transport='auto', or "
+                f"consecutive='parts' if each machine has as many ranks as there are parts"
+            )
+
+
 class RowGroup(NamedTuple):
     """How rows of other parts come, where the thread that iterates exchanges them."""
 
@@ -104,23 +117,30 @@ class RowGroup(NamedTuple):
     """Where rows are sent from and arrive."""
 
 
-Backend: TypeAlias = Literal["gloo", "nccl"] | RowGroup
-"""The argument ``backend`` of ``open_part``."""
+TransportName: TypeAlias = Literal["auto", "gloo", "nccl", "memory"]
+"""How rows travel between ranks: over Gloo or NCCL, or through memory of one machine; "auto": memory where it can be
+had."""
+TRANSPORTS = get_args(TransportName)
+Transport: TypeAlias = TransportName | RowGroup
+"""The argument ``transport`` of :func:`torch_gnnscale.distributed.open_part`."""
 
 
-def row_group_of(backend: Backend) -> RowGroup | None:
-    """None for "gloo": the thread of the steps exchanges rows, in host memory.
+def checked_transport(transport: Any) -> Any:
+    """``transport``, if it is one of ``TRANSPORTS``, else raises ValueError."""
+    if transport not in TRANSPORTS:
+        raise ValueError(f"transport: expected one of {TRANSPORTS}, found {transport!r}")
+    return transport
+
+
+def transport_of(transport: Transport) -> Transport:
+    """How the ranks of parts exchange rows: a :class:`RowGroup` for "nccl", else what is given.
 
     Raises:
-        ValueError: an unknown backend; "nccl" without what it needs.
+        ValueError: an unknown name; "nccl" without what it needs.
     """
-    if isinstance(backend, RowGroup):
-        return backend
-    if backend not in ("gloo", "nccl"):
-        raise ValueError(f"backend: expected 'gloo' or 'nccl', found {backend!r}")
-    if backend == "gloo":
-        return None
+    if isinstance(transport, RowGroup) or checked_transport(transport) != "nccl":
+        return transport
     needed = {"GPU that torch sees": torch.cuda.is_available(), "NCCL in torch": dist.is_nccl_available()}
     if missing := [name for name, there in needed.items() if not there]:
-        raise ValueError(f"backend='nccl': expected a {' and '.join(needed)}, found no {' and no '.join(missing)}")
+        raise ValueError(f"transport='nccl': expected a {' and '.join(needed)}, found no {' and no '.join(missing)}")
     return RowGroup("nccl", torch.device("cuda", torch.cuda.current_device()))

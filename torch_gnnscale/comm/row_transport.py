@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -51,6 +52,13 @@ class RowMoves:
         return self._once
 
 
+Answer: TypeAlias = Callable[[Sequence[Tensor], Sequence[Tensor]], None]
+"""``answer(ids, replies)``: writes ``replies[r]``, uint8, for ``ids[r]``, int64, that rank r asks for. It does not
+raise: what failed is to be said in the replies."""
+ID_BYTES = 8
+"""An id is sent as an int64."""
+
+
 class RowTransport:
     """How ranks get rows of each other: here over a Gloo group, from GPUs through pinned host memory.
 
@@ -80,6 +88,32 @@ class RowTransport:
     def rows(self, own: Tensor, moves: RowMoves, purpose: str, meanwhile: Callable[[], None] | None = None) -> Tensor:
         """The rows of :meth:`pull`. They may lie in memory that the next exchange overwrites."""
         return self.pull(own, moves, purpose, meanwhile)
+
+    def answered(
+        self, ids: Tensor, counts: Sequence[int], asked: Sequence[int], lengths: Sequence[int], sizes: Sequence[int],
+        answer: Answer, meanwhile: Callable[[], None] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Asks other ranks for rows in host memory, and answers them: a round of ``ids``, and one of ``rows``.
+
+        Args:
+            ids: those for rank 0, then 1, ...: int64, shape [sum(counts)].
+            counts, asked: how many ids go to each rank, and come from each; 0 for this one.
+            lengths, sizes: the bytes of the reply to each rank, and of that from each; 0 for this one.
+            answer: writes the replies.
+            meanwhile: called while the rows are exchanged.
+
+        Returns:
+            The replies of rank 0, then 1, ...: uint8, shape [sum(sizes)].
+
+        Raises:
+            OtherRankFailed: a rank has no memory for its ids or rows.
+        """
+        requests, given = ([ID_BYTES * count for count in of_ranks] for of_ranks in (counts, asked))
+        came = self.exchange.bytes(ids.view(torch.uint8), requests, given, "ids").view(torch.int64)
+        with self.exchange.awaited():
+            replies = ops.empty_bytes(sum(lengths))
+        answer(came.split(list(asked)), replies.split(list(lengths)))
+        return self.exchange.bytes(replies, lengths, sizes, "rows", meanwhile)
 
     def joined(self, own: Tensor, moves: RowMoves, purpose: str) -> Tensor:
         """[own; halo]: ``own`` and after it the rows of :meth:`pull`, [n + t, ...]."""

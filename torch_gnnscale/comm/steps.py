@@ -16,7 +16,8 @@ from torch import distributed as dist
 from .exchange import Broken, Exchange, OtherRankFailed, keep_for_ever
 from .header import COMPLETED, Header, Status, check_alike, check_positions, fingerprint_of
 from .liveness import OneThread
-from .mesh import Grid, RowGroup
+from .memory_transport import row_transport
+from .mesh import Grid, RowGroup, Transport
 from .rendezvous import Rendezvous, end_group
 
 T = TypeVar("T")
@@ -39,19 +40,21 @@ class Steps:
         identity: what all ranks must have alike besides what their loaders compare, by name.
         dropped: called with this object, on its thread, when :meth:`drop` has ended its groups.
         by_column: the ranks of a column make one batch together; else each rank makes one.
-        row_group: over which the thread that iterates exchanges rows; None: the thread of the steps does.
+        transport: how the thread of the steps exchanges rows; or over what the thread that iterates does.
+
+    Raises:
+        ValueError: on all ranks, if those of a column cannot read each other's memory and ``transport`` is "memory".
     """
 
     def __init__(
         self, rendezvous: Rendezvous, grid: Grid, identity: dict[str, Any], dropped: Callable[[Steps], None], *,
-        by_column: bool = False, row_group: RowGroup | None = None,
+        by_column: bool = False, transport: Transport = "auto",
     ) -> None:  # fmt: skip
         self._rendezvous, self.rank, self.grid, self._identity = rendezvous, rendezvous.rank, grid, identity
         self._dropped = dropped
         rank = self.rank
         every, columns = list(range(grid.ranks)), [grid.column(copy) for copy in range(grid.copies)]
         groups = rendezvous.groups([every] if grid.copies == 1 else [every, *columns])
-        self.thread: OneThread = OneThread("gnnscale-steps")
         own = grid.copy(rank)
         self.headers = Exchange(groups[0], grid.ranks, rank)
         """Over all ranks."""
@@ -61,11 +64,18 @@ class Steps:
         self.rows.board = board if grid.copies == 1 else rendezvous.board(columns)
         self.rows_here: Exchange | None = None
         """The same ranks, in the group in which the thread that iterates exchanges rows."""
-        if row_group is not None:
-            group = rendezvous.groups(columns, row_group.backend)[own]
+        if isinstance(transport, RowGroup):
+            group = rendezvous.groups(columns, transport.backend)[own]
             self.rows_here = Exchange(group, grid.parts, grid.part(rank))
+        try:
+            self.transport = row_transport(self.rows, rendezvous, transport)
+        except BaseException:
+            self._end_groups([exchange for exchange in (self.headers, self.rows, self.rows_here) if exchange])
+            raise
+        """How the thread of the steps exchanges rows between the ranks of ``rows``."""
         self.row = Exchange(None, 1, 0) if grid.copies == 1 else None
         """Over the ranks of this one's row, by copy; with copies, once :meth:`open_row` was called."""
+        self.thread: OneThread = OneThread("gnnscale-steps")
         self._turns = [grid.copy(other) if by_column else other for other in every]
         self._iteration = self._epoch = self._first = self._count = self._counted = self._taken = 0
         self._about = rendezvous.topic()  # under which the ranks say why these steps have ended
@@ -402,6 +412,7 @@ class Steps:
             keep_for_ever([exchange.group for exchange in self.exchanges])
             return
         self._end_groups(self.exchanges)
+        self.transport.close()
 
     def drop(self) -> None:
         """Called when the loader is gone: ends the steps without waiting for that. Any thread may call it, also the
@@ -409,7 +420,8 @@ class Steps:
         if self._closed:
             return
         self._closed = True
-        for call in (partial(self.leave, 0), partial(self._end_groups, self.exchanges), partial(self._dropped, self)):
+        ends = partial(self._end_groups, self.exchanges), self.transport.close, partial(self._dropped, self)
+        for call in (partial(self.leave, 0), *ends):
             self.thread.submit(call)
         self.thread.end(0.0)
 

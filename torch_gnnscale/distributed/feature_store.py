@@ -84,7 +84,7 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
     def check_splittable(self) -> None:
         """See :meth:`PartRows.check_splittable`."""
         if self.rows_here:
-            raise NotImplementedError("open_part(backend=...) with split= is not implemented; use 'gloo'")
+            raise NotImplementedError("open_part(transport='nccl') with split= is not implemented; use 'auto'")
         if self._kept.budget is not None:
             raise NotImplementedError(f"open_part(buffer={self._kept.budget!r}) with split= is not implemented")
 
@@ -161,7 +161,7 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         buffers = self._buffers[steps]
         if not self.rows_here:
             needs.remote = exchange_rows(
-                steps.rows, asked, wanted, needs.counts, self._kinds, self._own, buffers.update
+                steps.transport, asked, wanted, needs.counts, self._kinds, self._own, buffers.update
             )
             return
         error = None

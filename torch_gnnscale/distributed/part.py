@@ -15,9 +15,10 @@ from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
+from .._warn import warn
 from ..comm.at_exit import AT_EXIT, close_at_exit
 from ..comm.exchange import Traffic
-from ..comm.mesh import Backend, Consecutive, Grid, RowGroup, row_group_of
+from ..comm.mesh import Consecutive, Grid, RowGroup, Transport, check_one_machine, transport_of
 from ..comm.rendezvous import Rendezvous, rank_and_world
 from ..comm.steps import Steps
 from ..feature import TieredFeatureStore
@@ -48,16 +49,16 @@ class Part:
         rendezvous: of the run's ranks; closed with the part.
         kept: which rows of other parts its loaders keep.
         tiers: the rows of the part's own nodes, if they are in tiers; closed with the part.
-        row_group: in which the threads that iterate exchange rows; None: the threads of steps do.
+        transport: how the threads of steps exchange rows, or over what the threads that iterate do.
     """
 
     def __init__(
         self, parts: StoredParts, stored: StoredPart, grid: Grid, rendezvous: Rendezvous, kept: Kept,
-        tiers: TieredFeatureStore | None, row_group: RowGroup | None,
+        tiers: TieredFeatureStore | None, transport: Transport,
     ) -> None:  # fmt: skip
         ranks = grid.ranks_of(rendezvous.rank)
         self.parts, self.stored, self.ranks, self._grid, self._rendezvous = parts, stored, ranks, grid, rendezvous
-        self._row_group = row_group
+        self._transport = transport
         self._steps: list[Steps] = []  # of the loaders that are there
         self._earlier: dict[str, Traffic] = {}  # of loaders that are gone
         self._counting = threading.Lock()
@@ -67,7 +68,14 @@ class Part:
             self.features = PartRows(parts, stored, ranks, rendezvous.refuse, self._open_steps, tiers)
         else:
             self.features = PartitionedFeatureStore(
-                parts, stored, ranks, tiers, rendezvous.refuse, self._open_steps, kept, row_group
+                parts,
+                stored,
+                ranks,
+                tiers,
+                rendezvous.refuse,
+                self._open_steps,
+                kept,
+                transport if isinstance(transport, RowGroup) else None,
             )
         self.graph: GraphStore | PartitionedGraphStore
         """The edges, in stored ids."""
@@ -176,7 +184,7 @@ class Part:
         split batches."""
         alike = {"version": __version__, "partition book": self.parts.fingerprint, **(identity or {})}
         steps = Steps(
-            self._rendezvous, self._grid, alike, self._dropped, by_column=by_column, row_group=self._row_group
+            self._rendezvous, self._grid, alike, self._dropped, by_column=by_column, transport=self._transport
         )
         self._steps.append(steps)
         return steps
@@ -209,8 +217,8 @@ class Part:
 def open_part(
     path: str | os.PathLike, *, buffer: Budget | None = None, policy: str | None = None,
     policy_options: Mapping[str, Any] | None = None, tiers: Mapping[str, Any] | None = None,
-    stage: str | os.PathLike | None = None, verify: bool = True, backend: Backend = "gloo",
-    consecutive: Consecutive = "copies", timeout: float = 600.0,
+    stage: str | os.PathLike | None = None, verify: bool = True, transport: Transport = "auto",
+    consecutive: Consecutive = "copies", timeout: float = 600.0, backend: Transport | None = None,
 ) -> Part:  # fmt: skip
     """Opens this rank's part of a directory that :func:`torch_gnnscale.partition.write` made.
 
@@ -233,31 +241,39 @@ def open_part(
             open, unless an equal copy is there. None: ``path`` itself is opened; a warning if it lies on a network
             file system. All ranks have one, or none.
         verify: read all files once and compare checksums, by one process of each machine.
-        backend: how rows travel between ranks. "gloo": in host memory, exchanged by a thread of each loader. "nccl":
-            from the current GPU of a rank to another one's, exchanged by the thread that iterates, once per batch; all
-            rows of batches and of the buffer are on that GPU. A :class:`RowGroup`: as with "nccl", by any backend and
-            on any device. Headers, counts and ids always take Gloo. All ranks have the same. No batch changes. The only
-            rank of one part exchanges nothing, and its rows are where its tiers are.
+        transport: how rows travel between ranks. "memory": the ranks that together hold all parts are on one machine;
+            the rank that has a row writes it into memory of the one that asks for it. "gloo": over Gloo. Both are in
+            host memory, and a thread of each loader exchanges. "auto": memory where these ranks can read each other's,
+            which they try, else Gloo. "nccl": from the current GPU of a rank to another one's, exchanged by the thread
+            that iterates, once per batch; all rows of batches and of the buffer are on that GPU. A :class:`RowGroup`:
+            as with "nccl", by any backend of torch.distributed and on any device. Headers and counts take memory of one
+            machine or Gloo, whatever rows take. All ranks have the same. No batch changes, nor what :meth:`Part.stats`
+            counts. The only rank of one part exchanges nothing, and its rows are where its tiers are.
         consecutive: which ranks have consecutive numbers. "copies": rank r holds part r // (P / K), so that the ranks
             of one part share a machine's memory. "parts": rank r holds part r mod K, so that a machine of K ranks has
             all parts, and they exchange rows within it. All ranks have the same.
         timeout: seconds after which a rank that does not answer, or is busy elsewhere, is an error. It does not bound
             what DDP waits for, whose process group has a timeout of its own.
+        backend: the earlier name of ``transport``, with a FutureWarning.
 
     Raises:
         ValueError: on all ranks: the number of ranks is not a multiple of that of parts; the directory is unfinished; a
             file is missing or damaged; a rank cannot connect to others (open files, network interface), cannot fill
-            its tiers, has no GPU or NCCL for ``backend="nccl"``, or has another ``stage``, ``backend``, ``consecutive``
-            or other budgets. One rank alone raises FileNotFoundError or OSError for files that it cannot read,
-            MemoryError where its tiers do not fit.
+            its tiers, has no GPU or NCCL for ``transport="nccl"``, or has another ``stage``, ``transport``,
+            ``consecutive`` or other budgets; with ``transport="memory"``, ranks that exchange rows are on several
+            machines or, when a loader is made, cannot read each other's memory. One rank alone raises FileNotFoundError
+            or OSError for files that it cannot read, MemoryError where its tiers do not fit.
         RuntimeError: a rank does not come, or ends in the meantime; names it.
     """
+    if backend is not None:
+        warn("open_part(backend=) is now transport=, and will be removed in the next version", FutureWarning)
+        transport = backend
     rank, world = rank_and_world()
     rendezvous = Rendezvous(rank, world, timeout)
     try:
         kept = partial(Kept, buffer, policy, policy_options)
         to = None if stage is None else Path(stage)
-        return _opened(Path(path), to, rendezvous, verify, kept, tiers, backend, consecutive)
+        return _opened(Path(path), to, rendezvous, verify, kept, tiers, transport, consecutive)
     except BaseException:
         rendezvous.close()
         raise
@@ -265,22 +281,22 @@ def open_part(
 
 def _opened(
     path: Path, stage: Path | None, rendezvous: Rendezvous, verify: bool, kept: Callable[[], Kept],
-    tiers: Mapping[str, Any] | None, backend: Backend, consecutive: Consecutive,
+    tiers: Mapping[str, Any] | None, transport: Transport, consecutive: Consecutive,
 ) -> Part:  # fmt: skip
-    by = f"{backend.backend} on {backend.device}" if isinstance(backend, RowGroup) else str(backend)
+    by = f"{transport.backend} on {transport.device}" if isinstance(transport, RowGroup) else str(transport)
     given = rendezvous.gather((stage is not None, tiers is not None, by, consecutive))
-    stages, with_tiers, backends, layouts = (list(found) for found in zip(*given, strict=True))
+    stages, with_tiers, transports, layouts = (list(found) for found in zip(*given, strict=True))
     if len(set(stages)) > 1:
         raise ValueError(f"stage: expected a folder on all ranks or on none, found {stages}")
     if len(set(with_tiers)) > 1:
         raise ValueError(f"tiers: expected them on all ranks or on none, found {with_tiers}")
-    if len(set(backends)) > 1:
-        raise ValueError(f"backend: expected the same on all ranks, found {backends}")
+    if len(set(transports)) > 1:
+        raise ValueError(f"transport: expected the same on all ranks, found {transports}")
     if len(set(layouts)) > 1:
         raise ValueError(f"consecutive: expected the same on all ranks, found {layouts}")
     if consecutive not in get_args(Consecutive):
         raise ValueError(f"consecutive: expected one of {get_args(Consecutive)}, found {consecutive!r}")
-    row_group = rendezvous.all_made(lambda: (row_group_of(backend),))[0]
+    by_transport = rendezvous.all_made(lambda: transport_of(transport))
     if stage is not None:
         path, verify = staged(path, stage, rendezvous, verify, consecutive), False  # the copy is verified
     where, rank = places(path / "book", rendezvous), rendezvous.rank
@@ -292,13 +308,15 @@ def _opened(
             hint = "partition.open_parts(path).stores() has all parts"
             raise ValueError(f"ranks: expected a multiple of {count} parts, found 1 rank; {hint}")
         grid = Grid(rendezvous.world, parts.book.num_parts, consecutive)
+        if by_transport == "memory":
+            check_one_machine(grid, rendezvous.machines)
         holds: list[Hashable] = [(of, grid.part(other)) for other, of in enumerate(where)]
         stored = parts.part(grid.part(rank), verify and is_first(holds, rank))
         return parts, stored, grid, holds, kept(), None if tiers is None else OwnTiers.of(tiers, parts)
 
     parts, stored, grid, holds, keeping, own = rendezvous.all_made(opened)
     store = None if own is None else open_together(own, parts, stored, holds, rendezvous)
-    return rendezvous.all_made(lambda: Part(parts, stored, grid, rendezvous, keeping, store, row_group))
+    return rendezvous.all_made(lambda: Part(parts, stored, grid, rendezvous, keeping, store, by_transport))
 
 
 def _count(total: dict[str, Traffic], steps: Steps) -> None:

@@ -16,14 +16,13 @@ from torch import Tensor
 
 from .. import ops
 from ..comm.exchange import Exchange, OtherRankFailed
+from ..comm.row_transport import ID_BYTES, RowTransport
 from ..feature.tiered_rows import sent
 from ..ops.arguments import check_ids
 from ..ops.rows import row_bytes
 from ..sampler.output import NO_IDS
 from .own_rows import OwnRows, merged
 
-ID_BYTES = 8
-"""An id is sent as an int64."""
 STATUS_BYTES = 8
 """A reply begins with an int64, its status: 0, or 1 if its rank could not read the rows."""
 
@@ -106,8 +105,8 @@ class Travelled(NamedTuple):
 
 
 def exchange_rows(
-    exchange: Exchange, asked: Tensor, wanted: Sequence[Tensor], counts: Tensor, kinds: Sequence[Sequence[RowKind]],
-    own: Sequence[Sequence[OwnRows]], meanwhile: Callable[[], None] | None = None,
+    transport: RowTransport, asked: Tensor, wanted: Sequence[Tensor], counts: Tensor,
+    kinds: Sequence[Sequence[RowKind]], own: Sequence[Sequence[OwnRows]], meanwhile: Callable[[], None] | None = None,
 ) -> list[list[Travelled]]:  # fmt: skip
     """Fetches rows from other ranks in two rounds, for all types and attributes together.
 
@@ -115,7 +114,7 @@ def exchange_rows(
     the receiver leaves them in the bytes that it received.
 
     Args:
-        exchange: over the ranks of all parts.
+        transport: to the ranks of all parts.
         asked: asked[i, t]: how many rows of type t part i asks this rank for: int64, shape [parts, types].
         wanted: for each type, the rows that this rank asks for, ordered by part, as row numbers in their parts: int64.
         counts: counts[i, t]: how many of wanted[t] lie in part i, 0 for this part: int64, shape [parts, types].
@@ -130,10 +129,19 @@ def exchange_rows(
         OtherRankFailed: another rank could not read the rows.
         Exception: this rank could not read rows for others; the error as it was raised, after the exchange.
     """
+    exchange = transport.exchange
     with exchange.awaited():
         given, taken = Layout(asked, kinds, exchange.rank), Layout(counts, kinds, exchange.rank)
-    ids = exchange_ids(exchange, wanted, taken.counts, given.counts)
-    return _replied(exchange, given, taken, ids, own, meanwhile)
+        ids = _by_part(wanted, taken.counts)
+    failed: list[Exception] = []
+
+    def answer(ids: Sequence[Tensor], replies: Sequence[Tensor]) -> None:
+        of_types = [piece for of_part, row in zip(ids, given.counts, strict=True) for piece in of_part.split(row)]
+        _answer(given, of_types, own, replies, failed)
+
+    to, by = ([sum(row) for row in of_parts] for of_parts in (taken.counts, given.counts))
+    received = transport.answered(ids, to, by, given.lengths, taken.lengths, answer, meanwhile)
+    return _read(exchange, taken, received, failed)
 
 
 def exchange_known_rows(
@@ -159,25 +167,17 @@ def exchange_known_rows(
             Layout(torch.tensor(sizes, dtype=torch.int64)[:, None], [[kind]], exchange.rank)
             for sizes in ([len(ids) for ids in sent], counts)
         )
-    return _replied(exchange, given, taken, sent, [[own]], None)[0][0]
+        replies, failed = ops.empty_bytes(given.total), list[Exception]()
+        _answer(given, sent, [[own]], replies.split(given.lengths), failed)
+    received = exchange.bytes(replies, given.lengths, taken.lengths, "rows")
+    return _read(exchange, taken, received, failed)[0][0]
 
 
-def _replied(
-    exchange: Exchange, given: Layout, taken: Layout, ids: Sequence[Tensor], own: Sequence[Sequence[OwnRows]],
-    meanwhile: Callable[[], None] | None,
-) -> list[list[Travelled]]:  # fmt: skip
-    """Sends rows, as ``given``, and returns those that come, as ``taken``; ``ids`` as of :func:`_packed`."""
-    error = None
-    try:
-        replies = _packed(given, ids, own)
-    except Exception as failed:  # the others expect replies of this size
-        error = failed
-        with exchange.awaited():
-            replies = torch.zeros(given.total, dtype=torch.uint8)
-            replies[given.status] = 1
-    received = exchange.bytes(replies, given.lengths, taken.lengths, "rows", meanwhile)
+def _read(exchange: Exchange, taken: Layout, received: Tensor, failed: Sequence[Exception]) -> list[list[Travelled]]:
+    """The rows in replies as ``taken``; ``failed``: why this rank could not answer the others, if it could not."""
     unread = received[taken.status].nonzero().view(-1)
-    if error is not None or len(unread):
+    if failed or len(unread):
+        error = failed[0] if failed else None
         why = exchange.reasons(error)  # a reply to every rank says that there are some
         if error is not None:
             raise error
@@ -199,7 +199,7 @@ def exchange_ids(
         taken, given: ``counts`` and ``asked`` of :func:`exchange_rows`.
     """
     with exchange.awaited():
-        requests = wanted[0] if len(wanted) == 1 else _by_part(wanted, taken)
+        requests = _by_part(wanted, taken)
         lengths, sizes = ([sum(row) * ID_BYTES for row in counts] for counts in (taken, given))
     found = exchange.bytes(requests.view(torch.uint8), lengths, sizes, "ids")
     return found.view(torch.int64).split([n for row in given for n in row])
@@ -207,6 +207,8 @@ def exchange_ids(
 
 def _by_part(ids: Sequence[Tensor], counts: list[list[int]]) -> Tensor:
     """Reorders ids from (type, part) to (part, type); ``counts[part][type]``: how many of each."""
+    if len(ids) == 1:
+        return ids[0]
     each = [of_type.split([row[t] for row in counts]) for t, of_type in enumerate(ids)]
     return torch.cat([of_type[part] for part in range(len(counts)) for of_type in each] or [NO_IDS])
 
@@ -228,11 +230,14 @@ class Layout:
         self.kinds = kinds
         self.begins: list[list[list[int]]] = []
         """begins[i][t][a]: where, in the reply of part i, the rows of attribute a of type t begin."""
+        self.starts: list[int] = []
+        """Where each reply begins."""
         self.lengths: list[int] = []
         """The bytes of each reply."""
         at, end = [], 0
         for part, row in enumerate(self.counts):
             begin = end
+            self.starts.append(begin)
             if part != own:
                 at.append(begin)
                 end += status
@@ -258,19 +263,32 @@ class Layout:
         return each[0] if len(each) == 1 else torch.cat([*each, NO_IDS])
 
 
-def _packed(layout: Layout, ids: Sequence[Tensor], own: Sequence[Sequence[OwnRows]]) -> Tensor:
-    """The replies to all parts; ``ids[i * types + t]``: the rows of type t that part i asks for."""
-    found = [[rows.table(ids[t :: len(own)]) for rows in of_type] for t, of_type in enumerate(own)]
-    rows: list[Tensor] = []
-    index: list[Tensor] = []
-    at: list[int] = []
-    for i, begins in enumerate(layout.begins):
-        for t, of_type in enumerate(found):
-            if layout.counts[i][t]:
-                rows += [table for table, _ in of_type]
-                index += [of_part[i] for _, of_part in of_type]
-                at += begins[t]
-    return ops.pack_rows(rows, index, at, layout.total)
+def _answer(
+    layout: Layout, ids: Sequence[Tensor], own: Sequence[Sequence[OwnRows]], replies: Sequence[Tensor],
+    failed: list[Exception],
+) -> None:  # fmt: skip
+    """Writes the replies to all parts. If that fails, they say so, and the error is added to ``failed``.
+
+    Args:
+        layout: of the replies.
+        ids: entry ``i * types + t`` has the rows of type t that part i asks for.
+        own: of :func:`exchange_rows`.
+        replies: the memory of each reply: uint8.
+    """
+    try:
+        found = [[rows.table(ids[t :: len(own)]) for rows in of_type] for t, of_type in enumerate(own)]
+        for i, reply in enumerate(replies):
+            rows, index, at = list[Tensor](), list[Tensor](), list[int]()
+            for t, of_type in enumerate(found):
+                if layout.counts[i][t]:
+                    rows += [table for table, _ in of_type]
+                    index += [of_part[i] for _, of_part in of_type]
+                    at += [begin - layout.starts[i] for begin in layout.begins[i][t]]
+            ops.pack_rows(rows, index, at, reply)
+    except Exception as error:
+        failed.append(error)
+        for reply in replies:
+            reply.zero_()[:1] = 1
 
 
 class Arrived(NamedTuple):

@@ -43,8 +43,8 @@ class PartOfGraph(StagedGraph):
         tiers = {} if features.tiers is None else features.tiers.rows_by_attribute()
         if features.rows_here or any(rows.device.type != "cpu" for rows in tiers.values()):
             raise NotImplementedError(
-                "data: inference with rows on a GPU is not implemented; open the part with backend='gloo' and tiers in "
-                "host memory"
+                "data: inference with rows on a GPU is not implemented; open the part with transport='auto' and tiers "
+                "in host memory"
             )
         features.check_graph(features.parts.hetero, {})
         self.features, self.part, book = features, features.part, features.parts.book

@@ -134,7 +134,7 @@ class RowsOfParts:
         counts = torch.stack(each, 1)
 
         def run(asked: Tensor) -> Any:
-            return exchange_rows(self._steps.rows, asked, wanted, counts, self._kinds, self._own)
+            return exchange_rows(self._steps.rank_steps.transport, asked, wanted, counts, self._kinds, self._own)
 
         came = self._steps.step(counts, error, run)
         of_groups = zip(self._own, located, came, strict=True)

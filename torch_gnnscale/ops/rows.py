@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import _library
 from .._private import below_autograd
-from .arguments import OPS, check_ids, check_int, check_tensor, first_outside, resolve_threads
+from .arguments import OPS, check_ids, check_tensor, first_outside, resolve_threads
 
 MAX_ROW_BYTES = 1 << 29
 """Of a row that a GPU gathers."""
@@ -106,25 +106,26 @@ def gather_rows(src: Tensor, index: Tensor, threads: int = 0, *, check: bool = T
 
 
 def pack_rows(
-    rows: Sequence[Tensor], index: Sequence[Tensor], at: Sequence[int], total: int, threads: int = 0
+    rows: Sequence[Tensor], index: Sequence[Tensor], at: Sequence[int], out: Tensor, threads: int = 0
 ) -> Tensor:
-    """Rows of several tables one after another: the bytes of ``rows[k][index[k]]`` begin at ``at[k]``.
+    """Writes rows of several tables one after another: the bytes of ``rows[k][index[k]]`` begin at ``out[at[k]]``.
 
     Args:
         rows: CPU tensors of any dtype, shape [N_k, ...]; each row must be contiguous.
         index: for each, int64, shape [n_k], in [0, N_k).
         at: for each, where its first row begins; not before the end of the rows of the table before.
-        total: the number of bytes of the result; bytes that belong to no row are 0.
+        out: uint8, shape [total], contiguous, on the CPU; its bytes that belong to no row become 0.
         threads: see the package.
 
     Returns:
-        uint8, shape [total], in recycled memory.
+        ``out``.
 
     Raises:
         TypeError, ValueError, IndexError: wrong dtype, shape, strides or device, an index out of range, rows that
             overlap or do not fit.
     """
-    total, filled = check_int("total", total), 0
+    _check_bytes("out", out)
+    total, filled = len(out), 0
     checked: Tensor | None = None  # ids that are known to be below `below`
     below = 0
     if not len(rows) == len(index) == len(at):
@@ -139,7 +140,8 @@ def pack_rows(
         if begin < filled or end > total:
             raise ValueError(f"at[{k}]: expected bytes between {filled} and {total}, found {begin} to {end}")
         filled = end
-    return OPS.pack_rows(list(rows), [ids.contiguous() for ids in index], list(at), total, resolve_threads(threads))
+    OPS.pack_rows(list(rows), [ids.contiguous() for ids in index], list(at), out, resolve_threads(threads))
+    return out
 
 
 def join_rows(own: Tensor, other: Tensor, at: Tensor, place: Tensor, threads: int = 0, *, check: bool = True) -> Tensor:
@@ -160,9 +162,7 @@ def join_rows(own: Tensor, other: Tensor, at: Tensor, place: Tensor, threads: in
         TypeError, ValueError, IndexError: wrong dtype, shape, strides or device, a place or row out of range.
     """
     _check_table("own", own)
-    check_tensor("other", other)
-    if (other.dtype, other.dim(), other.device.type, other.is_contiguous()) != (torch.uint8, 1, "cpu", True):
-        raise ValueError(f"other: expected bytes in a row on the CPU, found {other.dtype} {tuple(other.shape)}")
+    _check_bytes("other", other)
     _check_int64("at", at)
     _check_int64("place", place)
     if check:
@@ -186,6 +186,12 @@ def _check_table(name: str, table: Tensor) -> None:
             f"{name}: expected contiguous rows on the CPU, found shape {tuple(table.shape)}, strides {table.stride()} "
             f"on {table.device}"
         )
+
+
+def _check_bytes(name: str, data: Tensor) -> None:
+    check_tensor(name, data)
+    if (data.dtype, data.dim(), data.device.type, data.is_contiguous()) != (torch.uint8, 1, "cpu", True):
+        raise ValueError(f"{name}: expected bytes in a row on the CPU, found {data.dtype} {tuple(data.shape)}")
 
 
 def _check_int64(name: str, ids: Tensor) -> None:
