@@ -8,13 +8,13 @@ run:
 
 - correctness: the batches of rank r in global order are batches r, r + P, ... of one process, and have its rows;
 - traffic of an epoch, as each rank counted it, against what ``loader.samples()`` predicts: it must agree to the byte;
-- the time of a batch's rows by transport, memory and Gloo, in turn, whose rows and counts must be equal;
 - the time of a batch's rows over Gloo (requests, gather, replies), and of the two exchanges among these, against two
   bare all-to-alls of the same bytes, in turn, each as long as on its slowest rank;
 - one part in one process, without a group, against the plain loader over a pair of stores, in memory and mapped, in
   turn, with batches of 500 and of 16 seeds.
 
-Besides: exchanges of 1 to 64 MB per step.
+Besides: exchanges of 1 to 64 MB per step. With ``--transports`` instead: the time of a batch's rows over Gloo and
+through memory, in turn; rows and counts must be equal.
 """
 
 from __future__ import annotations
@@ -84,7 +84,17 @@ def loader_of(stores: Any, seeds: Tensor, batch_size: int = BATCH, **options: An
 def in_rank(folder: Path) -> dict[str, Any]:
     """What each process runs: the function that ``given.json`` in the folder names."""
     given = json.loads((folder / "given.json").read_text())
+    if given.pop("transports", False):
+        return of_transports(folder, **given)
     return of_sizes(**given) if "megabytes" in given else of_batches(folder, **given)
+
+
+def of_transports(folder: Path, rounds: int) -> dict[str, Any]:
+    """A batch's rows by transport."""
+    paths = {name: open_part(folder / "parts", transport=name) for name in ("gloo", "memory")}
+    with paths["gloo"] as part, paths["memory"]:
+        loader = loader_of((part.features, part.graph), part.input_nodes("train", "all"), seed_order="global")
+        return {"transports": transports_of(paths, loader, rounds)}
 
 
 def of_batches(folder: Path, rounds: int) -> dict[str, Any]:
@@ -101,8 +111,6 @@ def of_batches(folder: Path, rounds: int) -> dict[str, Any]:
             if order == "global":
                 torch.save(n_id, folder / f"rank-{dist.get_rank()}.pt")
         found["exchange"] = exchange_of(part, loader, rounds)
-        with open_part(folder / "parts", transport="memory") as other:
-            found["transports"] = transports_of({"gloo": part, "memory": other}, loader, rounds)
     return found
 
 
@@ -299,7 +307,6 @@ def measure(data: Data, world: int, method: str, rounds: int) -> dict[str, Any]:
             "bytes of ids per batch": sum(rank["counted"]["ids sent"] for rank in of_ranks) / steps / world,
         }
     entry["exchange"] = of_slowest([rank["exchange"] for rank in found])
-    entry["transports"] = memory_over_gloo([rank["transports"] for rank in found])
     print(f"  {world} parts, {method}: " + json.dumps(entry), flush=True)
     return entry
 
@@ -324,6 +331,15 @@ def memory_over_gloo(of_ranks: list[dict[str, Any]]) -> dict[str, Any]:
         "at the median": median(slowest["gloo"]) / median(slowest["memory"]),
         "CPU time of gloo over memory's": cpu["gloo"] / cpu["memory"],
     }
+
+
+def by_transport(data: Data, world: int, method: str, rounds: int) -> dict[str, Any]:
+    """A graph in parts, one process for each: a batch's rows by transport."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        partition.write(data, folder / "parts", parts=world, method=method)
+        found = run_ranks(world, folder, rounds=rounds, transports=True)
+    return memory_over_gloo([rank["transports"] for rank in found])
 
 
 def of_slowest(of_ranks: list[dict[str, Any]]) -> dict[str, Any]:
@@ -393,11 +409,23 @@ def one_part(data: Data, rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     options = parser(__doc__.splitlines()[0], graphs=False)
+    options.add_argument("--transports", action="store_true", help="rows by transport alone, saved as transports.json")
     options.add_argument("--small", action="store_true", help="a small graph, to try the code")
     options.add_argument("--parts", type=int, nargs="+", default=[2, 4], help="processes, and parts of the graph")
     args = options.parse_args()
     methods = ["random", "metis"] if has("pymetis") and not args.small else ["random"]
     results: dict[str, Any] = {}
+    if args.transports:
+        for name, data in graphs(args.small):
+            for world, method in itertools.product(args.parts, methods):
+                results[title := f"{name}, {world} parts, {method}"] = by_transport(data, world, method, args.rounds)
+                print(f"{title}: " + json.dumps(results[title]), flush=True)
+        pairs = [entry["throughput of memory over gloo"] for title, entry in results.items() if " 2 parts" in title]
+        results["aims"] = {"rows between two ranks, memory's throughput over Gloo's": judged(min(pairs), least=1.3)}
+        say_aims(results["aims"])
+        if not args.no_save:
+            save("transports", results)
+        return
     for name, data in graphs(args.small):
         print(name, flush=True)
         parts = {
@@ -412,20 +440,10 @@ def main() -> None:
     alone = [entry for found in results.values() for entry in found["one part"].values()]
     print("exchanges by size", flush=True)
     results["by size"] = by_size([1] if args.small else [1, 4, 16, 64], args.rounds)
-    pairs = [
-        entry
-        for found in results.values()
-        if "parts" in found
-        for name, entry in found["parts"].items()
-        if name[0] == "2"
-    ]
     exchanges = [entry["exchange"] for entry in every] + list(results["by size"].values())
     results["aims"] = {
         "throughput of the exchanges over bare all-to-alls'": judged(
             min(entry["throughput over bare"] for entry in exchanges), least=0.6
-        ),
-        "a batch's rows between two ranks, memory's throughput over Gloo's": judged(
-            min(entry["transports"]["throughput of memory over gloo"] for entry in pairs), least=1.3
         ),
         "one part, CPU time of a batch over the plain loader's": judged(
             max(entry["ratio of CPU time"] for entry in alone), most=1.1

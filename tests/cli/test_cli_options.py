@@ -112,10 +112,12 @@ def test_a_plan_is_opened_and_reaches_the_trainer(task, monkeypatch, tmp_path):
     monkeypatch.setattr(cli_data, "load", lambda *_: task)
     monkeypatch.setattr(cli_train, "_run", asking)
     command = ["train", "--split-plan", "here", "--out", str(tmp_path)]
-    for given, order in (([], "global"), (["--seed-order", "owned"], "owned")):
+    for given, order, transport in (
+        ([], "global", "auto"), (["--seed-order", "owned", "--transport", "gloo"], "owned", "gloo")
+    ):  # fmt: skip
         (_, trainer, loaded, _, folder, ranks, _), _ = asked(*command, *given)
         assert trainer.func is cli_train.SplitNodeTrainer
-        assert trainer.keywords == {"plan": ("plan of", "here"), "order": order}
+        assert trainer.keywords == {"plan": ("plan of", "here"), "order": order, "transport": transport}
         assert (loaded, folder) == (task, tmp_path)
         assert (type(ranks), ranks.rank, ranks.world) == (cli_train.SplitRanks, 0, 1)
 

@@ -88,10 +88,13 @@ def test_ranks_and_parts_that_do_not_go_together(parts, tmp_path, capsys, monkey
 
     text = "expected a multiple of 2 parts, found 1 rank; partition.open_parts(path).stores() has all parts"
     assert refused("--parts", parts[2]) == f"gnnscale: ranks: {text}\n"
-    for option, value in (("--buffer", "0.5"), ("--policy", "static"), ("--transport", "memory")):
+    for option, value in (("--buffer", "0.5"), ("--policy", "static")):
         assert refused(option, value) == f"gnnscale: {option}: expected --parts beside it, found none\n"
-    text = "gnnscale: --seed-order: expected --parts or --split-plan beside it, found none\n"
-    assert refused("--seed-order", "global") == text
+    for option, value in (("--seed-order", "global"), ("--transport", "memory")):
+        text = f"gnnscale: {option}: expected --parts or --split-plan beside it, found none\n"
+        assert refused(option, value) == text
+    text = "gnnscale: --transport nccl with --parts is not implemented; use auto\n"
+    assert refused("--parts", parts[2], "--transport", "nccl") == text
     lost = tmp_path / "lost"
     assert refused("--parts", str(lost)) == f"gnnscale: {lost}: expected a directory of parts, found no book in it\n"
     monkeypatch.setenv("WORLD_SIZE", "2")

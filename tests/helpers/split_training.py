@@ -20,7 +20,7 @@ from torch_gnnscale.topology.reorder import by_score
 
 FANOUTS = [4, 3]
 BATCH = 80
-Transport: TypeAlias = Literal["peers", "all_to_all"] | None
+Transport: TypeAlias = Literal["auto", "gloo", "memory"]
 """The argument of :func:`torch_gnnscale.split.parallelize`."""
 
 
@@ -73,7 +73,7 @@ def trained(
     groups: int = 1,
     options: dict[str, Any] | None = None,
     norm: str | None = "batch_norm",
-    transport: Transport = None,
+    transport: Transport = "auto",
 ) -> list[dict[str, Tensor]]:
     """The weights at first and after each epoch, on each rank.
 
@@ -99,7 +99,7 @@ def loader_over(data: Any, seeds: Tensor, plan: Any, options: dict[str, Any]) ->
 
 
 def trained_by(
-    loader: NeighborLoader, epochs: int, groups: int, norm: str | None, transport: Transport = None
+    loader: NeighborLoader, epochs: int, groups: int, norm: str | None, transport: Transport = "auto"
 ) -> list[dict[str, Tensor]]:
     """The weights at first and after each epoch of a loader; arguments as of :func:`trained`."""
     model = split.parallelize(model_of(norm).to(loader._sampler.device), transport=transport)

@@ -30,7 +30,7 @@ def main(plan: str, device: str, out: str) -> None:
         loader = loader_over(
             (store, GraphStore.open(folder / "graph")), graph().train_mask, opened, {**options, "device": device}
         )
-        weights = trained_by(loader, EPOCHS, 1, "batch_norm", "peers")
+        weights = trained_by(loader, EPOCHS, 1, "batch_norm", "auto")
         read = {name: use.rows for name, use in store.stats().items()}
         sampler: Any = loader._sharing.sampler.sampler  # type: ignore[union-attr]
         edges = sampler.executor.csc.tiers if on_gpu else {}

@@ -36,7 +36,7 @@ def made(kind):
     if kind == "from gpu to gpu":
         return NcclTransport(exchange, Exchange(dist.new_group(backend="gloo"), exchange.size, exchange.rank))
     if not kind.startswith("peers"):
-        return RowTransport(exchange) if kind == "all_to_all" else Staged(exchange)
+        return Staged(exchange) if kind == "staged" else RowTransport(exchange, tells=kind == "all_to_all, telling")
     found = MemoryTransport.connect(exchange, Shuffling() if kind == "peers, one kernel" else HostMemories())
     assert isinstance(found, MemoryTransport), found
     return found

@@ -154,7 +154,7 @@ def test_outputs_and_gradients(name, with_halo):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transport", [None, "all_to_all"])
+@pytest.mark.parametrize("transport", ["auto", "gloo"])
 @pytest.mark.parametrize(
     ("world", "owners"), [(1, "random"), (3, "random"), (2, "50:1"), (3, "no seeds"), (4, "nothing")]
 )

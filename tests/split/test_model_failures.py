@@ -22,7 +22,7 @@ from torch_gnnscale.comm import rendezvous
 from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.split import connection, parallelize
 
-TRANSPORTS = ["peers", "all_to_all"]
+TRANSPORTS = ["memory", "gloo"]
 
 
 def made(transport, timeout=60.0, hidden=HIDDEN, layers=3):
@@ -172,7 +172,7 @@ def forget():
     _kept.clear()
 
 
-@pytest.mark.parametrize("transport", quick(list(TRANSPORTS), "all_to_all"))
+@pytest.mark.parametrize("transport", quick(list(TRANSPORTS), "gloo"))
 @pytest.mark.parametrize(
     ("keeps", "said"),
     [

@@ -68,7 +68,7 @@ def make(name):
     return (MODELS | OTHERS)[name]()
 
 
-def check_model(rank, name, owners, parts, with_halo, training, transport=None):
+def check_model(rank, name, owners, parts, with_halo, training, transport="auto"):
     """Outputs and gradients of two batches against narrow on the whole ones; returns the rounds of the last."""
     saving.LEAST_SAVED = 0
     torch.manual_seed(rank)  # the weights are those of rank 0
@@ -192,7 +192,7 @@ def collectives(transport):
     return len(found)
 
 
-@pytest.mark.parametrize("transport", ["peers", SLOW("all_to_all")])
+@pytest.mark.parametrize("transport", ["memory", SLOW("gloo")])
 @pytest.mark.parametrize("world", [2, SLOW(3), SLOW(4)])
 def test_collectives_of_a_step(transport, world):
     """One header, 3 layers forward, 2 backward, and one for the gradients of two ranks, two for those of more."""
@@ -219,7 +219,7 @@ def test_gradients_and_statistics_have_a_group_of_their_own():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sage", "gcn", "jumping, cat"])
 def test_without_memory_of_peers(name):
-    run(3, name, "random", 3, False, False, "all_to_all")
+    run(3, name, "random", 3, False, False, "gloo")
 
 
 @pytest.mark.parametrize("world", [SLOW(1), 2])

@@ -182,7 +182,7 @@ def test_models_and_batches_of_one_process_that_are_refused():
     model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # the only rank needs no memory of others
-        alone = parallelize(model, transport="peers")
+        alone = parallelize(model, transport="memory")
         alone(batch)
         alone.close()
     text = "split: expected a connection between the ranks, found one that was closed, or that failed"

@@ -119,7 +119,7 @@ def without_memory():
     loader, joined = loader_of(GivenPlan(random_owners(200, 2), 2), {"prefetch": 0, "timeout": 60}), HostMemories.joined
 
     def fails(self, own, offered):
-        if dist.get_rank() == 1 and next(calls) == 2:  # after that of the connection and that of the first batch
+        if dist.get_rank() == 1 and next(calls) == 1:
             raise RuntimeError("no room")
         return joined(self, own, offered)
 

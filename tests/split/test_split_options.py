@@ -85,8 +85,8 @@ def test_options_of_a_model_arrive():
 
     model = pyg_nn.SAGEConv(FEATURES, CLASSES)
     for given, expected in (
-        ({}, (None, 600.0, default_call)),
-        ({"transport": "all_to_all", "timeout": 9.0, "call": call}, ("all_to_all", 9.0, call)),
+        ({}, ("auto", 600.0, default_call)),
+        ({"transport": "gloo", "timeout": 9.0, "call": call}, ("gloo", 9.0, call)),
     ):
         made = parallelize(model, **given)
         assert (made.transport, made.timeout, made.call) == expected

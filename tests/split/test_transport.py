@@ -1,5 +1,6 @@
 """Rows that ranks swap, by Gloo and through the memory of peers."""
 
+import re
 import resource
 import warnings
 
@@ -15,6 +16,7 @@ from helpers.transports import FLOATS, ended, made, swaps
 from torch import distributed as dist
 
 from torch_gnnscale.comm.exchange import Exchange
+from torch_gnnscale.comm.mesh import TRANSPORTS
 from torch_gnnscale.comm.rendezvous import end_group
 from torch_gnnscale.comm.row_transport import RowTransport
 from torch_gnnscale.nn.aggregate import aggregate_and_root
@@ -24,7 +26,7 @@ from torch_gnnscale.split.halo_layers import Moves
 from torch_gnnscale.split.local_rows import OwnHops
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 
-WAYS = ["staged", "all_to_all", "from gpu to gpu", "peers", "peers, one kernel"]
+WAYS = ["staged", "all_to_all", "all_to_all, telling", "from gpu to gpu", "peers", "peers, one kernel"]
 
 
 def test_moves_are_those_of_the_rows_at_hand():
@@ -46,7 +48,7 @@ def test_rows_need_not_be_contiguous():
     assert halo_layers.apart(transport, own.detach(), moves, "test").receive(lambda: None).shape == (0, 3)
 
 
-@pytest.mark.parametrize("kind", quick(WAYS, "peers"))
+@pytest.mark.parametrize("kind", quick(WAYS, "peers", "all_to_all, telling"))
 def test_rows_arrive(kind):
     for world in (2, 3):
         found = cluster(world).run(swaps, kind, 20, 9)
@@ -192,27 +194,49 @@ def without_descriptors(transport):
         if dist.get_rank() == 1:
             resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))  # those that are open stay so
         try:
-            found = model._connected(Exchange(group, index.parts, index.part), [[0, 1]], (-1, -1))
+            found = type(model._connected(Exchange(group, index.parts, index.part), [[0, 1]], (-1, -1))).__name__
+        except ValueError as error:
+            found = str(error)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
     end_group(group)
     model.close()
-    return type(found).__name__, [str(entry.message) for entry in said], memories() - open_before
-
-
-REFUSED = "transport: expected ranks that can read each other's memory, found rank 1: OSError: "
+    return found, [str(entry.message) for entry in said], memories() - open_before
 
 
 @pytest.mark.slow
 def test_ranks_that_cannot_read_their_peers():
-    for kind, said, memory in cluster(2).run(without_descriptors, None):
-        assert (kind, said, memory) == ("RowTransport", [], 0)
-    for kind, said, memory in cluster(2).run(without_descriptors, "peers"):
-        assert (kind, memory) == ("RowTransport", 0)
-        assert [text[: len(REFUSED)] for text in said] == [REFUSED]
-        assert "Too many open files" in said[0]
+    for found, said, memory in cluster(2).run(without_descriptors, "auto"):
+        assert (found, said, memory) == ("RowTransport", [], 0)
+    refused = "transport='memory': expected ranks that can read each other's memory, found rank 1: OSError: "
+    for text, said, memory in cluster(2).run(without_descriptors, "memory"):
+        assert text.startswith(refused)
+        assert "Too many open files" in text
+        assert (said, memory) == ([], 0)
+
+
+def gives_nccl():
+    """What a batch on the CPU comes to with NCCL."""
+    with pytest.raises(
+        ValueError, match=r"^transport='nccl': expected a GPU that torch sees and NCCL in torch, found "
+    ):
+        parallelize(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES), transport="nccl")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_nccl_without_a_gpu():
+    cluster(2).run(gives_nccl)
+
+
+@pytest.mark.parametrize(("name", "now", "kept"), [
+    ("peers", "'auto' or 'memory'", "auto"), ("all_to_all", "'gloo' or 'nccl'", "all_to_all"),
+])  # fmt: skip
+def test_earlier_names_of_transports(name, now, kept):
+    text = f"transport: expected one of {TRANSPORTS}, found {name!r}, an earlier name of {now}"
+    with pytest.warns(FutureWarning, match=f"^{re.escape(text)}$"):
+        assert parallelize(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES), transport=name).transport == kept
 
 
 def test_a_transport_that_there_is_not():
-    with pytest.raises(ValueError, match="transport: expected 'peers', 'all_to_all' or None, found 'nccl'"):
-        parallelize(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES), transport="nccl")
+    with pytest.raises(ValueError, match=f"^{re.escape(f'transport: expected one of {TRANSPORTS}, found')} 'mpi'$"):
+        parallelize(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES), transport="mpi")

@@ -31,7 +31,7 @@ from ..training.rank_group import launched, launched_ranks
 from . import data as cli_data
 from .errors import as_option, check_at_least, naming_folder, naming_options
 
-_OF_PARTS = ("stage", "buffer", "policy", "transport")
+_OF_PARTS = ("stage", "buffer", "policy")
 """Options that only --parts understands."""
 
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -101,9 +101,9 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
     )
     add(
         "--transport",
-        choices=[name for name in TRANSPORTS if name != "nccl"],
-        help="how rows travel between ranks: through memory of one machine, or over Gloo (default: auto, memory where "
-        "it can be had)",
+        choices=TRANSPORTS,
+        help="how rows travel between ranks: through memory of one machine, over Gloo or NCCL (default: auto, memory "
+        "where it can be had)",
         **unless_given,
     )
     add("--policy", choices=list(POLICIES), help="which rows are kept (default: massivegnn)", **unless_given)
@@ -143,8 +143,8 @@ def _train(args: argparse.Namespace, interrupts: Interrupts) -> None:
         with launched():
             _train_split(args, interrupts)
         return
-    if "seed_order" in args:
-        raise ValueError("--seed-order: expected --parts or --split-plan beside it, found none")
+    if found := [name for name in ("seed_order", "transport") if name in args]:
+        raise ValueError(f"{as_option(found[0])}: expected --parts or --split-plan beside it, found none")
     if (world := launched_ranks()) > 1:
         raise ValueError(f"WORLD_SIZE: expected 1 without --parts or --split-plan, found {world}")
     kind = getattr(args, "task", "nodes")
@@ -155,7 +155,7 @@ def _train(args: argparse.Namespace, interrupts: Interrupts) -> None:
 
 def _train_part(args: argparse.Namespace, interrupts: Interrupts) -> None:
     """Trains with the other ranks, on a part of the graph."""
-    kept = {name: getattr(args, name) for name in _OF_PARTS if name in args}
+    kept = {name: getattr(args, name) for name in (*_OF_PARTS, "transport") if name in args}
     if "buffer" in kept:
         kept["buffer"] = _as_budget(kept["buffer"])
     with open_part(args.parts, **kept) as part:
@@ -176,7 +176,9 @@ def _train_split(args: argparse.Namespace, interrupts: Interrupts) -> None:
     plan, config = Plan.open(args.split_plan), _config(kind, args)
     if getattr(args, "device", "cpu") == "cuda":  # ranks share GPUs only where there are too few
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-    trainer = partial(SplitNodeTrainer, plan=plan, order=getattr(args, "seed_order", "global"))
+    order: Any = getattr(args, "seed_order", "global")
+    transport: Any = getattr(args, "transport", "auto")
+    trainer = partial(SplitNodeTrainer, plan=plan, order=order, transport=transport)
     ranks = SplitRanks(Ranks(int(os.environ.get("RANK", "0")), launched_ranks()))
     path = _folder(args, kind, cli_data.dataset(args), config)
     _run(args, trainer, cli_data.load(kind, args), config, ranks.first(lambda: _checked(path)), ranks, interrupts)
@@ -255,6 +257,8 @@ def _check_beside_parts(args: argparse.Namespace) -> None:
         raise ValueError(f"--loader: expected gnnscale beside --parts, found {args.loader}")
     if getattr(args, "device", "cpu") != "cpu":
         raise NotImplementedError(f"--device {args.device} with --parts is not implemented; use cpu")
+    if getattr(args, "transport", "auto") == "nccl":
+        raise NotImplementedError("--transport nccl with --parts is not implemented; use auto")
 
 
 def _config(kind: str, args: argparse.Namespace) -> Config:

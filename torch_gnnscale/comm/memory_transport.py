@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import machine
-from .exchange import Exchange, OtherRankFailed
+from .exchange import Broken, Exchange, OtherRankFailed
 from .header import check_kinds, kind_of
 from .mesh import Transport
 from .peer_memory import HostMemories, Offered, PeerMemories, PeerMemory
@@ -44,15 +44,14 @@ class MemoryTransport(RowTransport):
         exchange: between these ranks, all of one machine.
         shared: how they share memory, the same way on all ranks.
         memories: of all ranks, in their order; each is two buffers of the same size.
-        tells: True: a rank that cannot write its rows still comes to the barrier and says so; it then raises its error,
-            the others raise :class:`OtherRankFailed`, and all can go on. False: it raises at once, and the others wait.
+        tells: of :class:`RowTransport`; also of rows of :meth:`swap`.
     """
 
     def __init__(
         self, exchange: Exchange, shared: PeerMemories, memories: list[PeerMemory], tells: bool = False
     ) -> None:
-        super().__init__(exchange)
-        self.shared, self._memories, self._tells = shared, memories, tells
+        super().__init__(exchange, tells)
+        self.shared, self._memories = shared, memories
         self._replaced: list[PeerMemory] = []  # this rank's, which all others have closed at the next barrier
         self._turn = 0
         self._replies = ReplyMemories(exchange, shared)
@@ -348,17 +347,23 @@ def row_transport(exchange: Exchange, rendezvous: Rendezvous, wanted: Transport)
         ValueError: on all ranks, if some cannot read each other's memory, and that is wanted.
     """
     if wanted not in ("auto", "memory") or rendezvous.world == 1:
-        return RowTransport(exchange)
+        return RowTransport(exchange, tells=True)
     found: MemoryTransport | str = "one rank"
     if exchange.size > 1:
-        found = MemoryTransport.connect(exchange, HostMemories(), tells=True)
+        try:
+            found = MemoryTransport.connect(exchange, HostMemories(), tells=True)
+        except Broken as error:
+            raise RuntimeError(rendezvous.lost(error)) from error
+        except Exception as error:
+            rendezvous.fail(f"{type(error).__name__}: {error}")
+            raise
     problem = None if exchange.size == 1 or isinstance(found, MemoryTransport) else found
     problems = [text for text in rendezvous.gather(problem) if text is not None]
     if problems and wanted == "memory":
         if isinstance(found, MemoryTransport):
             found.close()
         raise ValueError(f"transport='memory': expected ranks that can read each other's memory, found {problems[0]}")
-    return found if isinstance(found, MemoryTransport) else RowTransport(exchange)
+    return found if isinstance(found, MemoryTransport) else RowTransport(exchange, tells=True)
 
 
 def _close(memories: list[PeerMemory]) -> None:

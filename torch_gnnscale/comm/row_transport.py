@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from .exchange import Exchange
+from ..ops.rows import row_bytes
+from .exchange import Exchange, OtherRankFailed
 from .peer_memory import empty_rows
 
 ENDED = "expected a connection between the ranks, found one that was closed, or that failed"
@@ -57,6 +58,8 @@ Answer: TypeAlias = Callable[[Sequence[Tensor], Sequence[Tensor]], None]
 raise: what failed is to be said in the replies."""
 ID_BYTES = 8
 """An id is sent as an int64."""
+STATUS_BYTES = 8
+"""A reply begins with an int64, its status: 0, or 1 if its rank could not read the rows."""
 
 
 class RowTransport:
@@ -66,10 +69,12 @@ class RowTransport:
 
     Args:
         exchange: between these ranks.
+        tells: True: a rank that cannot send its rows in :meth:`pull` says so; it then raises its error, the others
+            raise :class:`OtherRankFailed`, and all can go on. False: it raises at once, and the others wait.
     """
 
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
+    def __init__(self, exchange: Exchange, tells: bool = False) -> None:
+        self.exchange, self._tells = exchange, tells
         self.moved: defaultdict[str, Moved] = defaultdict(Moved)
         """The rows that were exchanged, by purpose."""
 
@@ -82,8 +87,45 @@ class RowTransport:
             purpose: what the exchange is counted as.
             meanwhile: called while the rows are exchanged.
         """
-        packed = ops.shuffle_rows(None, [own], None, moves.sent, check=False)
+        if self._tells:
+            return self._told(own, moves, purpose, meanwhile)
+        with self.exchange.awaited():
+            packed = ops.shuffle_rows(None, [own], None, moves.sent, check=False)
         return self._exchanged(packed, moves.num_sent, moves.num_received, purpose, meanwhile)
+
+    def _told(self, own: Tensor, moves: RowMoves, purpose: str, meanwhile: Callable[[], None] | None) -> Tensor:
+        """:meth:`pull`; what goes to each rank begins with an int64: 0, or 1 if this rank cannot send its rows."""
+        exchange, width = self.exchange, row_bytes(own)
+        lengths, sizes = (
+            [0 if rank == exchange.rank else STATUS_BYTES + width * count for rank, count in enumerate(counts)]
+            for counts in (moves.num_sent, moves.num_received)
+        )
+        with exchange.awaited():
+            given = ops.empty_bytes(sum(lengths))
+        error = None
+        try:
+            table, ids = (own, moves.sent) if own.device.type == "cpu" else _in_host(own, moves.sent)
+            for to, of_rank in zip(given.split(lengths), ids.split(moves.num_sent), strict=True):
+                if len(to):
+                    ops.pack_rows([table], [of_rank], [STATUS_BYTES], to)
+        except Exception as failed:
+            error = failed
+            for to in given.split(lengths):
+                to.zero_()[:1] = 1
+        came = exchange.bytes(given, lengths, sizes, purpose, meanwhile).split(sizes)
+        failed_ranks = [rank for rank, of_rank in enumerate(came) if len(of_rank) and of_rank[0]]
+        if error is not None or failed_ranks:
+            why = exchange.reasons(error)
+            if error is not None:
+                raise error
+            part = failed_ranks[0]
+            raise OtherRankFailed(
+                f"{purpose}: expected those of part {part}, found that its rank could not read them: {why[part]}"
+            )
+        self._count(moves.num_sent, moves.num_received, purpose)
+        with exchange.awaited():
+            rows = torch.cat([of_rank[STATUS_BYTES:] for of_rank in came])
+            return rows.to(own.device).view(own.dtype).view(sum(moves.num_received), *own.shape[1:])
 
     def rows(self, own: Tensor, moves: RowMoves, purpose: str, meanwhile: Callable[[], None] | None = None) -> Tensor:
         """The rows of :meth:`pull`. They may lie in memory that the next exchange overwrites."""
@@ -169,3 +211,9 @@ class RowTransport:
 
     def close(self) -> None:
         """Frees what the transport holds, but for its group."""
+
+
+def _in_host(rows: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of a GPU's tensor with these ids, in pinned host memory, and their places there."""
+    there = torch.empty((len(ids), *rows.shape[1:]), dtype=rows.dtype, pin_memory=True)
+    return there.copy_(ops.shuffle_rows(None, [rows], None, ids, check=False)), torch.arange(len(ids))

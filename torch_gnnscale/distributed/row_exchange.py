@@ -16,15 +16,12 @@ from torch import Tensor
 
 from .. import ops
 from ..comm.exchange import Exchange, OtherRankFailed
-from ..comm.row_transport import ID_BYTES, RowTransport
+from ..comm.row_transport import ID_BYTES, STATUS_BYTES, RowTransport
 from ..feature.tiered_rows import sent
 from ..ops.arguments import check_ids
 from ..ops.rows import row_bytes
 from ..sampler.output import NO_IDS
 from .own_rows import OwnRows, merged
-
-STATUS_BYTES = 8
-"""A reply begins with an int64, its status: 0, or 1 if its rank could not read the rows."""
 
 
 class Located(NamedTuple):
@@ -142,35 +139,6 @@ def exchange_rows(
     to, by = ([sum(row) for row in of_parts] for of_parts in (taken.counts, given.counts))
     received = transport.answered(ids, to, by, given.lengths, taken.lengths, answer, meanwhile)
     return _read(exchange, taken, received, failed)
-
-
-def exchange_known_rows(
-    exchange: Exchange, own: OwnRows, kind: RowKind, sent: Sequence[Tensor], counts: Sequence[int]
-) -> Travelled:
-    """Exchanges rows in one round, where sender and receiver know which without a message.
-
-    Args:
-        exchange: over the ranks of all parts.
-        own: this rank's rows.
-        kind: of all ranks' rows.
-        sent: the numbers of the rows that go to each rank, none to this one: int64.
-        counts: how many rows come from each rank.
-
-    Returns:
-        The rows of rank 0, then 1, ..., each in the order in which that rank sends them.
-
-    Raises:
-        OtherRankFailed, Exception: as of :func:`exchange_rows`.
-    """
-    with exchange.awaited():
-        given, taken = (
-            Layout(torch.tensor(sizes, dtype=torch.int64)[:, None], [[kind]], exchange.rank)
-            for sizes in ([len(ids) for ids in sent], counts)
-        )
-        replies, failed = ops.empty_bytes(given.total), list[Exception]()
-        _answer(given, sent, [[own]], replies.split(given.lengths), failed)
-    received = exchange.bytes(replies, given.lengths, taken.lengths, "rows")
-    return _read(exchange, taken, received, failed)[0][0]
 
 
 def _read(exchange: Exchange, taken: Layout, received: Tensor, failed: Sequence[Exception]) -> list[list[Travelled]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from .._private import BatchNorm
+from ..comm.mesh import TransportName
 from ..comm.row_transport import RowTransport
 from ..nn.hops import first_rows, seed_rows
 from ..nn.wrapper import Wrapper, title_of
@@ -139,7 +140,7 @@ class ExchangingModel(OnRanks):
     """
 
     def __init__(
-        self, model: nn.Module, transport: Literal["peers", "all_to_all"] | None = None, timeout: float = 600.0
+        self, model: nn.Module, transport: TransportName = "auto", timeout: float = 600.0
     ) -> None:
         self._open(model, transport, timeout, lambda: Wrapper.__init__(self, model))
         self._calls: dict[tuple[int, bool], list[_Call]] = {}

@@ -10,17 +10,16 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from .. import ops
 from ..comm.exchange import Exchange
 from ..comm.memory_transport import MemoryTransport
 from ..comm.peer_memory import memories_on
+from ..comm.row_transport import RowTransport
 from ..comm.steps import Steps
-from ..distributed.own_rows import MappedRows
-from ..distributed.row_exchange import RowKind, exchange_known_rows
 from ..feature.tiered_rows import sent
 from ..loader.layout import EdgeLayout, EdgeLayouts
 from ..loader.row_source import Bounds, CollectiveSource, RowSource
 from ..loader.sampled import SampledEdges, SampledGraphPart
+from ..ops.rows import row_bytes
 from .cut_sampler import SplitOutput
 from .halo_layers import Moves
 from .shuffle_index import ShuffleIndex
@@ -61,9 +60,7 @@ class SplitRows(CollectiveSource):
 
     def __init__(self, rows: RowSource) -> None:
         self.inner = rows
-        self._peers: dict[
-            Exchange, MemoryTransport | str
-        ] = {}  # or why not, for each exchange over which rows were swapped
+        self._transports: dict[Exchange, RowTransport] = {}  # of rows on GPUs
 
     def versions(self) -> Any:
         """See :meth:`RowSource.versions`."""
@@ -107,7 +104,7 @@ class SplitRows(CollectiveSource):
         rows = self.inner.fetch(sampled, bounds, versions)
         x = self.inner.node_rows(rows, X)
         x = x if isinstance(x, Tensor) and x.layout == torch.strided else None
-        size = -1 if x is None else _kind(x).num_bytes
+        size = -1 if x is None else row_bytes(x)
         index: ShuffleIndex = out.fields["shuffle_index"]
         if x is not None and x.device.type == "cpu":
             x = sent(x, index.sent.device)
@@ -133,28 +130,27 @@ class SplitRows(CollectiveSource):
                 other rows of each other.
         """
         with steps.rows.awaited():
-            said = torch.tensor([needs.balance, *needs.alike.values()]).expand(needs.index.parts, -1)
-        balances, *alike = steps.rows.numbers(said, "counts").t().tolist()
+            on_gpu = needs.x is not None and needs.x.device.type == "cuda"
+            said = torch.tensor([needs.balance, on_gpu, *needs.alike.values()]).expand(needs.index.parts, -1)
+        balances, on_gpus, *alike = steps.rows.numbers(said, "counts").t().tolist()
         for (name, own), found in zip(needs.alike.items(), alike, strict=True):
             if any(value != own for value in found):
                 raise ValueError(f"{name}: expected the same on all ranks of a batch, found {found}")
-        exchange, moves = steps.rows, needs.moves
-        needs.index.check_balances(balances, exchange, range(needs.index.parts))
-        if needs.x is None:
-            return
-        if exchange not in self._peers:
+        needs.index.check_balances(balances, steps.rows, range(needs.index.parts))
+        if needs.x is not None:
+            transport = self._of_gpus(steps.rows, needs.x.device) if any(on_gpus) else steps.transport
+            with steps.rows.awaited():
+                x = needs.x.contiguous()
+            needs.halo = transport.pull(x, needs.moves, "rows")
+
+    def _of_gpus(self, exchange: Exchange, device: torch.device) -> RowTransport:
+        """How ranks exchange rows of which some are on GPUs."""
+        if exchange not in self._transports:
             with exchange.awaited():
-                self._peers[exchange] = MemoryTransport.connect(exchange, memories_on(needs.x.device), tells=True)
-        with exchange.awaited():
-            x = needs.x.contiguous()
-        if isinstance(peers := self._peers[exchange], MemoryTransport):
-            needs.halo = peers.pull(x, moves, "rows")
-            return
-        with exchange.awaited():
-            table, ids = (x, moves.sent) if x.device.type == "cpu" else _in_host(x, moves.sent)
-            of_ranks = ids.split(moves.num_sent)
-        came = exchange_known_rows(exchange, MappedRows(table), _kind(x), of_ranks, moves.num_received)
-        needs.halo = sent(came.rows(table), x.device)
+                found = MemoryTransport.connect(exchange, memories_on(device), tells=True)
+            by_gloo = RowTransport(exchange, tells=True)
+            self._transports[exchange] = by_gloo if isinstance(found, str) else found
+        return self._transports[exchange]
 
     def rows(self, needs: HaloNeeds) -> FetchedRows:
         """See :meth:`CollectiveSource.rows`."""
@@ -179,13 +175,3 @@ class SplitRows(CollectiveSource):
     def node_rows(self, rows: FetchedRows, name: str) -> Any:
         """See :meth:`RowSource.node_rows`."""
         return self.inner.node_rows(rows[0], name)
-
-
-def _in_host(x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows of a GPU's tensor with these ids, in pinned host memory, and their places there."""
-    there = torch.empty((len(ids), *x.shape[1:]), dtype=x.dtype, pin_memory=True)
-    return there.copy_(ops.shuffle_rows(None, [x], None, ids, check=False)), torch.arange(len(ids))
-
-
-def _kind(x: Tensor) -> RowKind:
-    return RowKind(x.dtype, tuple(x.shape[1:]))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from torch_geometric.data import HeteroData
@@ -17,7 +18,7 @@ from .._private import BatchNorm, active_ddp_module, is_compiled
 from .._warn import warn
 from ..comm.exchange import Exchange, Traffic
 from ..comm.memory_transport import MemoryTransport
-from ..comm.mesh import Grid
+from ..comm.mesh import TRANSPORTS, Grid, TransportName, checked_transport, transport_of
 from ..comm.nccl_transport import NcclTransport
 from ..comm.peer_memory import HostMemories, memories_on
 from ..comm.rendezvous import rank_and_world
@@ -43,17 +44,15 @@ from .shuffle_index import ShuffleIndex
 class OnRanks(Wrapper):
     """A model whose batches are cut over ranks: what connects the ranks, and sums their gradients."""
 
-    def _open(
-        self, module: nn.Module, transport: Literal["peers", "all_to_all"] | None, timeout: float,
-        wrap: Callable[[], None],
-    ) -> None:  # fmt: skip
+    def _open(self, module: nn.Module, transport: TransportName, timeout: float, wrap: Callable[[], None]) -> None:
         """Connects the ranks. ``wrap`` initializes this object with the model; an error of it is told to all ranks."""
         rank, world = rank_and_world()
         connection = Connection(rank, world, timeout)
         with connection.failing_alone():
             _refuse(module)
-            if transport not in (None, "peers", "all_to_all"):
-                raise ValueError(f"transport: expected 'peers', 'all_to_all' or None, found {transport!r}")
+            transport = _transport_named(transport)
+            if transport == "nccl" and world > 1:
+                transport_of(transport)
             wrap()
         self.transport, self.timeout, self.rank, self.world = transport, timeout, rank, world
         self._connect(connection)
@@ -112,10 +111,10 @@ class OnRanks(Wrapper):
 
     def _connect(self, connection: Connection) -> None:
         self._connection, sums = connection, connection.sums
-        peers = (
-            MemoryTransport.connect(sums, HostMemories()) if self.world > 1 and self.transport != "all_to_all" else None
-        )
-        connection.of_all = peers if isinstance(peers, MemoryTransport) else RowTransport(sums)
+        memory: MemoryTransport | str = self.transport
+        if self.world > 1 and self.transport in ("auto", "memory"):
+            memory = MemoryTransport.connect(sums, HostMemories())
+        connection.of_all = memory if isinstance(memory, MemoryTransport) else RowTransport(sums)
         self._gradients = GradientSum(connection.of_all)
         self._description = Description(self.module)
 
@@ -164,25 +163,31 @@ class OnRanks(Wrapper):
         return self._connection.transports[grid, devices]
 
     def _connected(self, exchange: Exchange, columns: list[list[int]], devices: tuple[int, ...]) -> RowTransport:
-        """The transport over ``exchange``: the memory of peers, if all of its ranks can read it and the user did not
-        ask for all-to-alls."""
-        if exchange.size == 1:
+        """The transport over ``exchange``. All ranks call it together, and all raise ValueError if what the user asked
+        for cannot be had."""
+        wanted, own = self.transport, devices[self.rank]
+        if exchange.size == 1 or wanted == "gloo":
             return RowTransport(exchange)
-        own = devices[self.rank]
         device = torch.device("cpu") if own < 0 else torch.device("cuda", own)
-        peers = (
-            "all_to_all" if self.transport == "all_to_all" else MemoryTransport.connect(exchange, memories_on(device))
-        )
-        by_peers = isinstance(peers, MemoryTransport)
-        if self.transport == "peers" and not by_peers:
-            warn(
-                f"transport: expected ranks that can read each other's memory, found {peers}; rows are exchanged by "
-                f"all_to_all"
+        memory: MemoryTransport | str = wanted
+        if wanted in ("auto", "memory"):
+            memory = MemoryTransport.connect(exchange, memories_on(device))
+        by_memory = isinstance(memory, MemoryTransport)
+        if wanted == "memory":
+            problems = self._connection.all.objects(None if by_memory else memory)
+            if found := [text for text in problems if text is not None]:
+                raise ValueError(
+                    f"transport='memory': expected ranks that can read each other's memory, found {found[0]}"
+                )
+        rows = nccl_exchange(self._connection, columns, device, not by_memory) if max(devices) >= 0 else None
+        if isinstance(memory, MemoryTransport):
+            return memory
+        if rows is None and wanted == "nccl":
+            raise ValueError(
+                f"transport='nccl': expected torch.distributed with NCCL and a GPU of its own for each rank's batches, "
+                f"found backends {dist.get_backend_config()} and batches on devices {list(devices)} (-1: CPU)"
             )
-        rows = nccl_exchange(self._connection, columns, device, not by_peers) if max(devices) >= 0 else None
-        if isinstance(peers, MemoryTransport):
-            return peers
-        return RowTransport(exchange) if own < 0 or rows is None else NcclTransport(exchange, rows)
+        return RowTransport(exchange) if rows is None else NcclTransport(exchange, rows)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self._state(), "_gradients": None, "_connection": None, "_description": None}
@@ -211,7 +216,7 @@ class Parallelized(OnRanks, Layered):
         self,
         module: nn.Module,
         call: Callable[[Any, Any], Any] = default_call,
-        transport: Literal["peers", "all_to_all"] | None = None,
+        transport: TransportName = "auto",
         timeout: float = 600.0,
     ) -> None:
         self._open(module, transport, timeout, lambda: Layered.__init__(self, module, call))
@@ -322,7 +327,7 @@ class Parallelized(OnRanks, Layered):
 def parallelize(
     model: nn.Module,
     call: Callable[[Any, Any], Any] = default_call,
-    transport: Literal["peers", "all_to_all"] | None = None,
+    transport: TransportName = "auto",
     timeout: float = 600.0,
 ) -> Parallelized:
     """Makes a PyG model compute mini-batches that are cut over ranks: of each layer, a rank computes its own nodes.
@@ -348,10 +353,12 @@ def parallelize(
     Args:
         model: any module with MessagePassing layers that get the batch's ``edge_index``; or ``nn.weigh`` of it.
         call: how the model is called with a batch; the default of a weighed model is what ``nn.weigh`` was given.
-        transport: ``peers``: ranks of one machine read rows in each other's memory, that of the host or of GPUs, of
-            which several ranks may share one; if one cannot, they use ``all_to_all``, with a warning that says why.
-            ``all_to_all``: rows on GPUs go over NCCL, if torch.distributed was initialized with it and each rank has a
-            GPU of its own; else rows go over Gloo. None: as ``peers``, without the warning.
+        transport: how rows travel between the ranks that share a batch. ``memory``: they read rows in each other's
+            memory, that of the host or of GPUs, of which several ranks may share one. ``nccl``: from GPU to GPU;
+            torch.distributed was initialized with NCCL, and each rank has a GPU of its own. ``gloo``: over Gloo, from
+            GPUs through host memory. ``auto``: memory where these ranks can read each other's, which they try at the
+            first batch, else NCCL where it can be had, else Gloo. All ranks have the same. The earlier names ``peers``
+            (now ``auto``) and ``all_to_all`` (NCCL where it can be had, else Gloo) warn with a FutureWarning.
         timeout: seconds after which a rank that does not answer is an error, in this call and in every forward and
             backward pass.
 
@@ -360,11 +367,25 @@ def parallelize(
 
     Raises:
         ValueError: the model has no MessagePassing layers, or is wrapped by DistributedDataParallel or this package; or
-            the ranks have other models.
+            the ranks have other models. At the first batch, on all ranks: the transport cannot be had, and why.
         NotImplementedError: it, or a module of it, is compiled.
         RuntimeError: another rank refuses its model, is gone or does not come; the message names it.
     """
     return Parallelized(model, call, transport, timeout)
+
+
+_EARLIER: dict[Any, str] = {None: "auto", "peers": "auto", "all_to_all": "all_to_all"}
+"""Earlier names of transports. With "all_to_all", rows go over NCCL where it can be had, else over Gloo."""
+
+
+def _transport_named(transport: Any) -> Any:
+    """One of ``TRANSPORTS``, or "all_to_all". Raises ValueError for another name."""
+    if transport not in _EARLIER:
+        return checked_transport(transport)
+    if transport is not None:
+        now = "'auto' or 'memory'" if transport == "peers" else "'gloo' or 'nccl'"
+        warn(f"transport: expected one of {TRANSPORTS}, found {transport!r}, an earlier name of {now}", FutureWarning)
+    return _EARLIER[transport]
 
 
 def _refuse(model: nn.Module) -> None:

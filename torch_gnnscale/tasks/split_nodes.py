@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from .. import split
+from ..comm.mesh import TransportName
 from ..loader.share import SharedOrder
 from ..sampler.methods import NEIGHBOR
 from ..training import RankGroup
@@ -37,13 +39,20 @@ class SplitNodeTrainer(NodeTrainer):
     """
 
     def __init__(
-        self, task: Any, config: Any, *options: Any, plan: split.Plan, order: SharedOrder = "global", **others: Any
+        self,
+        task: Any,
+        config: Any,
+        *options: Any,
+        plan: split.Plan,
+        order: SharedOrder = "global",
+        transport: TransportName = "auto",
+        **others: Any,
     ) -> None:
         if config.loader != "gnnscale":
             raise ValueError(f"loader: expected 'gnnscale' with a split plan, found {config.loader!r}")
         if config.model == "mlp":
             raise ValueError("model: expected one with messages to be split, found 'mlp'")
-        self.plan, self.order = plan, order
+        self.plan, self.order, self.transport = plan, order, transport
         super().__init__(task, config, *options, **others)
 
     @property
@@ -53,7 +62,8 @@ class SplitNodeTrainer(NodeTrainer):
 
     def called_module(self) -> nn.Module:
         """The model, split, and weighed if batches have weights."""
-        return SeedScores(self.model, self.config.method != NEIGHBOR, split.parallelize)
+        parallelize = partial(split.parallelize, transport=self.transport)
+        return SeedScores(self.model, self.config.method != NEIGHBOR, parallelize)
 
     def drawing(self, fanouts: list[int], training: bool) -> dict[str, Any]:
         """See :meth:`ClassTrainer.drawing`."""
