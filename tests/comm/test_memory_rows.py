@@ -111,6 +111,22 @@ def test_memory_is_used_again_when_its_rows_are_gone():
         assert first == last
 
 
+def ask_and_hold(steps):
+    """How many more files a process has open when it holds the replies of so many exchanges."""
+    both, held, counts = transports(), [], torch.tensor([[0, 5], [7, 0]])
+    before = machine.open_files()
+    for _ in range(steps):
+        answers(both[0], counts, 100, held)
+    after = machine.open_files()
+    held.clear()
+    ended(*both)
+    return after - before
+
+
+def test_what_other_ranks_have_allocated_takes_no_descriptors():
+    assert cluster(2).run(ask_and_hold, 4) == [4, 4]
+
+
 def ask_where_a_rank_fails(what):
     """What each of four exchanges came to, of which rank 1 fails in the second, which needs new memory."""
     both, found = transports(), []

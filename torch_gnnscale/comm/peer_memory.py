@@ -114,8 +114,11 @@ class HostMemories(PeerMemories):
         return HostPeerMemory(HostMemory(num_bytes, "split", _HINT))
 
     def opened(self, handle: bytes) -> HostPeerMemory:
-        """See :meth:`PeerMemories.opened`."""
-        return HostPeerMemory(pickle.loads(handle))
+        """See :meth:`PeerMemories.opened`. It takes no descriptor."""
+        memory: HostMemory = pickle.loads(handle)
+        found = HostPeerMemory(memory)
+        memory.close()  # its pages stay as long as a tensor over them
+        return found
 
     def settle(self) -> None:
         """See :meth:`PeerMemories.settle`: nothing is queued."""
