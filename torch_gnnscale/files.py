@@ -42,7 +42,13 @@ def block_checksums(data: Tensor) -> list[int]:
     """The CRC-32 of every block of 64 MiB of a tensor in host memory."""
     data = _bytes(data.contiguous())
     with ThreadPoolExecutor(machine.cores()) as threads:
-        return list(threads.map(lambda block: zlib.crc32(block.numpy()), data.split(_BLOCK)))
+        return list(threads.map(bytes_checksum, data.split(_BLOCK)))
+
+
+def bytes_checksum(data: Tensor, before: int = 0) -> int:
+    """The CRC-32 of a tensor's bytes, that go on from those with the CRC-32 ``before``."""
+    data = _bytes(data.detach().cpu().contiguous())
+    return zlib.crc32(data.numpy().data, before)
 
 
 def _bytes(data: Tensor) -> Tensor:
@@ -85,7 +91,7 @@ class ArrayWriter:
         checksums = self.entry["crc32"]
         if len(head):
             before = checksums.pop() if self._block else 0
-            checksums.append(zlib.crc32(head.numpy(), before))
+            checksums.append(bytes_checksum(head, before))
             self._block = (self._block + len(head)) % _BLOCK
         if len(rest):
             checksums += block_checksums(rest)

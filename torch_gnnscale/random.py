@@ -56,8 +56,12 @@ def batch_key(seed: int, epoch: int = 0, batch: int = 0, purpose: Purpose = Purp
 
 def ids_key(seed: int, ids: Tensor) -> int:
     """The key of a batch without a number: a hash of its ids (integers, any shape) takes the number's place."""
-    digest = hashlib.blake2b(ids.to(torch.int64).contiguous().numpy().tobytes(), digest_size=8).digest()
-    return batch_key(seed, 0, int.from_bytes(digest, "little"), Purpose.AD_HOC)
+    return batch_key(seed, 0, digest(ids.to(torch.int64).contiguous().numpy().tobytes()), Purpose.AD_HOC)
+
+
+def digest(data: bytes) -> int:
+    """A hash of bytes, in [0, 2^64)."""
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
 def draw_seed(generator: torch.Generator | None = None) -> int:

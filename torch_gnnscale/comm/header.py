@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from ..random import digest
 
 COMPLETED = -1
 """In place of the batch after which a rank left an iteration: it left it after the last step."""
@@ -53,8 +54,8 @@ _ALIKE = {
 
 def fingerprint_of(values: Mapping[str, Any]) -> int:
     """A hash of plain values by name, in 64 bits with a sign."""
-    text = repr(sorted(values.items())).encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True)
+    found = digest(repr(sorted(values.items())).encode())
+    return found - (1 << 64) if found >> 63 else found
 
 
 def check_positions(headers: Sequence[Header], expected: Sequence[int]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .. import files
 from ..nn.compare import agree
 from .graph import StagedGraph
 from .plan import Plan
@@ -34,11 +35,11 @@ def fingerprint(
     for store in graph.batch(hop, {}).stores:
         for name, value in sorted(store.items()):
             if isinstance(value, Tensor) and name in ("edge_index", "n_id", "e_id"):
-                of_edges = _crc(value, of_edges)
+                of_edges = files.bytes_checksum(value, of_edges)
             elif isinstance(value, Tensor):
-                of_rows = _crc(value, of_rows)
+                of_rows = files.bytes_checksum(value, of_rows)
     for ids in hop.nodes.values():
-        of_edges = _crc(ids, of_edges)
+        of_edges = files.bytes_checksum(ids, of_edges)
     sizes = [[str(t), size] for t, size in graph.sizes.items()]
     edges = [[str(t), csc.num_edges] for t, csc in graph.columns.items()]
     return {
@@ -53,13 +54,13 @@ def of_model(model: nn.Module) -> int:
     """A checksum of all parameters and buffers of a model, and of what ``repr`` says of it."""
     found = zlib.crc32(repr(model).encode())
     for name, value in sorted(model.state_dict().items()):
-        found = _crc(value, zlib.crc32(name.encode(), found)) if isinstance(value, Tensor) else found
+        found = files.bytes_checksum(value, zlib.crc32(name.encode(), found)) if isinstance(value, Tensor) else found
     return found
 
 
 def of_nodes(nodes: Mapping[Any, Tensor] | None) -> list[Any] | None:
     """Number and checksum of the wanted nodes, by type."""
-    return None if nodes is None else [[str(t), len(ids), _crc(ids, 0)] for t, ids in nodes.items()]
+    return None if nodes is None else [[str(t), len(ids), files.bytes_checksum(ids, 0)] for t, ids in nodes.items()]
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
@@ -90,8 +91,3 @@ def _tensor(dtype: str, values: list[Any]) -> Tensor:
 def _sample(size: int) -> Tensor:
     count = min(size, _SAMPLE)
     return torch.arange(count) * size // max(count, 1)
-
-
-def _crc(value: Tensor, before: int) -> int:
-    data = value.detach().cpu().contiguous()
-    return zlib.crc32(data.view(-1).view(torch.uint8).numpy().data, before) if data.numel() else before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Container, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -16,6 +15,7 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from .. import files
 from ..ops.arguments import check_int
+from ..random import digest
 from ..sampler.graph import end_types
 from .book import PartitionBook, RowsMeta, edge_type_of
 from .report import PartitionReport
@@ -172,13 +172,12 @@ def fingerprint_of_parts(path: Path) -> int:
     """63 bits of what the book says, the checksums of its arrays and of the ids included; not how it was made."""
     manifest = json.loads((path / "book" / files.MANIFEST).read_text())
     said = {"arrays": manifest["arrays"], "given": manifest["meta"]["given"], "folders": manifest["meta"]["folders"]}
-    return digest(said)
+    return digest_of(said)
 
 
-def digest(said: Any) -> int:
+def digest_of(said: Any) -> int:
     """63 bits of a value of JSON."""
-    found = hashlib.blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=8).digest()
-    return int.from_bytes(found, "little") >> 1
+    return digest(json.dumps(said, sort_keys=True).encode()) >> 1
 
 
 def missing_parts(path: Path, parts: int) -> list[int]:

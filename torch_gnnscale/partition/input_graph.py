@@ -23,7 +23,7 @@ from ..sampler.relations import sampled_graph
 from ..topology import CSC
 from ..topology.csc import CHUNK
 from .book import RowsMeta, edge_type_of
-from .directory import digest
+from .directory import digest_of
 
 _MASKS = ("train", "val", "test")
 """The splits that are read from the attributes SPLIT_mask, if they are not given."""
@@ -90,7 +90,7 @@ class InputGraph:
         for csc in self.relations.values():
             arrays = [csc.colptr, csc.row] if csc.edge_id is None else [csc.colptr, csc.row, csc.edge_id]
             pieces = ((piece.to(torch.int64) for piece in array.split(CHUNK)) for array in arrays)
-            found.append(digest([[files.block_checksums(piece) for piece in of_array] for of_array in pieces]))
+            found.append(digest_of([[files.block_checksums(piece) for piece in of_array] for of_array in pieces]))
         return found
 
 

@@ -301,7 +301,7 @@ def open_parts(path: str | os.PathLike, verify: bool = True) -> StoredParts:
                 whole[m.group_name, m.attr_name] = rows
     return StoredParts(
         path, book, said.topology, said.attrs, list(said.splits), list(said.links), whole, said.about, said.assigned,
-        said.report, said.largest_degree, directory.digest(mark._asdict()), graph, ids, verify, mark,
+        said.report, said.largest_degree, directory.digest_of(mark._asdict()), graph, ids, verify, mark,
     )  # fmt: skip
 
 

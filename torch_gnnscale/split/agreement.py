@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -16,6 +15,7 @@ from ..comm.exchange import Exchange
 from ..comm.header import DTYPES, dtype_text, kind_of, kind_text
 from ..comm.mesh import Grid
 from ..nn.wrapper import modules_of
+from ..random import digest
 from .shuffle_index import ShuffleIndex
 
 
@@ -78,8 +78,7 @@ class Description:
                     state.append((id(parameter), type(parameter), parameter.dtype, parameter.requires_grad))
         if state != self._state:
             self._entries = dict(_describe(self.model))
-            found = hashlib.blake2b(repr(self._entries).encode(), digest_size=7).digest()
-            self._digest = int.from_bytes(found, "little")
+            self._digest = digest(repr(self._entries).encode()) >> 8
             self._state, self._described = state, described
 
 

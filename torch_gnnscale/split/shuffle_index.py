@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..comm.exchange import Exchange
+from ..random import digest
 
 
 class Shuffled(NamedTuple):
@@ -114,8 +114,7 @@ class ShuffleIndex:
 
 
 def _hash(sender: int, reader: int, levels: Sequence[int]) -> int:
-    text = repr((sender, reader, list(levels)))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+    return digest(repr((sender, reader, list(levels))).encode())
 
 
 def _prefixes(counts: list[list[int]], groups: int) -> tuple[list[tuple[int, int]], list[int]]:
