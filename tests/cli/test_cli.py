@@ -71,7 +71,7 @@ def test_command_says_what_is_wrong(tmp_path, capsys):
     ],
 )
 def test_command_refuses(arguments, message, capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("torch_gnnscale.datasets.nodes.planted", lambda: planted(100, num_classes=2))
+    monkeypatch.setattr("torch_gnnscale.datasets.node_task.planted", lambda: planted(100, num_classes=2))
     with pytest.raises(SystemExit) as stop:
         main(["train", "--out", str(tmp_path), *arguments])
     assert stop.value.code == 2
@@ -95,7 +95,7 @@ def test_command_refuses(arguments, message, capsys, monkeypatch, tmp_path):
     ],
 )
 def test_settings_out_of_range_are_refused_before_data_are_loaded(arguments, message, capsys, monkeypatch):
-    monkeypatch.setattr("torch_gnnscale.datasets.nodes.planted", lambda: pytest.fail("data were loaded"))
+    monkeypatch.setattr("torch_gnnscale.datasets.node_task.planted", lambda: pytest.fail("data were loaded"))
     with pytest.raises(SystemExit) as stop:
         main(["train", *arguments])
     assert stop.value.code == 2
@@ -214,7 +214,7 @@ def test_options_of_other_tasks_are_refused(capsys):
 
 
 def test_the_command_runs_a_task(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("torch_gnnscale.datasets.links.planted_links", lambda: planted_links(200, 100, 3000, 5))
+    monkeypatch.setattr("torch_gnnscale.datasets.link_task.planted_links", lambda: planted_links(200, 100, 3000, 5))
     main(["train", "--task", "links", "--epochs", "1", "--negatives", "2", "--out", str(tmp_path)])
     printed = "".join(capfd.readouterr())
     assert "200 user nodes, 100 item nodes; user chooses item:" in printed
@@ -234,9 +234,9 @@ def short(monkeypatch, tmp_path):
     """Runs ``gnnscale train`` with a small graph and model in an empty folder."""
     monkeypatch.chdir(tmp_path)
     small = planted(600, num_classes=4, num_features=8)
-    monkeypatch.setattr("torch_gnnscale.datasets.nodes.planted", small.clone)
+    monkeypatch.setattr("torch_gnnscale.datasets.node_task.planted", small.clone)
     links = planted_links(200, 100, 3000, 5)
-    monkeypatch.setattr("torch_gnnscale.datasets.links.planted_links", lambda: links)
+    monkeypatch.setattr("torch_gnnscale.datasets.link_task.planted_links", lambda: links)
     return lambda *arguments: main(["train", "--epochs", "1", "--hidden", "8", *arguments])
 
 
@@ -259,10 +259,10 @@ def test_runs_of_other_tasks_models_and_data_have_folders_of_their_own(short, ta
 
 
 def test_runs_with_pygs_loader_have_folders_of_their_own(short, monkeypatch):
-    monkeypatch.setattr("torch_gnnscale.tasks.classes.WITH_PYG_LIB", True)
+    monkeypatch.setattr("torch_gnnscale.tasks.class_trainer.WITH_PYG_LIB", True)
     monkeypatch.setattr(Trainer, "run", lambda trainer: {"history": [], "seconds": {}})
     monkeypatch.setattr("torch_gnnscale.cli.train.plot_run", lambda *_: None)
-    monkeypatch.setattr("torch_gnnscale.tasks.classes.ClassTrainer.training_batches", lambda trainer: [])
+    monkeypatch.setattr("torch_gnnscale.tasks.class_trainer.ClassTrainer.training_batches", lambda trainer: [])
     short("--loader", "pyg")
     assert [path.name for path in Path("runs").iterdir()] == ["nodes-planted-sage-pyg"]
 
@@ -357,7 +357,7 @@ def test_runs_of_parts_and_plans_have_folders_of_their_own(given, folder):
 
 def test_pygs_loader_says_what_it_needs_before_data_is_loaded(capsys, monkeypatch, tmp_path):
     for name in ("WITH_PYG_LIB", "WITH_TORCH_SPARSE"):
-        monkeypatch.setattr(f"torch_gnnscale.tasks.classes.{name}", False)
+        monkeypatch.setattr(f"torch_gnnscale.tasks.class_trainer.{name}", False)
     for kind in ("nodes", "hetero"):
         with pytest.raises(SystemExit) as stop:
             main(["train", "--task", kind, "--loader", "pyg", "--dataset", "lost", "--root", str(tmp_path)])

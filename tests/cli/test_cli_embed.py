@@ -12,7 +12,7 @@ from torch_gnnscale.cli.embed import _write_parquet
 from torch_gnnscale.datasets import NodeTask, planted
 from torch_gnnscale.infer import infer
 from torch_gnnscale.tasks import TASKS
-from torch_gnnscale.tasks.nodes import NodeConfig, NodeTrainer, call_model
+from torch_gnnscale.tasks.node_trainer import NodeConfig, NodeTrainer, call_model
 from torch_gnnscale.training import CHECKPOINT
 
 

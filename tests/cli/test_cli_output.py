@@ -23,7 +23,7 @@ FAILS = """
 import sys
 from torch_gnnscale import cli, datasets
 from torch_gnnscale.tasks import NodeTrainer
-datasets.nodes.planted = lambda: datasets.planted(600, num_classes=4, num_features=8)
+datasets.node_task.planted = lambda: datasets.planted(600, num_classes=4, num_features=8)
 plain, asked = getattr(NodeTrainer, sys.argv[1]), []
 def fail(*args, **options):
     asked.append(1)
@@ -130,7 +130,7 @@ ENDLESS = """
 import sys
 sys.stdout.reconfigure(line_buffering=True)
 from torch_gnnscale import cli, datasets
-datasets.nodes.planted = lambda: datasets.planted(600, num_classes=4, num_features=8)
+datasets.node_task.planted = lambda: datasets.planted(600, num_classes=4, num_features=8)
 command = ["train", "--batch-size", "30", "--hidden", "8", "--fanouts", "3", "--checkpoint-every", "1"]
 cli.main([*command, "--epochs", "1000000", "--out", sys.argv[1]])
 """

@@ -41,7 +41,7 @@ def test_a_data_set_in_parts(tmp_path, task, capfd):
 
 
 def test_a_place_that_cannot_be_written_to_is_refused_before_the_work(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("torch_gnnscale.datasets.nodes.planted", lambda: pytest.fail("data were loaded"))
+    monkeypatch.setattr("torch_gnnscale.datasets.node_task.planted", lambda: pytest.fail("data were loaded"))
     (tmp_path / "full" / "book").mkdir(parents=True)
     (tmp_path / "full" / "book" / "gnnscale.json").touch()
     (tmp_path / "file").touch()
@@ -69,8 +69,8 @@ def test_a_place_that_cannot_be_written_to_is_refused_before_the_work(tmp_path, 
 
 def test_tasks_with_types(tmp_path, monkeypatch):
     types, links = planted_types(200), planted_links(100, 60)
-    monkeypatch.setattr("torch_gnnscale.datasets.hetero.planted_types", lambda: types)
-    monkeypatch.setattr("torch_gnnscale.datasets.links.planted_links", lambda: links)
+    monkeypatch.setattr("torch_gnnscale.datasets.hetero_task.planted_types", lambda: types)
+    monkeypatch.setattr("torch_gnnscale.datasets.link_task.planted_links", lambda: links)
     owners = {t: np.arange(types[t].num_nodes) % 2 for t in types.node_types}
     np.savez(tmp_path / "owners.npz", **owners)
     options = ["--parts", "2", "--topology", "partitioned"]
@@ -125,7 +125,7 @@ def test_options_of_the_method_reach_it(tmp_path, task, monkeypatch):
     def write(*_, balance, seed, **others):
         raise Asked(f"{balance} {seed}")
 
-    monkeypatch.setattr("torch_gnnscale.datasets.nodes.planted", lambda: task.data)
+    monkeypatch.setattr("torch_gnnscale.datasets.node_task.planted", lambda: task.data)
     monkeypatch.setattr("torch_gnnscale.cli.partition.write", write)
     command = ["partition", "--parts", "2", "--out", str(tmp_path / "parts")]
     for given, expected in (
@@ -150,7 +150,7 @@ def test_options_of_the_method_reach_it(tmp_path, task, monkeypatch):
     ],
 )  # fmt: skip
 def test_command_refuses(arguments, message, capsys, monkeypatch, tmp_path, task):
-    monkeypatch.setattr("torch_gnnscale.datasets.nodes.planted", lambda: task.data)
+    monkeypatch.setattr("torch_gnnscale.datasets.node_task.planted", lambda: task.data)
     with pytest.raises(SystemExit) as stop:
         main(["partition", "--method", "random", "--out", str(tmp_path / "parts"), *arguments])
     assert stop.value.code == 2
@@ -178,7 +178,7 @@ def test_owners_that_are_no_arrays_are_refused_before_data_are_loaded(capsys, tm
 
 
 def test_owners_of_too_few_nodes_name_the_option(capsys, monkeypatch, tmp_path, task):
-    monkeypatch.setattr("torch_gnnscale.datasets.nodes.planted", lambda: task.data)
+    monkeypatch.setattr("torch_gnnscale.datasets.node_task.planted", lambda: task.data)
     np.save(tmp_path / "owners.npy", np.zeros(9, np.int64))
     with pytest.raises(SystemExit):
         main(["partition", "--parts", "2", "--out", str(tmp_path / "p"), "--owners", str(tmp_path / "owners.npy")])

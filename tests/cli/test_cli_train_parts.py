@@ -46,7 +46,7 @@ def test_one_part_needs_no_other_process(parts, tmp_path, capfd, monkeypatch):
 @pytest.mark.slow
 def test_what_partition_wrote_for_links(tmp_path, capfd, monkeypatch):
     links = planted_links(100, 60, 900, 4)
-    monkeypatch.setattr("torch_gnnscale.datasets.links.planted_links", lambda: links)
+    monkeypatch.setattr("torch_gnnscale.datasets.link_task.planted_links", lambda: links)
     out = str(tmp_path / "parts")
     main(["partition", "--task", "links", "--method", "random", "--parts", "1", "--out", out])
     main(["train", "--parts", out, "--epochs", "1", "--hidden", "8", "--negatives", "2", "--out", str(tmp_path / "r")])

@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import FeatureStore, GraphStore, datasets
 from torch_gnnscale.datasets import NodeTask, downloads
-from torch_gnnscale.datasets.nodes import check_data_split
+from torch_gnnscale.datasets.node_task import check_data_split
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 NO_MASK = "made: expected train_mask of shape [4] or [4, splits] and type bool or uint8"

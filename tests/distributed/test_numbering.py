@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torch_gnnscale.partition import StoredParts
-from torch_gnnscale.partition.numbering import PartNumbering
+from torch_gnnscale.partition.part_numbering import PartNumbering
 
 
 def test_numberings_are_equal_where_the_parts_are():

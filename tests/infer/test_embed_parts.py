@@ -12,7 +12,7 @@ from torch_gnnscale import partition
 from torch_gnnscale.cli import main
 from torch_gnnscale.datasets import NodeTask, about_task, planted
 from torch_gnnscale.infer import open_results
-from torch_gnnscale.tasks.nodes import NodeConfig, NodeTrainer
+from torch_gnnscale.tasks.node_trainer import NodeConfig, NodeTrainer
 
 
 @pytest.fixture(scope="module")

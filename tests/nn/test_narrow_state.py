@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.datasets import NodeTask, planted
 from torch_gnnscale.nn import narrow
-from torch_gnnscale.tasks.nodes import NodeConfig, NodeTrainer
+from torch_gnnscale.tasks.node_trainer import NodeConfig, NodeTrainer
 from torch_gnnscale.training import CHECKPOINT
 
 

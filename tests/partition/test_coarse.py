@@ -8,7 +8,7 @@ from helpers.mapped import resident_bytes
 from torch_gnnscale import CSC, GraphStore, ops
 from torch_gnnscale.datasets import planted, planted_types
 from torch_gnnscale.partition import metis
-from torch_gnnscale.partition.methods import assign, report
+from torch_gnnscale.partition.assignment import assign, report
 from torch_gnnscale.topology.graph_store import open_relation
 
 pytest.importorskip("pymetis")

@@ -8,7 +8,7 @@ from helpers.graphs import random_graph
 
 from torch_gnnscale import CSC
 from torch_gnnscale.partition import report as reports
-from torch_gnnscale.partition.methods import assign, report
+from torch_gnnscale.partition.assignment import assign, report
 from torch_gnnscale.partition.whole import Whole
 
 TYPED = {("user", "likes", "item"): (60, 25), ("item", "of", "user"): (25, 60), ("user", "knows", "user"): (60, 60)}

@@ -13,7 +13,7 @@ from helpers.slow import SLOW
 from torch_gnnscale import CSC
 from torch_gnnscale.datasets import planted
 from torch_gnnscale.partition import metis, read_report, write
-from torch_gnnscale.partition.methods import assign, report
+from torch_gnnscale.partition.assignment import assign, report
 
 pytest.importorskip("pymetis")
 

@@ -22,10 +22,10 @@ from torch_gnnscale.tasks import (
     LinkConfig,
     NodeConfig,
     NodeTrainer,
-    classes,
 )
+from torch_gnnscale.tasks import class_trainer as classes
 from torch_gnnscale.tasks.metrics import average_precision
-from torch_gnnscale.tasks.nodes import ResidualGNN, SeedScores, build_model, call_model
+from torch_gnnscale.tasks.node_trainer import ResidualGNN, SeedScores, build_model, call_model
 from torch_gnnscale.tasks.split_nodes import SplitNodeTrainer, SplitRanks
 from torch_gnnscale.tasks.temporal import _precision
 from torch_gnnscale.training import Config, RankGroup, checkpoint

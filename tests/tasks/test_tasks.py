@@ -14,11 +14,11 @@ from torch_gnnscale import LayerSampler, NeighborSampler, tasks
 from torch_gnnscale.datasets import EventTask, LinkTask, NodeTask, planted, planted_events, planted_links, planted_types
 from torch_gnnscale.datasets.planted_types import with_reverses
 from torch_gnnscale.tasks import TASKS, EventConfig, EventTrainer, NodeConfig, NodeTrainer
-from torch_gnnscale.tasks.classes import fanouts_of_tests
-from torch_gnnscale.tasks.links import LinkTrainer, _among
+from torch_gnnscale.tasks.class_trainer import fanouts_of_tests
+from torch_gnnscale.tasks.link_trainer import LinkTrainer, _among
 from torch_gnnscale.tasks.metrics import Accuracy, RocAuc, average_precision, recall_at, roc_auc
 from torch_gnnscale.tasks.models import Encoder
-from torch_gnnscale.tasks.nodes import SeedScores
+from torch_gnnscale.tasks.node_trainer import SeedScores
 from torch_gnnscale.tasks.split_nodes import SplitNodeTrainer
 from torch_gnnscale.tasks.temporal import Pairs
 from torch_gnnscale.training import RankGroup
@@ -255,7 +255,7 @@ def test_links_of_own_sources_before_between_and_after_the_others(ids, expected)
 def test_links_of_earlier_splits_are_not_recommended(monkeypatch):
     trainer, found = trainer_of("links"), {}
     links, sizes = trainer.task.links, trainer.task.sizes
-    monkeypatch.setattr(tasks.links, "recall_at", lambda k, s, d, asked, known: found.update(known=known) or known[0])
+    monkeypatch.setattr(tasks.link_trainer, "recall_at", lambda k, s, d, asked, known: found.update(known=known) or known[0])
     ids, destinations = torch.arange(sizes["user"].num_nodes), torch.zeros(sizes["item"].num_nodes, 2)
     for subset, before in (("train", []), ("val", ["train"]), ("test", ["train", "val"])):
         trainer._recall(subset, ids, torch.zeros(len(ids), 2), destinations)

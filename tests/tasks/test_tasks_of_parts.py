@@ -15,7 +15,8 @@ from torch_gnnscale.comm.mesh import Grid
 from torch_gnnscale.datasets import LinkTask, NodeTask, about_task, planted, planted_links, planted_types, task_of_part
 from torch_gnnscale.datasets.parts import kind_of_parts
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.tasks import TASKS, classes
+from torch_gnnscale.tasks import TASKS
+from torch_gnnscale.tasks import class_trainer as classes
 from torch_gnnscale.training import RankGroup
 
 CONFIGS = {

@@ -8,7 +8,7 @@ from torch_gnnscale import FeatureStore, GraphStore, TieredFeatureStore
 from torch_gnnscale.datasets import NodeTask, planted
 from torch_gnnscale.tasks import NodeConfig, NodeTrainer
 from torch_gnnscale.tasks.metrics import roc_auc
-from torch_gnnscale.tasks.nodes import with_rows_on
+from torch_gnnscale.tasks.node_trainer import with_rows_on
 from torch_gnnscale.training import CHECKPOINT
 
 

@@ -23,7 +23,7 @@ from ..loader.share import SharedOrder
 from ..sampler.methods import METHODS, NEIGHBOR
 from ..split import Plan
 from ..tasks import TASKS
-from ..tasks.nodes import MODELS
+from ..tasks.node_trainer import MODELS
 from ..tasks.split_nodes import SplitNodeTrainer, SplitRanks
 from ..training import Config, Interrupts, RankGroup, Trainer, plot_run
 from ..training.checkpoint import keep_backup

@@ -1,9 +1,9 @@
 """Tasks and their graphs: generated, read from files, or from data sets of PyG and OGB."""
 
 from .events import EventTask, load_events
-from .hetero import load_types
-from .links import LinkTask, load_links
-from .nodes import NodeTask, load
+from .hetero_task import load_types
+from .link_task import LinkTask, load_links
+from .node_task import NodeTask, load
 from .parts import about_task, task_of_part
 from .planted import planted
 from .planted_types import planted_events, planted_links, planted_types

@@ -11,7 +11,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.typing import EdgeType
 
 from . import archives
-from .nodes import check_data_split, sizes_of
+from .node_task import check_data_split, sizes_of
 from .planted_types import planted_events, with_reverses
 
 

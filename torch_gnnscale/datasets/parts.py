@@ -15,8 +15,8 @@ from ..distributed import Part
 from ..loader.share import SharedOrder
 from ..ops.arguments import check_ids
 from ..partition import RowsMeta, StoredParts
-from .links import LinkTask
-from .nodes import NodeTask, sizes_of
+from .link_task import LinkTask
+from .node_task import NodeTask, sizes_of
 
 KINDS = ("nodes", "hetero", "links")
 """Tasks that parts are written for."""

@@ -13,7 +13,7 @@ from torch_geometric.sampler.base import DataType
 
 from .. import ops
 from ..partition import StoredPart, StoredParts
-from ..partition.numbering import PartNumbering, numbering_of
+from ..partition.part_numbering import PartNumbering, numbering_of
 from ..sampler.executor import LayerExecutor, LayerOptions, SampledStore
 from ..sampler.graph import Relation, SampledGraph, check_times
 from ..sampler.relations import prepared_edges

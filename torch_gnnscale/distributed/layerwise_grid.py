@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import ops
 from ..comm.steps import Steps
-from ..ops.layerwise import square_bits
+from ..ops.layer_sampling import square_bits
 from ..sampler.hop_by_hop import Frontier, Picked, WeightedPicks, finish_together
 from ..topology.sort_on_disk import id_dtype
 from .layerwise_sampling import PartitionedLayers, drawn_weights, stored_edges

@@ -25,7 +25,7 @@ from ..feature import TieredFeatureStore
 from ..memory import Budget
 from ..ops.arguments import check_ids
 from ..partition import StoredPart, StoredParts, open_parts
-from ..partition.numbering import numbering_of
+from ..partition.part_numbering import numbering_of
 from ..topology import GraphStore
 from ..version import __version__
 from .buffer import Kept

@@ -18,7 +18,7 @@ from ..feature.contract import BoundedAttr
 from ..feature.feature_store import row_ids
 from ..ops.arguments import check_ids
 from ..partition import RowsMeta, StoredPart, StoredParts
-from ..partition.numbering import numbering_of
+from ..partition.part_numbering import numbering_of
 from ..partition.written_rows import WrittenRows
 from .own_rows import MappedRows, OwnRows, TierRows
 from .row_exchange import RowKind

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..ops import LayerDrawing, Sample, weigh_edges
 from ..ops.arguments import check_ids, check_key
 from ..ops.layer_drawing import SCORES, check_num_nodes, check_weighing
-from ..ops.layerwise import square_bits
+from ..ops.layer_sampling import square_bits
 from .algebra import (
     Adjacency,
     Frontier,

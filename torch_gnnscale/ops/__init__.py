@@ -24,7 +24,7 @@ from .graph import Relations, relations
 from .hops import Picks, Relabelled, pick_neighbors, relabel
 from .layer_bulk import PreparedLayerBulks, sample_layers_bulk
 from .layer_drawing import LayerDrawing
-from .layerwise import PreparedLayers, choose_nodes, draw_nodes, node_scores, sample_layers, weigh_edges
+from .layer_sampling import PreparedLayers, choose_nodes, draw_nodes, node_scores, sample_layers, weigh_edges
 from .memory import (
     PoolStats,
     empty_bytes,
@@ -38,13 +38,13 @@ from .memory import (
 )
 from .negatives import Candidates, EdgeSet, candidates, edge_set, sample_negatives
 from .neighbors import PreparedNeighbors, sample_neighbors, weight_sums
-from .partition import MAX_ROUNDS, MAX_STEPS, Side, contract, propagate_labels, transpose
 from .rows import can_gather_rows, gather_rows, join_rows, pack_rows, torch_selects_sooner
 from .sample_options import MAX_FANOUT, MAX_HOPS, Sample, Subgraph
 from .scores import MAX_ITERATIONS, count_ids, reverse_pagerank, score_unit
 from .shuffle import shuffle_rows
 from .tiers import can_widen, gather_tiers, place_dtype
 from .topology import check_colptr, colptr_of_sorted, coo_to_csc, renumber, reverse_edges
+from .undirected import MAX_ROUNDS, MAX_STEPS, Side, contract, propagate_labels, transpose
 
 __all__ = [
     "BOARD_NUMBERS", "Candidates", "Cut", "EdgeSet", "ID_DTYPES", "LayerDrawing", "MAX_BATCHES", "MAX_COUNT",

@@ -14,10 +14,10 @@ from ..memory import Budget, budget_bytes
 from ..ops.arguments import check_int, to_int
 from ..topology.graph_store import relation_entry
 from . import directory
+from .assignment import METHODS, assign
 from .book import check_part_number
 from .directory import TOPOLOGIES
 from .input_graph import InputGraph, given_owners, input_graph_of
-from .methods import METHODS, assign
 from .part_writer import PartWriter
 from .report import report
 from .whole import BALANCED

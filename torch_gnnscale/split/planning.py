@@ -17,8 +17,8 @@ from ..loader.accesses import Hops, sampled_hops
 from ..loader.checks import of_part
 from ..loader.keyed_loader import KeyedLoader
 from ..ops.arguments import check_int, to_int
+from ..partition.assignment import assign, by_metis
 from ..partition.input_graph import given_owners
-from ..partition.methods import assign, by_metis
 from ..partition.whole import Whole
 from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike

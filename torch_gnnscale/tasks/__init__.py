@@ -1,9 +1,9 @@
 """The tasks of ``gnnscale train --task``, one module each."""
 
 from ..training import Trainer
-from .hetero import HeteroConfig, HeteroTrainer
-from .links import LinkConfig, LinkTrainer
-from .nodes import NodeConfig, NodeTrainer
+from .hetero_trainer import HeteroConfig, HeteroTrainer
+from .link_trainer import LinkConfig, LinkTrainer
+from .node_trainer import NodeConfig, NodeTrainer
 from .temporal import EventConfig, EventTrainer
 
 TASKS: dict[str, type[Trainer]] = {

@@ -12,7 +12,7 @@ from ..comm.mesh import TransportName
 from ..loader.share import SharedOrder
 from ..sampler.methods import NEIGHBOR
 from ..training import RankGroup
-from .nodes import NodeTrainer, SeedScores
+from .node_trainer import NodeTrainer, SeedScores
 
 
 class SplitRanks(RankGroup):

@@ -15,7 +15,7 @@ from ..datasets import load_links
 from ..loader import LinkNeighborLoader, NeighborLoader
 from ..nn import narrow
 from ..training import Config, Trainer
-from .classes import fanouts_of_tests
+from .class_trainer import fanouts_of_tests
 from .metrics import recall_at
 from .models import HeteroSAGE, call_model
 

@@ -18,7 +18,7 @@ from ..feature import FeatureStore
 from ..nn import narrow, weigh
 from ..ops.arguments import checked_device
 from ..sampler.methods import METHODS, NEIGHBOR
-from .classes import ClassifierConfig, ClassTrainer
+from .class_trainer import ClassifierConfig, ClassTrainer
 
 MODELS = {"sage": pyg_nn.GraphSAGE, "gcn": pyg_nn.GCN, "gat": pyg_nn.GAT, "mlp": pyg_nn.MLP}
 

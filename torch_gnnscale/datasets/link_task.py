@@ -12,7 +12,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.typing import EdgeType, NodeType
 
 from . import archives, saved
-from .nodes import check_data_split, sizes_of
+from .node_task import check_data_split, sizes_of
 from .planted_types import planted_links, with_reverses
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from . import archives, saved
-from .nodes import NodeTask, check_data_split
+from .node_task import NodeTask, check_data_split
 from .planted_types import planted_types, with_reverses
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..datasets import NodeTask, load_types
 from ..nn import narrow
-from .classes import ClassifierConfig, ClassTrainer
+from .class_trainer import ClassifierConfig, ClassTrainer
 from .metrics import Accuracy
 from .models import HeteroSAGE, call_model
 
