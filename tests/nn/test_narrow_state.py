@@ -193,7 +193,7 @@ class Counting(nn.Module):
         self.beside = [nn.Identity()]  # no child
         self.calls, self.seen, self.named = 0, [], {"calls": {"inner": [0]}}
         self.of_class, self.space, self.recent = Counted(), SimpleNamespace(calls=0), deque(maxlen=3)
-        self.sums, self.array, self.keys = (torch.zeros(3),), np.zeros(2), set()
+        self.sums, self.array, self.keys = (torch.zeros(3), torch.zeros(3)), np.zeros(2), set()
         self.generator = torch.Generator().manual_seed(1)
         self.of_python, self.of_numpy = random.Random(1), np.random.default_rng(1)
 
@@ -205,6 +205,7 @@ class Counting(nn.Module):
         self.of_class.calls, self.space.calls = self.of_class.calls + 1, self.space.calls + 1
         self.recent.append(self.calls)
         self.sums[0].add_(1)
+        self.sums[1].data += 1
         self.array += 1
         self.keys.add(self.calls)
         self.last = x

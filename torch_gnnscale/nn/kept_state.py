@@ -28,7 +28,8 @@ def kept_state(model: nn.Module) -> Iterator[None]:
 
     Parameters, buffers and modules with parameters that are not initialized yet are left alone, and so are private
     attributes of modules that contain such modules. A warning names a large tensor that is neither parameter nor buffer
-    and was changed in place; a NumPy array as large is left alone, and so are other objects and changes by ``.data``.
+    and was changed in place, unless that was by ``.data``; a NumPy array as large is left alone, and so are objects of
+    other classes.
     """
     found = _Kept()
     found.keep(model, type(model).__name__)
@@ -127,7 +128,7 @@ class _Kept:
             copied = tensor.detach().clone()
 
         def put_back() -> None:
-            if tensor._version == version:
+            if tensor._version == version and (copied is None or _equal(tensor, copied)):  # by .data it has its version
                 return
             if copied is None:
                 warn(f"{name}: expected a buffer, found a tensor that the model changes in place: that it was tried on "
@@ -142,6 +143,11 @@ class _Kept:
         if array.size <= LARGE and array.flags.writeable:
             copied = array.copy()
             self.puts.append(lambda: np.copyto(array, copied))
+
+
+def _equal(tensor: Tensor, other: Tensor) -> bool:
+    """Whether all numbers are equal, or both are NaN."""
+    return bool(((tensor == other) | ((tensor != tensor) & (other != other))).all())
 
 
 def _same(values: Any, before: Any) -> bool:
