@@ -87,6 +87,18 @@ def test_a_run_of_a_model_without_layers(run, tmp_path, capsys):
     assert refused(capsys, "--run", tmp_path / "run", "--out", tmp_path / "rows") == text
 
 
+def test_an_interrupted_table_leaves_no_file(tmp_path, monkeypatch):
+    parquet = pytest.importorskip("pyarrow.parquet")
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(parquet.ParquetWriter, "write_table", stop)
+    with pytest.raises(KeyboardInterrupt):
+        _write_parquet(tmp_path / "rows.parquet", torch.ones(3, 4), torch.arange(3))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_table_of_a_type_without_nodes(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     _write_parquet(tmp_path / "none.parquet", torch.empty(0, 4), torch.empty(0, dtype=torch.int64))

@@ -161,10 +161,13 @@ def _write_parquet(file: Path, rows: Tensor, ids: Tensor) -> None:
     width, partial = flat.size(1), file.with_name(f".partial-{file.name}")
     kind = pyarrow.list_(pyarrow.from_numpy_dtype(flat.numpy().dtype), width)
     schema = pyarrow.schema([("id", pyarrow.int64()), ("row", kind)])
-    with pyarrow.parquet.ParquetWriter(partial, schema) as writer:
-        for first in range(0, len(flat), _ROWS):
-            part = flat[first : first + _ROWS]
-            of_rows = pyarrow.array(ids[first : first + len(part)].numpy())
-            values = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(part.reshape(-1).numpy()), width)
-            writer.write_table(pyarrow.table([of_rows, values], schema))
-    partial.replace(file)
+    try:
+        with pyarrow.parquet.ParquetWriter(partial, schema) as writer:
+            for first in range(0, len(flat), _ROWS):
+                part = flat[first : first + _ROWS]
+                of_rows = pyarrow.array(ids[first : first + len(part)].numpy())
+                values = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(part.reshape(-1).numpy()), width)
+                writer.write_table(pyarrow.table([of_rows, values], schema))
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
