@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -111,6 +112,20 @@ def test_an_interrupt_is_one_line(capsys, monkeypatch):
         main(["info"])
     assert stop.value.code == 130
     assert capsys.readouterr().err == "\ngnnscale: interrupted\n"
+
+
+def test_an_interrupt_after_the_work_does_not_end_a_program(monkeypatch):
+    """The interpreter's end takes a while, and gives interrupts that are handled back to the system."""
+    monkeypatch.setattr("torch_gnnscale.cli.command.info", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["gnnscale", "info"])
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        main(["info"])
+        assert signal.getsignal(signal.SIGINT) is before
+        main()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(

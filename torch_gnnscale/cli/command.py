@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import signal
 import sys
 from importlib import metadata
 from typing import Any
@@ -84,3 +85,6 @@ def main(arguments: list[str] | None = None) -> None:
         if args.debug:
             raise
         parser.exit(2, f"gnnscale: {one_line(error)}\n")
+    finally:
+        if arguments is None:  # a program, whose end an interrupt would turn into that of a signal
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
