@@ -105,7 +105,7 @@ def close(found, expected):
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
-def compare(name, owners, with_halo, transport=None):
+def compare(name, owners, with_halo, transport="auto"):
     """Two batches of both forms, and of one process; the rounds of the last batch."""
     rank, world = rank_and_world()
     torch.manual_seed(rank)  # the weights are those of rank 0
