@@ -14,7 +14,7 @@
 namespace gnnscale {
 namespace {
 
-constexpr int64_t kEntriesAhead = 4;      // rows to read are prefetched this many entries ahead
+constexpr int64_t kBytesAhead = 1 << 12;  // rows to read are prefetched this far ahead
 constexpr int64_t kColumnsAhead = 2;      // rows to write, this many columns ahead
 constexpr int64_t kGrainItems = 1 << 15;  // a task adds at least this many numbers
 
@@ -106,6 +106,11 @@ void sum_pieces(int64_t first, int64_t last, T* out, int64_t width, F&& f) {
   }
 }
 
+// How many entries ahead rows of so many bytes are prefetched.
+GNNSCALE_INLINE int64_t entries_ahead(int64_t row_bytes) {
+  return std::clamp<int64_t>(kBytesAhead / std::max<int64_t>(row_bytes, 1), 4, 32);
+}
+
 // Prefetches the row that an entry reads, if there is such an entry; its node is not checked yet.
 template <typename Ids, typename Row>
 GNNSCALE_INLINE void prefetch_entry(const Entries<Ids>& entries, int64_t entry, const Rows<Row>& from, int64_t bytes) {
@@ -150,12 +155,12 @@ Tensor aggregate(const Tensor& ptr, const Tensor& node, const std::optional<Tens
     const Rows<Row> from = rows_of<Row>(x, more);
     const Out* const weights = data_of<Out>(weight);
     const bool is_max = reduce == "max", is_min = reduce == "min", is_mean = reduce == "mean";
-    const int64_t row_bytes = width * static_cast<int64_t>(sizeof(Row));
+    const int64_t row_bytes = width * static_cast<int64_t>(sizeof(Row)), ahead = entries_ahead(row_bytes);
     PooledArray<Out> out(entries.columns * width);
     const auto combine = [&](int64_t begin, int64_t end, T* to) {
       if (begin == end || weights != nullptr) std::fill(to, to + width, begin == end ? T{0} : kNothing<T>);
       for (int64_t k = begin; k < end; ++k) {
-        prefetch_entry(entries, k + kEntriesAhead, from, row_bytes);
+        prefetch_entry(entries, k + ahead, from, row_bytes);
         const Row* row = from(entries.node_of(k));
         if (weights != nullptr) {
           vectorized<AddScaledHeads>(to, row, weights + entries.edge_of(k) * heads, heads, head);
@@ -204,12 +209,12 @@ Tensor edge_dot(const Tensor& ptr, const Tensor& node, const std::optional<Tenso
     const int64_t width = x.size(1), head = width / heads;
     const Rows<Row> from = rows_of<Row>(x);
     const Out* other = data_of<Out>(y);
-    const int64_t row_bytes = width * static_cast<int64_t>(sizeof(Row));
+    const int64_t row_bytes = width * static_cast<int64_t>(sizeof(Row)), ahead = entries_ahead(row_bytes);
     PooledArray<Out> out(entries.count * heads);
     for_each_column(entries, width, threads, [&] {
       return [&](int64_t column, int64_t first, int64_t last) {
         for (int64_t k = first; k < last; ++k) {
-          prefetch_entry(entries, k + kEntriesAhead, from, row_bytes);
+          prefetch_entry(entries, k + ahead, from, row_bytes);
           vectorized<DotHeads>(out.data() + entries.edge_of(k) * heads, from(entries.node_of(k)),
                                other + column * width, heads, head);
         }
@@ -233,7 +238,7 @@ Tensor share_of_extremes(const Tensor& ptr, const Tensor& node, const Tensor& x,
     const int64_t width = x.size(1);
     const Rows<Row> from = rows_of<Row>(x);
     const Row *best = data_of<Row>(extreme), *gradient = data_of<Row>(grad);
-    const int64_t row_bytes = width * static_cast<int64_t>(sizeof(Row));
+    const int64_t row_bytes = width * static_cast<int64_t>(sizeof(Row)), ahead = entries_ahead(row_bytes);
     PooledArray<Row> out(entries.columns * width);
     for_each_column(entries, width, threads, [&] {
       return [&, summed = Summed<Row, Row>(out.data(), width)](int64_t column, int64_t first, int64_t last) mutable {
@@ -242,7 +247,7 @@ Tensor share_of_extremes(const Tensor& ptr, const Tensor& node, const Tensor& x,
           sum_pieces(first, last, to, width, [&](int64_t begin, int64_t end, T* ties) {
             std::fill(ties, ties + width, T{0});
             for (int64_t k = begin; k < end; ++k) {
-              prefetch_entry(entries, k + kEntriesAhead, from, row_bytes);
+              prefetch_entry(entries, k + ahead, from, row_bytes);
               vectorized<CountTies>(ties, from(entries.node_of(k)), bound, width);
             }
           });
@@ -268,7 +273,7 @@ Tensor extreme_backward(const Tensor& ptr, const Tensor& node, const std::option
     const int64_t width = x.size(1);
     const Row* from = data_of<Row>(x);
     const Rows<Row> best = rows_of<Row>(extreme), shares = rows_of<Row>(share);
-    const int64_t row_bytes = width * static_cast<int64_t>(sizeof(Row));
+    const int64_t row_bytes = width * static_cast<int64_t>(sizeof(Row)), ahead = entries_ahead(row_bytes);
     PooledArray<Row> out(entries.columns * width);
     for_each_column(entries, width, threads, [&] {
       return [&, summed = Summed<Row, Row>(out.data(), width)](int64_t column, int64_t first, int64_t last) mutable {
@@ -277,8 +282,8 @@ Tensor extreme_backward(const Tensor& ptr, const Tensor& node, const std::option
           sum_pieces(first, last, to, width, [&](int64_t begin, int64_t end, T* sum) {
             std::fill(sum, sum + width, T{0});
             for (int64_t k = begin; k < end; ++k) {
-              prefetch_entry(entries, k + kEntriesAhead, best, row_bytes);
-              prefetch_entry(entries, k + kEntriesAhead, shares, row_bytes);
+              prefetch_entry(entries, k + ahead, best, row_bytes);
+              prefetch_entry(entries, k + ahead, shares, row_bytes);
               const int64_t node = entries.node_of(k);
               vectorized<AddGivenBack>(sum, row, best(node), shares(node), width);
             }
