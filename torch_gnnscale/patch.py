@@ -127,7 +127,7 @@ def _filter_fn(original: Callable, sampler_name: str, label: Callable) -> Callab
             row_source(self.data, self.custom_cls), edge_layouts_of(self.data, None), sampler, partial(label, self),
             lambda: self.transform_sampler_output,
         )  # fmt: skip
-        batch = collator.at_once(out).batch
+        batch = collator.at_once(out).data
         return batch if self.transform is None else self.transform(batch)
 
     return filter_fn

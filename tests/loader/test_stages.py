@@ -316,7 +316,7 @@ def test_steps_that_were_announced_are_not_taken_after_the_epoch_was_left(prefet
     source.wanted = lambda sampled, bounds: [sampled]
     line = SimpleNamespace(
         collator=SimpleNamespace(source=source, sampled=same, bounds=same), sampler=None,
-        sample=lambda batch: (batch.epoch, batch.number), collate=lambda fetched: fetched.sampled,
+        sample=lambda batch: SimpleNamespace(of=(batch.epoch, batch.number)), collate=lambda batch: batch.of,
         deliver=lambda made, since: made, seconds={"sample": 0.0, "gather": 0.0},
     )  # fmt: skip
     with ThreadPoolExecutor(1) as thread:

@@ -17,7 +17,7 @@ from ..loader.checks import common_numbering
 from ..loader.fetch import row_source
 from ..loader.layout import EdgeLayouts, has_own_values
 from ..loader.row_source import Bounds
-from ..loader.sampled import SampledEdges, SampledGraphPart, sampled_part
+from ..loader.sampled import MiniBatch, SampledEdges, sampled_part
 from ..loader.storages import storage_of
 from ..sampler.graph import end_types
 from ..sampler.output import NO_IDS, as_output
@@ -207,11 +207,11 @@ class StagedGraph:
             if "e_id" not in store:
                 store.e_id = of_type.edge_id
 
-    def _part(self, nodes: dict[Any, Tensor], edges: dict[Any, SampledEdges]) -> SampledGraphPart:
+    def _part(self, nodes: dict[Any, Tensor], edges: dict[Any, SampledEdges]) -> MiniBatch:
         out = HeteroSamplerOutput({}, {}, {}, {}) if self.hetero else SamplerOutput(NO_IDS, NO_IDS, NO_IDS, NO_IDS)
-        return SampledGraphPart(out, nodes, edges, False)
+        return MiniBatch(out, nodes, edges, False)
 
-    def _batch(self, part: SampledGraphPart, wanted: Callable[[Key], bool]) -> Data | HeteroData:
+    def _batch(self, part: MiniBatch, wanted: Callable[[Key], bool]) -> Data | HeteroData:
         rows = self._rows.fetch(part, Bounds(), wanted=lambda key: wanted(key if self.hetero else (None, key[1])))
         return self._rows.batch(part, rows, _COO)
 
@@ -248,7 +248,7 @@ class StagedGraph:
         """A sample around nodes, given by type."""
         raise NotImplementedError
 
-    def _fetched(self, part: SampledGraphPart) -> Any:
+    def _fetched(self, part: MiniBatch) -> Any:
         """The rows of all attributes of a sample, as :meth:`RowSource.fetch` returns them."""
         return self._rows.fetch(part, Bounds())
 

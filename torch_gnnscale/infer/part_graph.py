@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..distributed.feature_store import PartitionedFeatureStore
 from ..loader.row_source import Bounds
-from ..loader.sampled import SampledGraphPart
+from ..loader.sampled import MiniBatch
 from ..sampler.executor import Drawing, Executor, HostExecutor, sampled_store
 from ..sampler.output import as_output
 from ..sampler.relations import sampled_graph
@@ -100,7 +100,7 @@ class PartOfGraph(StagedGraph):
         self._steps.begin(0, 1, 0)
         return as_output(self._steps.step(None, None, draw), self._executor.graph, "directional")
 
-    def _fetched(self, part: SampledGraphPart) -> Any:
+    def _fetched(self, part: MiniBatch) -> Any:
         features, attrs = self.features, self._rows.wanted(part, Bounds())
         groups: dict[Any, list[Any]] = {}
         for attr in attrs:

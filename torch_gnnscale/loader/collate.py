@@ -17,12 +17,12 @@ from ..sampler.graph import end_types
 from ..topology.numbering import Numbering
 from .layout import EdgeLayouts, laid_out
 from .row_source import Bounds, RowSource
-from .sampled import SampledEdges, SampledGraphPart, by_type, drawn_by_type, sampled_part
+from .sampled import MiniBatch, SampledEdges, by_type, drawn_by_type, sampled_part
 from .storages import fields_of, put
 
 
 def put_layers(
-    batch: Data | HeteroData, source: RowSource, sampled: SampledGraphPart, rows: Any, layouts: EdgeLayouts
+    batch: Data | HeteroData, source: RowSource, sampled: MiniBatch, rows: Any, layouts: EdgeLayouts
 ) -> None:
     """Puts ``layers`` into the batch, in the order in which a model computes them, and removes its edges. ``rows``:
     what the source's ``fetch`` returned.
@@ -66,25 +66,6 @@ def put_layers(
         kind: Any = WeightedLayer if weighted else Layer
         layers.append(kind(*fields) if isinstance(batch, HeteroData) else kind(*(field[None] for field in fields)))
     batch.layers = layers
-
-
-class Fetched(NamedTuple):
-    """A sample and the rows of its nodes and edges."""
-
-    sampled: SampledGraphPart
-    rows: Any
-    """None if attributes were changed so that they could not be read."""
-    versions: Any
-    """See :meth:`RowSource.versions`: before the rows were read."""
-
-
-class Collated(NamedTuple):
-    """A batch, what it was made of, and the versions of its rows."""
-
-    batch: Any
-    """A Data or HeteroData; None if its rows were not read."""
-    sampled: SampledGraphPart
-    versions: Any
 
 
 class Noted(NamedTuple):
@@ -140,38 +121,48 @@ class Collator:
         self.collective = getattr(sampler, "collective", False) or source.collective
         """Whether all ranks of a process group sample or fetch together."""
 
-    def fetch(self, out: Output) -> Fetched:
+    def fetch(self, out: Output) -> MiniBatch:
         """Reads the rows of an output, after the user's transform."""
-        sampled, versions = self.sampled(out), self.source.versions()
-        return self._fetched(sampled, versions, lambda: self.source.fetch(sampled, self.bounds(sampled), versions))
+        batch = self.sampled(out)
+        batch.versions = self.source.versions()
+        self._read(batch, lambda: self.source.fetch(batch, self.bounds(batch), batch.versions))
+        return batch
 
-    def start(self, out: Output) -> Callable[[], Fetched]:
+    def start(self, out: Output) -> Callable[[], MiniBatch]:
         """Starts to read what :meth:`fetch` returns; the function waits for it and returns it."""
-        sampled, versions = self.sampled(out), self.source.versions()
-        started = self._fetched(sampled, versions, lambda: self.source.start(sampled, self.bounds(sampled), versions))
-        return lambda: started if started.rows is None else self._fetched(sampled, versions, started.rows)
+        batch = self.sampled(out)
+        batch.versions = self.source.versions()
+        self._read(batch, lambda: self.source.start(batch, self.bounds(batch), batch.versions))
+        wait, batch.rows = batch.rows, None
 
-    def _fetched(self, sampled: SampledGraphPart, versions: Any, read: Callable[[], Any]) -> Fetched:
-        """What ``read()`` returns; None in its place if attributes were changed so that it could not read them."""
+        def fetched() -> MiniBatch:
+            if wait is not None:
+                self._read(batch, wait)
+            return batch
+
+        return fetched
+
+    def _read(self, batch: MiniBatch, read: Callable[[], Any]) -> None:
+        """Puts what ``read()`` returns into the batch, unless attributes were changed so that it could not be read."""
         try:
             with torch.no_grad():  # what requires grad is left out, also if it did not when its version was noted
-                return Fetched(sampled, read(), versions)
+                batch.rows = read()
         except Exception as error:  # an attribute was removed at the same time, say, and perhaps put there again
-            if not isinstance(error, KeyError) and not self.source.changed(versions):
-                raise
-            return Fetched(sampled, None, versions)  # read when the batch is delivered
+            if not isinstance(error, KeyError) and not self.source.changed(batch.versions):
+                raise  # else they are read when the batch is delivered
 
-    def at_once(self, out: Output) -> Collated:
+    def at_once(self, out: Output) -> MiniBatch:
         """What :meth:`fetch`, :meth:`collate` and :meth:`delivered` make of an output, all in the thread that iterates,
         so that no row can change meanwhile."""
-        sampled = self.sampled(out)
-        return Collated(self._batch(sampled, self.source.fetch(sampled, self.bounds(sampled))), sampled, None)
+        batch = self.sampled(out)
+        batch.data = self._batch(batch, self.source.fetch(batch, self.bounds(batch)))
+        return batch
 
-    def bounds(self, sampled: SampledGraphPart) -> Bounds:
+    def bounds(self, sampled: MiniBatch) -> Bounds:
         """The bounds of an output's ids; none if the user's transform may have changed them."""
         return Bounds() if sampled.transformed else self._bounds
 
-    def sampled(self, out: Output) -> SampledGraphPart:
+    def sampled(self, out: Output) -> MiniBatch:
         """An output, after the user's transform, by type."""
         if (transform := self.transform_of()) is None:
             return sampled_part(out, None, self.sampler.edge_permutation, self.layouts)
@@ -190,13 +181,13 @@ class Collator:
             return NoDraws("transform_sampler_output")
         return nullcontext() if noted is None or noted.key is None else seeded_draws(noted.key)
 
-    def collate(self, fetched: Fetched) -> Collated:
-        """The batch with all of PyG's fields, before ``transform``."""
-        if fetched.rows is None:
-            return Collated(None, fetched.sampled, fetched.versions)
-        return Collated(self._batch(fetched.sampled, fetched.rows), fetched.sampled, fetched.versions)
+    def collate(self, batch: MiniBatch) -> MiniBatch:
+        """Makes the Data with all of PyG's fields, before ``transform``, if there are rows."""
+        if batch.rows is not None:
+            batch.data, batch.rows = self._batch(batch, batch.rows), None
+        return batch
 
-    def _batch(self, sampled: SampledGraphPart, rows: Any) -> Data | HeteroData:
+    def _batch(self, sampled: MiniBatch, rows: Any) -> Data | HeteroData:
         batch = self.source.batch(sampled, rows, None if self.layers else self.layouts)
         if self.layers:
             put_layers(batch, self.source, sampled, rows, self.layouts)
@@ -225,27 +216,27 @@ class Collator:
         self.label(batch, out)
         self._on_device(batch)
 
-    def delivered(self, made: Collated, since: Any = None) -> Data | HeteroData:
+    def delivered(self, made: MiniBatch, since: Any = None) -> Data | HeteroData:
         """The batch with rows as they are now. Called in the thread that iterates.
 
         Args:
             made: what :meth:`collate` returned.
             since: earlier versions. Rows of attributes that changed after that are read again, too.
         """
-        batch, sampled, versions = made
-        keys = self.source.changed(versions)
+        batch = made.data
+        keys = self.source.changed(made.versions)
         if since is not None:
             keys = list(dict.fromkeys([*keys, *self.source.changed(since)]))
         if not keys and batch is not None:
             return batch
-        bounds = self.bounds(sampled)
+        bounds = self.bounds(made)
         # The loader's own fields may have taken the place of rows that have their names.
         if batch is None or any(name in OWN_FIELDS for _, name in keys):
-            return self._batch(sampled, self.source.fetch(sampled, bounds))
-        self.source.renew(batch, sampled, bounds, keys)
+            return self._batch(made, self.source.fetch(made, bounds))
+        self.source.renew(batch, made, bounds, keys)
         return batch if self.device is None else batch.to(self.device, *(name for _, name in keys), non_blocking=True)
 
-    def _put_weights(self, batch: Data | HeteroData, sampled: SampledGraphPart) -> None:
+    def _put_weights(self, batch: Data | HeteroData, sampled: MiniBatch) -> None:
         """Puts the weights of sampled edges under their name; in an ``adj_t`` they are its values already."""
         for edge_type, edges in sampled.edges.items():
             if edges.weight is not None:
@@ -268,7 +259,7 @@ def _check_names(taken: Iterable[str]) -> None:
         )
 
 
-def _put_ids(batch: Data | HeteroData, sampled: SampledGraphPart, numbering: Numbering | None) -> None:
+def _put_ids(batch: Data | HeteroData, sampled: MiniBatch, numbering: Numbering | None) -> None:
     """Puts ``n_id``, ``e_id`` (unless the data have fields of these names), trees and sizes of hops, in PyG's order."""
     out = sampled.out
     for node_type, node in sampled.nodes.items():

@@ -19,7 +19,7 @@ from ..sampler.base import OWN_FIELDS
 from .classes import as_batch, with_fields
 from .layout import EdgeLayout, EdgeLayouts, adj_t_of, edge_device, has_own_values, laid_out, set_edges, stored_values
 from .row_source import NO_ROWS, Bounds, RowSource, unless_late
-from .sampled import NO_IDS, SampledEdges, SampledGraphPart
+from .sampled import NO_IDS, MiniBatch, SampledEdges
 from .storages import Ids, fields_of, put, rows_at, storage_of
 
 OF_GRAPH = object()
@@ -34,7 +34,7 @@ class _Reader:
     """Reads the rows of one storage of a Data or HeteroData for one sample."""
 
     def __init__(
-        self, data: Data | HeteroData, storage: TypedStorage, sampled: SampledGraphPart,
+        self, data: Data | HeteroData, storage: TypedStorage, sampled: MiniBatch,
         kinds: dict[Any, Any] | None = None,
     ) -> None:  # fmt: skip
         """``kinds``: what ``storage.rows_of`` returned so far, by (type, name); None: it is asked each time."""
@@ -193,7 +193,7 @@ class DataRows(RowSource):
         return self.versions().learned()
 
     def fetch(
-        self, sampled: SampledGraphPart, bounds: Bounds, versions: DataVersions | None = None,
+        self, sampled: MiniBatch, bounds: Bounds, versions: DataVersions | None = None,
         wanted: Callable[[Any], bool] | None = None,
     ) -> FoundRows:  # fmt: skip
         """See :meth:`RowSource.fetch`. ``wanted(key)``: whether those of an attribute are read."""
@@ -223,7 +223,7 @@ class DataRows(RowSource):
                     rows[name] = found_rows
         return FoundRows(graph, found)
 
-    def renew(self, batch: Data | HeteroData, sampled: SampledGraphPart, bounds: Bounds, keys: Collection[Any]) -> None:
+    def renew(self, batch: Data | HeteroData, sampled: MiniBatch, bounds: Bounds, keys: Collection[Any]) -> None:
         """See :meth:`RowSource.renew`."""
         types = {of for of, _ in keys}
         storages = [storage for storage in typed_storages(self.data) if storage.type_name in types]
@@ -252,7 +252,7 @@ class DataRows(RowSource):
                 others.append((of, name))
         return others
 
-    def batch(self, sampled: SampledGraphPart, rows: FoundRows, layouts: EdgeLayouts | None) -> Data | HeteroData:
+    def batch(self, sampled: MiniBatch, rows: FoundRows, layouts: EdgeLayouts | None) -> Data | HeteroData:
         """See :meth:`RowSource.batch`; types that were not sampled have no rows."""
         batch = as_batch(rows.graph)
         for type_name, store, _, has_edges in typed_storages(rows.graph):

@@ -27,7 +27,7 @@ from .data_rows import DataRows
 from .layout import EdgeLayout, EdgeLayouts, laid_out, set_edges
 from .reads import Reads
 from .row_source import NO_ROWS, Bounds, CollectiveSource, RowSource, unless_late
-from .sampled import SampledEdges, SampledGraphPart
+from .sampled import MiniBatch, SampledEdges
 from .storages import Ids, fields_of
 
 
@@ -61,7 +61,7 @@ class StoreRows(RowSource):
         return without_number(self.versions())
 
     def fetch(
-        self, sampled: SampledGraphPart, bounds: Bounds, versions: Mapping[Any, Version] | None = None,
+        self, sampled: MiniBatch, bounds: Bounds, versions: Mapping[Any, Version] | None = None,
         wanted: Callable[[Any], bool] | None = None,
     ) -> list[tuple[Any, Any]]:  # fmt: skip
         """(attribute, rows) per tensor of a type that was sampled, in the store's order. ``wanted(key)``: whether those
@@ -73,7 +73,7 @@ class StoreRows(RowSource):
         return self.start(sampled, bounds, versions, wanted)()
 
     def start(
-        self, sampled: SampledGraphPart, bounds: Bounds, versions: Mapping[Any, Version] | None = None,
+        self, sampled: MiniBatch, bounds: Bounds, versions: Mapping[Any, Version] | None = None,
         wanted: Callable[[Any], bool] | None = None,
     ) -> Callable[[], list[tuple[Any, Any]]]:  # fmt: skip
         """See :meth:`RowSource.start`; arguments as of :meth:`fetch`. Reads that do not wait are made by the function
@@ -101,7 +101,7 @@ class StoreRows(RowSource):
         """The function returns the rows of attributes."""
         return partial(self.features.multi_get_tensor, attrs) if self._reads is None else self._reads.start(attrs)
 
-    def renew(self, batch: Data | HeteroData, sampled: SampledGraphPart, bounds: Bounds, keys: Collection[Any]) -> None:
+    def renew(self, batch: Data | HeteroData, sampled: MiniBatch, bounds: Bounds, keys: Collection[Any]) -> None:
         """See :meth:`RowSource.renew`."""
         stored = all_attrs(self.features)
         wanted = self.wanted(sampled, bounds, [attr for attr in stored if _key(attr) in keys])
@@ -112,7 +112,7 @@ class StoreRows(RowSource):
         for (group, name), value in rows:
             (batch[group] if sampled.hetero else batch)[name] = value
 
-    def wanted(self, sampled: SampledGraphPart, bounds: Bounds, attrs: list[TensorAttr] | None = None) -> list[Any]:
+    def wanted(self, sampled: MiniBatch, bounds: Bounds, attrs: list[TensorAttr] | None = None) -> list[Any]:
         """The attributes among these, by default all, of the types that were sampled, with the ids as their index."""
         hetero, features = sampled.hetero, self.features
         ids = {node_type: Ids(node) for node_type, node in sampled.nodes.items()}
@@ -132,9 +132,7 @@ class StoreRows(RowSource):
                 wanted.append(attr)
         return wanted
 
-    def batch(
-        self, sampled: SampledGraphPart, rows: list[tuple[Any, Any]], layouts: EdgeLayouts | None
-    ) -> Data | HeteroData:
+    def batch(self, sampled: MiniBatch, rows: list[tuple[Any, Any]], layouts: EdgeLayouts | None) -> Data | HeteroData:
         """See :meth:`RowSource.batch`."""
         hetero = sampled.hetero
         kind = self.custom_cls or (HeteroData if hetero else Data)
@@ -182,7 +180,7 @@ def _key(attr: Any) -> tuple[Any, str]:
 class CollectiveRows(StoreRows, CollectiveSource):
     """Reads all tensors of a CollectiveRowStore."""
 
-    def needs(self, sampled: SampledGraphPart, bounds: Bounds, versions: Any) -> tuple[list[Any], Any]:
+    def needs(self, sampled: MiniBatch, bounds: Bounds, versions: Any) -> tuple[list[Any], Any]:
         """See :meth:`CollectiveSource.needs`."""
         wanted = self.wanted(sampled, bounds)
         return wanted, self.features.needs(wanted)

@@ -19,9 +19,10 @@ from ..feature.contract import Version, version_of
 from ..random import Purpose, batch_key, ids_key
 from ..sampler.base import Inputs, KeyedSampler, Output
 from ..stream_time import StreamTime
-from .collate import Collated, Collator, Fetched, Noted
+from .collate import Collator, Noted
 from .order import NumberedBatch, SeedOrder
 from .pipeline import USUAL, Pipeline, PrefetchTrial, Stage, in_turn
+from .sampled import MiniBatch
 from .streams import Failed, Streams, Unpacked, as_here, or_failed
 
 T = TypeVar("T")
@@ -128,12 +129,12 @@ class Line:
         assert isinstance(self.sampler, KeyedSampler)
         return batch_key(self.order.seed, index.epoch, index.number // self.sampler.batches_per_key)
 
-    def fetch(self, out: Output) -> Fetched:
+    def fetch(self, out: Output) -> MiniBatch:
         """Reads the rows of a sample, after the user's ``transform_sampler_output``."""
         begin = time.perf_counter()
-        fetched = self.collator.fetch(out)
+        batch = self.collator.fetch(out)
         self.seconds["gather"] += time.perf_counter() - begin
-        return fetched
+        return batch
 
     def fetch_many(self, outs: list[Any]) -> list[Any]:
         """What :meth:`fetch` returns for each output, or :class:`Failed` where it raises. Their reads wait side by
@@ -144,17 +145,17 @@ class Line:
         self.seconds["gather"] += time.perf_counter() - begin
         return fetched
 
-    def collate(self, fetched: Fetched) -> Collated:
-        """Makes the batch."""
+    def collate(self, batch: MiniBatch) -> MiniBatch:
+        """Makes the Data of a batch."""
         begin = time.perf_counter()
-        batch = self.collator.collate(fetched)
+        self.collator.collate(batch)
         self.seconds["gather"] += time.perf_counter() - begin
         return batch
 
-    def deliver(self, made: Collated, since: Any = None) -> Data | HeteroData:
+    def deliver(self, made: MiniBatch, since: Any = None) -> Data | HeteroData:
         """The batch with rows as they are now; ``since`` as of :meth:`Collator.delivered`."""
         batch = self.collator.delivered(made, since)
-        self._relabel(batch, made.sampled.out)
+        self._relabel(batch, made.out)
         return batch
 
     def _relabel(self, batch: Data | HeteroData, out: Output) -> None:
@@ -174,9 +175,9 @@ class Line:
         """The batch of a sample, made in the thread that it is delivered to: rows cannot change meanwhile."""
         begin = time.perf_counter()
         made = self.collator.at_once(out)
-        self._relabel(made.batch, made.sampled.out)
+        self._relabel(made.data, made.out)
         self.seconds["gather"] += time.perf_counter() - begin
-        return made.batch
+        return made.data
 
     # Where they run ##################################################################################################
 

@@ -13,7 +13,7 @@ from torch_geometric.data import Data, HeteroData
 from ..comm.steps import Steps
 from ..sampler.base import KeyedSampler
 from .layout import EdgeLayout, EdgeLayouts
-from .sampled import SampledEdges, SampledGraphPart
+from .sampled import MiniBatch, SampledEdges
 
 
 class Bounds:
@@ -66,19 +66,19 @@ class RowSource(ABC):
         """The keys of attributes whose versions have no number."""
 
     @abstractmethod
-    def fetch(self, sampled: SampledGraphPart, bounds: Bounds, versions: Any = None) -> Any:
+    def fetch(self, sampled: MiniBatch, bounds: Bounds, versions: Any = None) -> Any:
         """All rows of a sample. Ids are checked unless ``bounds`` show that they are in range.
 
         ``versions``: as :meth:`versions` returned them just before. Rows of a version without a number are left out;
         :data:`NO_ROWS` takes their place. None: rows are read when their batch is delivered, all of them."""
 
-    def start(self, sampled: SampledGraphPart, bounds: Bounds, versions: Any = None) -> Callable[[], Any]:
+    def start(self, sampled: MiniBatch, bounds: Bounds, versions: Any = None) -> Callable[[], Any]:
         """Starts to read what :meth:`fetch` returns; the function waits for it and returns it."""
         rows = self.fetch(sampled, bounds, versions)
         return lambda: rows
 
     @abstractmethod
-    def renew(self, batch: Data | HeteroData, sampled: SampledGraphPart, bounds: Bounds, keys: Collection[Any]) -> None:
+    def renew(self, batch: Data | HeteroData, sampled: MiniBatch, bounds: Bounds, keys: Collection[Any]) -> None:
         """Reads rows again and puts them into their batch, in the thread that iterates.
 
         Args:
@@ -100,7 +100,7 @@ class RowSource(ABC):
         return keys
 
     @abstractmethod
-    def batch(self, sampled: SampledGraphPart, rows: Any, layouts: EdgeLayouts | None) -> Data | HeteroData:
+    def batch(self, sampled: MiniBatch, rows: Any, layouts: EdgeLayouts | None) -> Data | HeteroData:
         """A batch of these rows with the sampled edges in these layouts; ``layouts=None`` puts no sampled edges."""
 
     @abstractmethod
@@ -122,12 +122,12 @@ class CollectiveSource(RowSource):
     threads = False
     collective = True
 
-    def in_step(self, sampled: SampledGraphPart, inputs: int) -> None:
+    def in_step(self, sampled: MiniBatch, inputs: int) -> None:
         """Says how many inputs all ranks have together in the step of a sample. Called before :meth:`needs` if the
         order of inputs is global."""
 
     @abstractmethod
-    def needs(self, sampled: SampledGraphPart, bounds: Bounds, versions: Any) -> Any:
+    def needs(self, sampled: MiniBatch, bounds: Bounds, versions: Any) -> Any:
         """What :meth:`counts` and :meth:`read` need for a sample; several threads may call it at once. Arguments as of
         :meth:`fetch`."""
 

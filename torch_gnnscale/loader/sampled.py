@@ -1,4 +1,4 @@
-"""A sampler's output by type, in the form that fetching and collating read.
+"""A batch after sampling: nodes and edges by type, which fetching and collating read and add to.
 
 The only node type and the only edge type of a homogeneous graph are None.
 """
@@ -46,8 +46,8 @@ class SampledEdges(NamedTuple):
 
 
 @dataclass
-class SampledGraphPart:
-    """A sampler's output, and its nodes and edges by type."""
+class MiniBatch:
+    """A batch from its sample to its Data: fetching writes ``rows`` and ``versions``, collating ``data``."""
 
     out: Output
     nodes: dict[Any, Tensor]
@@ -56,6 +56,13 @@ class SampledGraphPart:
     """By edge type."""
     transformed: bool
     """Whether the user's transform was called on the output."""
+    rows: Any = None
+    """What :meth:`RowSource.fetch` returned; None before, after collating, and if attributes were changed so that they
+    could not be read."""
+    versions: Any = None
+    """See :meth:`RowSource.versions`: before the rows were read."""
+    data: Any = None
+    """The Data or HeteroData with all fields; None if its rows were not read."""
 
     @property
     def hetero(self) -> bool:
@@ -96,7 +103,7 @@ def _weights_by_type(out: Output) -> dict:
     return by_type(out, out.edge_weight) if isinstance(out, (NeighborOutput, HeteroNeighborOutput)) else {}
 
 
-def sampled_part(out: Output, drawn: dict | None, permutation: Any, layouts: EdgeLayouts) -> SampledGraphPart:
+def sampled_part(out: Output, drawn: dict | None, permutation: Any, layouts: EdgeLayouts) -> MiniBatch:
     """The output by type; edges have the user's ids, and are sorted by destination where their layout needs it.
 
     Args:
@@ -112,7 +119,7 @@ def sampled_part(out: Output, drawn: dict | None, permutation: Any, layouts: Edg
     as_drawn = type(out) is NeighborOutput and drawn is None and permutation is None
     if as_drawn and out.colptr is not None and out.edge_index is not None:  # as below, in fewer steps
         edges = SampledEdges(out.edge_index, out.colptr, out.edge, out.edge_weight)
-        return SampledGraphPart(out, {None: out.node}, {None: edges}, False)
+        return MiniBatch(out, {None: out.node}, {None: edges}, False)
     if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
         raise TypeError(f"sampler output: expected PyG's SamplerOutput, found {type(out).__name__}")
     weights = _weights_by_type(out)
@@ -142,7 +149,7 @@ def sampled_part(out: Output, drawn: dict | None, permutation: Any, layouts: Edg
                 None if weight is None else weight[order],
             )
         edges_by_type[edge_type] = found
-    return SampledGraphPart(out, nodes, edges_by_type, drawn is not None)
+    return MiniBatch(out, nodes, edges_by_type, drawn is not None)
 
 
 def _check_weights(drawn: dict[Any, DrawnEdges], now: dict[Any, DrawnEdges]) -> None:

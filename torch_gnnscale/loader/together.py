@@ -16,11 +16,11 @@ import numpy as np
 
 from ..comm.steps import Steps
 from ..sampler.base import KeyedSampler
-from .collate import Fetched
 from .line import Execution, Line
 from .order import NumberedBatch
 from .pipeline import Pipeline, Stage
 from .row_source import CollectiveSource
+from .sampled import MiniBatch
 from .share import Share
 from .streams import as_here
 
@@ -69,8 +69,7 @@ class _Prepared:
     bulk: _Bulk
     at: int
     """Which turn of its bulk it is."""
-    sampled: Any = None
-    versions: Any = None
+    sampled: MiniBatch | None = None
     needs: Any = None
     error: Exception | None = None
 
@@ -216,12 +215,11 @@ class Together:
 
     def _sample(self, prepared: _Prepared) -> None:
         collator = self.line.collator
-        prepared.sampled = collator.sampled(prepared.bulk.samples(self.line)[prepared.at])
+        batch = prepared.sampled = collator.sampled(prepared.bulk.samples(self.line)[prepared.at])
         if self.share.seed_order == "global":
-            self.source.in_step(prepared.sampled, self.share.inputs_of_step(prepared.turn.batch.number, self.size_of))
-        prepared.versions = self.source.versions()
-        bounds = collator.bounds(prepared.sampled)
-        prepared.needs = self.source.needs(prepared.sampled, bounds, prepared.versions)
+            self.source.in_step(batch, self.share.inputs_of_step(prepared.turn.batch.number, self.size_of))
+        batch.versions = self.source.versions()
+        prepared.needs = self.source.needs(batch, collator.bounds(batch), batch.versions)
 
     def _step(self, coming: _Prepared | None) -> _Prepared | Served:
         """Announces a turn, and takes the step that is ``_window`` turns before it."""
@@ -312,9 +310,11 @@ class Together:
             return Served()
         with self._telling(number := prepared.turn.batch.number):
             begin = time.perf_counter()
-            fetched = Fetched(prepared.sampled, self.source.rows(prepared.needs), prepared.versions)
+            batch = prepared.sampled
+            assert batch is not None
+            batch.rows = self.source.rows(prepared.needs)
             self.line.seconds["gather"] += time.perf_counter() - begin
-            return Made(number, self.line.collate(fetched))
+            return Made(number, self.line.collate(batch))
 
     @contextmanager
     def _telling(self, number: int) -> Iterator[None]:

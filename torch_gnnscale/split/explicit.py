@@ -139,9 +139,7 @@ class ExchangingModel(OnRanks):
         ValueError, NotImplementedError, RuntimeError: as :func:`parallelize`.
     """
 
-    def __init__(
-        self, model: nn.Module, transport: TransportName = "auto", timeout: float = 600.0
-    ) -> None:
+    def __init__(self, model: nn.Module, transport: TransportName = "auto", timeout: float = 600.0) -> None:
         self._open(model, transport, timeout, lambda: Wrapper.__init__(self, model))
         self._calls: dict[tuple[int, bool], list[_Call]] = {}
 

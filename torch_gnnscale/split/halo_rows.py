@@ -18,7 +18,7 @@ from ..comm.steps import Steps
 from ..feature.tiered_rows import sent
 from ..loader.layout import EdgeLayout, EdgeLayouts
 from ..loader.row_source import Bounds, CollectiveSource, RowSource
-from ..loader.sampled import SampledEdges, SampledGraphPart
+from ..loader.sampled import MiniBatch, SampledEdges
 from ..ops.rows import row_bytes
 from .cut_sampler import SplitOutput
 from .halo_layers import Moves
@@ -74,14 +74,14 @@ class SplitRows(CollectiveSource):
         """See :meth:`RowSource.learned`."""
         return self.inner.learned()
 
-    def renew(self, batch: Data | HeteroData, sampled: SampledGraphPart, bounds: Bounds, keys: Collection[Any]) -> None:
+    def renew(self, batch: Data | HeteroData, sampled: MiniBatch, bounds: Bounds, keys: Collection[Any]) -> None:
         """See :meth:`RowSource.renew`. If the features have changed, those of the halo are removed: layers exchange
         them then, as they do what other layers return."""
         self.inner.renew(batch, sampled, bounds, keys)
         if HALO in batch and any(name == X for _, name in keys):
             del batch[HALO]
 
-    def fetch(self, sampled: SampledGraphPart, bounds: Bounds, versions: Any = None) -> FetchedRows:
+    def fetch(self, sampled: MiniBatch, bounds: Bounds, versions: Any = None) -> FetchedRows:
         """See :meth:`RowSource.fetch`. Raises RuntimeError if the batch is cut over several ranks, whose rows come in a
         step."""
         needs = self.needs(sampled, bounds, versions)
@@ -89,12 +89,12 @@ class SplitRows(CollectiveSource):
             raise RuntimeError("split: expected to read in steps that all ranks take together; iterate over the loader")
         return needs.rows, needs.x, None if needs.x is None else needs.x[:0]
 
-    def in_step(self, sampled: SampledGraphPart, inputs: int) -> None:
+    def in_step(self, sampled: MiniBatch, inputs: int) -> None:
         """See :meth:`CollectiveSource.in_step`: a loss is a mean over the seeds of all columns of ranks."""
         if isinstance(sampled.out, SplitOutput):  # else :meth:`needs` refuses it
             sampled.out.fields["global_batch_size"] = inputs
 
-    def needs(self, sampled: SampledGraphPart, bounds: Bounds, versions: Any) -> HaloNeeds:
+    def needs(self, sampled: MiniBatch, bounds: Bounds, versions: Any) -> HaloNeeds:
         """See :meth:`CollectiveSource.needs`: reads the rows of own nodes and edges."""
         out = sampled.out
         if not isinstance(out, SplitOutput):
@@ -156,7 +156,7 @@ class SplitRows(CollectiveSource):
         """See :meth:`CollectiveSource.rows`."""
         return needs.rows, needs.x, needs.halo
 
-    def batch(self, sampled: SampledGraphPart, rows: FetchedRows, layouts: EdgeLayouts | None) -> Data | HeteroData:
+    def batch(self, sampled: MiniBatch, rows: FetchedRows, layouts: EdgeLayouts | None) -> Data | HeteroData:
         """See :meth:`RowSource.batch`."""
         own, x, halo = rows
         batch = self.inner.batch(sampled, own, layouts)
