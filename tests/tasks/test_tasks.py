@@ -255,7 +255,8 @@ def test_links_of_own_sources_before_between_and_after_the_others(ids, expected)
 def test_links_of_earlier_splits_are_not_recommended(monkeypatch):
     trainer, found = trainer_of("links"), {}
     links, sizes = trainer.task.links, trainer.task.sizes
-    monkeypatch.setattr(tasks.link_trainer, "recall_at", lambda k, s, d, asked, known: found.update(known=known) or known[0])
+    recall = lambda k, s, d, asked, known: found.update(known=known) or known[0]  # noqa: E731
+    monkeypatch.setattr(tasks.link_trainer, "recall_at", recall)
     ids, destinations = torch.arange(sizes["user"].num_nodes), torch.zeros(sizes["item"].num_nodes, 2)
     for subset, before in (("train", []), ("val", ["train"]), ("test", ["train", "val"])):
         trainer._recall(subset, ids, torch.zeros(len(ids), 2), destinations)
