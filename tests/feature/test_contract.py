@@ -52,7 +52,8 @@ def loader_of(data, features):
     ("attributes", "thread"),
     [
         ({}, "MainThread"),
-        ({"thread_safe": True}, "gnnscale-loader_"),
+        ({"thread_safe": True}, "gnnscale-reads_"),
+        ({"thread_safe": True, "waits": False}, "gnnscale-loader_"),
         ({"collective": True}, "gnnscale-loader-in-order"),
     ],
 )
@@ -66,7 +67,7 @@ def test_foreign_stores_are_read_where_they_say(data, attributes, thread):
 
 
 def test_a_foreign_store_is_read_ahead_in_every_other_short_epoch_of_a_trial(data):
-    store = Recording(data, thread_safe=True)
+    store = Recording(data, thread_safe=True, waits=False)
     loader = NeighborLoader((store, GraphStore.from_data(data)), [3], torch.arange(40), batch_size=10, seed=1)
     loader._execution.trial = PrefetchTrial(clock=map(float, itertools.count()).__next__)  # a second per step
     for epoch in range(7):
