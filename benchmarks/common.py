@@ -25,7 +25,7 @@ MEASURED = ["1M-16M", "2.4M-124M"]
 SMALL = ["200k-3M", "2708-10556"]
 GRAPHS = {
     "1M-16M": (1_000_000, 16_000_000), "2.4M-124M": (2_400_000, 124_000_000), "200k-3M": (200_000, 3_000_000),
-    "2708-10556": (2708, 10_556), "tiny": (5_000, 40_000),
+    "2708-10556": (2708, 10_556), "tiny": (40_000, 320_000),
 }  # fmt: skip
 """R-MAT graphs: nodes and edges. 2708-10556 has the size of Cora; the last one is for trying a benchmark's code."""
 BOUNDS = {"least": "at least", "most": "at most", "within": "within +-"}

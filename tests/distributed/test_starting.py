@@ -380,7 +380,7 @@ def test_an_elastic_restart_does_not_meet_the_keys_of_the_run_before(parts, tmp_
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1",
                "--monitor-interval=0.2", *where, "train.py"]  # fmt: skip
     process = launched(command, tmp_path, parts, **variables)
-    out, err = process.communicate(timeout=100)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     assert sorted(line.split()[:3] for line in out.splitlines()) == [["rank", "0", "0"], ["rank", "1", "1"]]
 
@@ -400,6 +400,6 @@ def test_the_line_for_slurm(parts, tmp_path):
         for rank in range(2)
     ]  # fmt: skip
     for rank, process in enumerate(started):
-        out, err = process.communicate(timeout=100)
+        out, err = process.communicate(timeout=240)
         assert process.returncode == 0, err
         assert out.split()[:3] == ["rank", str(rank), str(rank)]
