@@ -30,7 +30,7 @@ def output(command: str, folder: Path) -> str:
         "bench_gpu_epoch.py --rounds 1 --nodes 50000 --edges 400000 --batches 40 --batch-size 128 --hidden 8 16",
         "bench_gpu_papers.py --rounds 1 --nodes 100000 --edges 1400000 --batches 6 --hidden 8",
         "bench_gpu_tiers.py --rounds 1 --nodes 50000 --edges 400000 --batches 8 --batch-size 128 --hidden 8",
-        "bench_infer.py --rounds 1 --graphs tiny --width 8 --limit 32 --limited-width 16",
+        "bench_infer.py --rounds 1 --graphs tiny --width 8 --limit 64 --limited-width 16",
         "bench_layerwise.py --rounds 1 --graphs tiny --no-schools --lists 1000",
         "bench_narrow.py --rounds 1 --steps 1 --models GraphSAGE --layers 2 --most-seeds 1",
         "bench_narrow_typed.py --rounds 1 --graphs uniform --models HGT --hidden 8 --most-seeds 1",
