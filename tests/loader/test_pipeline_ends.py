@@ -43,7 +43,7 @@ def test_closing_drops_what_is_queued_for_a_given_thread():
         entered.set()
         released.wait(20)
 
-    pipeline = Pipeline(iter(range(8)), [Stage(run, in_order=True)], bool, 8, thread)
+    pipeline = Pipeline(iter(range(8)), [Stage(run, "in order")], bool, 8, thread)
     entered.wait()
     pipeline.close()
     released.set()

@@ -39,7 +39,8 @@ def noted(calls, name, wait=0.002):
 @pytest.mark.parametrize("kinds", ["o", "po", "op", "popo", "oop"])
 def test_stages_in_order(kinds, prefetch):
     kinds, calls = [kind == "o" for kind in kinds], []
-    stages = [Stage(noted(calls, number), in_order) for number, in_order in enumerate(kinds)]
+    where = {False: "parallel", True: "in order"}
+    stages = [Stage(noted(calls, number), where[in_order]) for number, in_order in enumerate(kinds)]
     assert list(Pipeline(iter(range(12)), stages, same, prefetch)) == list(range(12))
     assert no_loader_threads()
     ordered = [(item, name) for name, item, _ in calls if kinds[name]]
@@ -53,7 +54,7 @@ def test_stages_in_order(kinds, prefetch):
 def test_the_thread_in_order_does_not_depend_on_who_waits():
     """Stage 1 of an item runs although nobody has asked for the item before."""
     calls = []
-    pipeline = Pipeline(iter(range(5)), [Stage(same), Stage(noted(calls, 1), in_order=True)], same, 5)
+    pipeline = Pipeline(iter(range(5)), [Stage(same), Stage(noted(calls, 1), "in order")], same, 5)
     wait_for(lambda: len(calls) == 5)
     assert list(pipeline) == list(range(5))
 
@@ -66,7 +67,8 @@ def test_errors_of_any_stage_come_in_their_place(prefetch, failing):
             raise ValueError(f"stage {failing}")
         return item
 
-    stages = [Stage(fail if number == failing else same, in_order=number == 1) for number in range(3)]
+    where = ["parallel", "in order", "parallel"]
+    stages = [Stage(fail if number == failing else same, where[number]) for number in range(3)]
     pipeline = Pipeline(iter(range(5)), stages, same, prefetch)
     assert [next(pipeline), next(pipeline)] == [0, 1]
     with pytest.raises(ValueError, match=f"^stage {failing}$"):
@@ -76,7 +78,7 @@ def test_errors_of_any_stage_come_in_their_place(prefetch, failing):
 
 def test_closing_while_the_ordered_thread_waits():
     released = threading.Event()
-    stages = [Stage(lambda item: released.wait(20) and item), Stage(same, in_order=True), Stage(same)]
+    stages = [Stage(lambda item: released.wait(20) and item), Stage(same, "in order"), Stage(same)]
     pipeline = Pipeline(iter(range(30)), stages, same, 8)
     threading.Timer(0.05, released.set).start()
     pipeline.close()
@@ -90,7 +92,7 @@ def test_closing_between_two_stages_in_order():
     def first(item):
         return item == 0 or item_1.wait(20)
 
-    stages = [Stage(first), Stage(lambda item: item_0.wait(20), in_order=True), Stage(same), Stage(same, in_order=True)]
+    stages = [Stage(first), Stage(lambda item: item_0.wait(20), "in order"), Stage(same), Stage(same, "in order")]
     pipeline = Pipeline(iter(range(2)), stages, same, 2)
     closing = threading.Thread(target=pipeline.close, daemon=True)
     closing.start()  # waits for item 1, and by then takes nothing new, such as the third stage of item 0

@@ -17,7 +17,7 @@ from ..loader.checks import common_numbering
 from ..loader.fetch import row_source
 from ..loader.layout import EdgeLayouts, has_own_values
 from ..loader.row_source import Bounds
-from ..loader.sampled import MiniBatch, SampledEdges, sampled_part
+from ..loader.sampled import MiniBatch, SampledEdges, mini_batch
 from ..loader.storages import storage_of
 from ..sampler.graph import end_types
 from ..sampler.output import NO_IDS, as_output
@@ -222,7 +222,7 @@ class StagedGraph:
         as many nodes as edges, so that numbers of rows tell the rows of nodes."""
         most = max(1, 64 // max(len(self.columns), 1))
         for count in range(min(4, most), most + 5):
-            part = sampled_part(self._drawn(self._seeds(count)), None, None, _COO)
+            part = mini_batch(self._drawn(self._seeds(count)), None, None, _COO)
             if self.hetero or len(part.nodes[None]) != part.edges[None].edge_index.size(1):
                 break
         batch = self._rows.batch(part, self._fetched(part), _COO)

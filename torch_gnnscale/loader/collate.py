@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch_geometric.data import Data, HeteroData
@@ -17,8 +17,10 @@ from ..sampler.graph import end_types
 from ..topology.numbering import Numbering
 from .layout import EdgeLayouts, laid_out
 from .row_source import Bounds, RowSource
-from .sampled import MiniBatch, SampledEdges, by_type, drawn_by_type, sampled_part
+from .sampled import MiniBatch, SampledEdges, by_type, drawn_by_type, mini_batch
 from .storages import fields_of, put
+
+T = TypeVar("T")
 
 
 def put_layers(
@@ -125,31 +127,31 @@ class Collator:
         """Reads the rows of an output, after the user's transform."""
         batch = self.sampled(out)
         batch.versions = self.source.versions()
-        self._read(batch, lambda: self.source.fetch(batch, self.bounds(batch), batch.versions))
+        batch.rows = self._unless_changed(batch, lambda: self.source.fetch(batch, self.bounds(batch), batch.versions))
         return batch
 
     def start(self, out: Output) -> Callable[[], MiniBatch]:
         """Starts to read what :meth:`fetch` returns; the function waits for it and returns it."""
         batch = self.sampled(out)
         batch.versions = self.source.versions()
-        self._read(batch, lambda: self.source.start(batch, self.bounds(batch), batch.versions))
-        wait, batch.rows = batch.rows, None
+        wait = self._unless_changed(batch, lambda: self.source.start(batch, self.bounds(batch), batch.versions))
 
         def fetched() -> MiniBatch:
-            if wait is not None:
-                self._read(batch, wait)
+            batch.rows = None if wait is None else self._unless_changed(batch, wait)
             return batch
 
         return fetched
 
-    def _read(self, batch: MiniBatch, read: Callable[[], Any]) -> None:
-        """Puts what ``read()`` returns into the batch, unless attributes were changed so that it could not be read."""
+    def _unless_changed(self, batch: MiniBatch, read: Callable[[], T]) -> T | None:
+        """What ``read()`` returns; None if it fails because attributes were changed since ``batch.versions``: their
+        rows are then read when the batch is delivered."""
         try:
             with torch.no_grad():  # what requires grad is left out, also if it did not when its version was noted
-                batch.rows = read()
+                return read()
         except Exception as error:  # an attribute was removed at the same time, say, and perhaps put there again
             if not isinstance(error, KeyError) and not self.source.changed(batch.versions):
-                raise  # else they are read when the batch is delivered
+                raise
+            return None
 
     def at_once(self, out: Output) -> MiniBatch:
         """What :meth:`fetch`, :meth:`collate` and :meth:`delivered` make of an output, all in the thread that iterates,
@@ -165,11 +167,11 @@ class Collator:
     def sampled(self, out: Output) -> MiniBatch:
         """An output, after the user's transform, by type."""
         if (transform := self.transform_of()) is None:
-            return sampled_part(out, None, self.sampler.edge_permutation, self.layouts)
+            return mini_batch(out, None, self.sampler.edge_permutation, self.layouts)
         drawn, noted = drawn_by_type(out), Noted.of(out)
         with self._draws(noted):
             out = as_user(transform, out)
-        sampled = sampled_part(out, drawn, self.sampler.edge_permutation, self.layouts)
+        sampled = mini_batch(out, drawn, self.sampler.edge_permutation, self.layouts)
         if noted is not None:
             noted.put(out)
         return sampled

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from ..sampler.base import Inputs, KeyedSampler, Output
 from ..stream_time import StreamTime
 from .collate import Collator, Noted
 from .order import NumberedBatch, SeedOrder
-from .pipeline import USUAL, Pipeline, PrefetchTrial, Stage, in_turn
+from .pipeline import USUAL, Pipeline, PrefetchTrial, Stage, Where, in_turn
 from .sampled import MiniBatch
 from .streams import Failed, Streams, Unpacked, as_here, or_failed
 
@@ -32,9 +32,8 @@ class Step(NamedTuple):
     """A step of the line and the threads that may run it."""
 
     run: Callable[[Any], Any]
-    where: str
-    """``parallel``: several threads at once, as many as cores; ``waiting``: as many as batches are prepared; ``in
-    order``: one thread, in the order of batches; ``here``: the thread that iterates."""
+    where: Where | Literal["here"]
+    """``here``: the thread that iterates."""
 
 
 class Line:
@@ -137,8 +136,8 @@ class Line:
         return batch
 
     def fetch_many(self, outs: list[Any]) -> list[Any]:
-        """What :meth:`fetch` returns for each output, or :class:`Failed` where it raises. Their reads wait side by
-        side."""
+        """What :meth:`fetch` returns for each output, or :class:`Failed` where it raises. All reads are started before
+        the first is waited for."""
         begin = time.perf_counter()
         started = _each(self.collator.start)(outs)
         fetched = _each(lambda wait: wait())(started)
@@ -236,7 +235,7 @@ class Line:
         ahead = [Step(first, sample.where)]
         for step in others:
             if step.where != "here":
-                ahead.append(Step(self.fetch_many if step.where == "waiting" else _each(step.run), step.where))
+                ahead.append(Step(self.fetch_many if step.run == self.fetch else _each(step.run), step.where))
         here = [step.run for step in others if step.where == "here"]
         if streams is None:
             return Unpacked(Pipeline(lists, _stages(ahead), _same, prefetch), in_turn([*here, finish]), around)
@@ -259,10 +258,10 @@ def _divided(steps: list[Step]) -> tuple[list[Step], list[Callable[[Any], Any]]]
 
 
 def _stages(steps: list[Step]) -> list[Stage]:
-    return [Stage(as_here(step.run), step.where == "in order", step.where == "waiting") for step in steps]
+    return [Stage(as_here(step.run), step.where) for step in steps if step.where != "here"]
 
 
-def _where(thread_safe: bool, collective: bool) -> str:
+def _where(thread_safe: bool, collective: bool) -> Where:
     return "parallel" if thread_safe and not collective else "in order"
 
 

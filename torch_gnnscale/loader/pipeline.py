@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from itertools import groupby
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from .. import machine, ops
 from .._private import before_threads_end
@@ -19,15 +19,17 @@ from .._private import before_threads_end
 _open: weakref.WeakSet[Pipeline] = weakref.WeakSet()
 
 
+Where: TypeAlias = Literal["parallel", "waiting", "in order"]
+"""Which threads run a stage. ``parallel``: as many as cores, for several items at once; ``waiting``: as many as items
+are in preparation, because the stage mostly waits; ``in order``: one thread, shared by all such stages, for all items
+in their order, as collectives need it."""
+
+
 class Stage(NamedTuple):
     """One function that is applied to every item."""
 
     run: Callable[[Any], Any]
-    in_order: bool = False
-    """True: one thread, shared by all such stages, runs it for all items in their order; collectives need this.
-    False: any thread runs it, for several items at once."""
-    waits: bool = False
-    """Whether it mostly waits: as many threads run it as items are in preparation, in place of as many as cores."""
+    where: Where = "parallel"
 
 
 class Pipeline:
@@ -61,7 +63,7 @@ class Pipeline:
         self._in_order: deque[Future] = deque()  # of the given thread
         self._process = os.getpid()
         self._items = items
-        self._stages = [Stage(in_turn([s.run for s in some]), *kind) for kind, some in groupby(stages, _kind)]
+        self._stages = [Stage(in_turn([s.run for s in some]), where) for where, some in groupby(stages, _where)]
         self._finish, self._alone = finish, alone
         self._prefetch = 0
         self.set_prefetch(prefetch)
@@ -75,9 +77,9 @@ class Pipeline:
             workers = min(prefetch, cores)
             limit = (ops.limit_threads, (cores // workers,))
             self._threads = ThreadPoolExecutor(workers, "gnnscale-loader", *limit)
-            if any(stage.waits for stage in self._stages):
+            if any(stage.where == "waiting" for stage in self._stages):
                 self._waiting = ThreadPoolExecutor(prefetch, "gnnscale-loader-waiting", *limit)
-            if self._ordered is None and any(stage.in_order for stage in self._stages):
+            if self._ordered is None and any(stage.where == "in order" for stage in self._stages):
                 self._ordered = ThreadPoolExecutor(1, "gnnscale-loader-in-order", *limit)
             _open.add(self)
         self._submit(prefetch)
@@ -107,10 +109,10 @@ class Pipeline:
         """Starts an item; returns the future of its last stage."""
         result: Future = Future()
         result.set_result(item)
-        for number, (run, in_order, waits) in enumerate(self._stages):
-            threads = self._waiting if waits else self._threads
+        for number, (run, where) in enumerate(self._stages):
+            threads = self._waiting if where == "waiting" else self._threads
             assert threads is not None
-            if in_order:
+            if where == "in order":
                 assert self._ordered is not None
                 result = self._ordered.submit(_of_result, run, result)
                 if self._given is not None:
@@ -140,8 +142,9 @@ class Pipeline:
             item = self._next_item()
             if self._alone is not None:
                 return self._alone(item)
-            for run, in_order, _ in self._stages:
-                item = self._given.submit(run, item).result() if in_order and self._given is not None else run(item)
+            for run, where in self._stages:
+                given = self._given if where == "in order" else None
+                item = run(item) if given is None else given.submit(run, item).result()
             return self._finish(item)
         except BaseException as error:
             if isinstance(error, StopIteration) or not isinstance(error, Exception):
@@ -163,8 +166,8 @@ class Pipeline:
         self.close(wait=False)  # the garbage collector may run in one of the threads
 
 
-def _kind(stage: Stage) -> tuple[bool, bool]:
-    return stage.in_order, stage.waits
+def _where(stage: Stage) -> Where:
+    return stage.where
 
 
 def in_turn(runs: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:

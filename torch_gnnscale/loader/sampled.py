@@ -103,7 +103,7 @@ def _weights_by_type(out: Output) -> dict:
     return by_type(out, out.edge_weight) if isinstance(out, (NeighborOutput, HeteroNeighborOutput)) else {}
 
 
-def sampled_part(out: Output, drawn: dict | None, permutation: Any, layouts: EdgeLayouts) -> MiniBatch:
+def mini_batch(out: Output, drawn: dict | None, permutation: Any, layouts: EdgeLayouts) -> MiniBatch:
     """The output by type; edges have the user's ids, and are sorted by destination where their layout needs it.
 
     Args:

@@ -154,7 +154,7 @@ class Together:
                 return made
             return made._replace(batch=streams.hand([made.batch]))
 
-        stages = [Stage(on_stream(self._prepare)), Stage(on_stream(self._step), in_order=True)]
+        stages = [Stage(on_stream(self._prepare)), Stage(on_stream(self._step), "in order")]
         if not self._here:
             stages.append(Stage(on_stream(collated)))
 
