@@ -1,4 +1,4 @@
-"""What the end of a program closes: a group that is still there when the interpreter ends may abort it."""
+"""What the end of a program closes: an open process group may abort the end of the interpreter."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import weakref
 from typing import Protocol
 
 AT_EXIT = 5.0
-"""Seconds for which a rank waits for others when its program ends, or an error has left its part's context: for ranks
-that have not left a loop, which may be waiting for this one elsewhere, and for threads that ask ranks."""
+"""Seconds for which a rank waits for other ranks when its program ends, or when an error has left the context of its
+part. They may be in a loop that this rank has left, or wait for it in another call."""
 
 
 class _Closed(Protocol):

@@ -181,10 +181,10 @@ class MemoryTransport(RowTransport):
         except Exception as failed:
             error = failed
         status = _FAILED if error is not None else _GREW if is_new else _WROTE
-        at_ids, at_rows = (accumulate(of_ranks, initial=0) for of_ranks in (counts, sizes))
+        at_ids, at_rows = (list(accumulate(of_ranks, initial=0))[:-1] for of_ranks in (counts, sizes))
         told = [
             [number, ID_BYTES * first, ID_BYTES * len(ids) + at, status]
-            for first, at, _ in zip(at_ids, at_rows, counts, strict=False)
+            for first, at in zip(at_ids, at_rows, strict=True)
         ]
         heard = exchange.meet(torch.tensor(told)).tolist()
         said = [status for *_, status in heard]
@@ -321,10 +321,8 @@ class MemoryTransport(RowTransport):
         before, width = traffic.seconds, rows.shape[1:].numel() * rows.element_size()
         yield
         self._count(num_sent, num_received, purpose)
-        traffic.rounds += 1
-        traffic.bytes_sent += width * sum(num_sent)
-        traffic.bytes_received += width * sum(num_received)
-        traffic.seconds = before + time.perf_counter() - begin
+        traffic.seconds = before  # without those of its header, which are among the seconds of the whole
+        self.exchange.count(purpose, width * sum(num_sent), width * sum(num_received), time.perf_counter() - begin)
 
     def close(self) -> None:
         """Closes the memory: what others have written first."""

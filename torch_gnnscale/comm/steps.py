@@ -69,10 +69,10 @@ class Steps:
             self.rows_here = Exchange(group, grid.parts, grid.part(rank))
         try:
             self.transport = row_transport(self.rows, rendezvous, transport)
+            """How the thread of the steps exchanges rows between the ranks of ``rows``."""
         except BaseException:
             self._end_groups([exchange for exchange in (self.headers, self.rows, self.rows_here) if exchange])
             raise
-        """How the thread of the steps exchanges rows between the ranks of ``rows``."""
         self.row = Exchange(None, 1, 0) if grid.copies == 1 else None
         """Over the ranks of this one's row, by copy; with copies, once :meth:`open_row` was called."""
         self.thread: OneThread = OneThread("gnnscale-steps")
