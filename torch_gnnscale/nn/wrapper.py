@@ -78,6 +78,9 @@ class Wrapper(nn.Module):
             state_dict[f"{prefix}module.{name.removeprefix(prefix)}"] = state_dict.pop(name)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self).copy()  # Python has had this method of all objects since 3.11
+
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)

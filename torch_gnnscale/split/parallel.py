@@ -190,11 +190,7 @@ class OnRanks(Wrapper):
         return RowTransport(exchange) if rows is None else NcclTransport(exchange, rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self._state(), "_gradients": None, "_connection": None, "_description": None}
-
-    def _state(self) -> dict[str, Any]:
-        """The attributes of this object, as they are pickled."""
-        return vars(self)
+        return {**super().__getstate__(), "_gradients": None, "_connection": None, "_description": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -319,9 +315,6 @@ class Parallelized(OnRanks, Layered):
         with outputs(self.module) as of_share, self._naming_modules(whole):
             found = self._run(share, split_pass)
         return found, local, of_share, split_pass.calls.calls
-
-    def _state(self) -> dict[str, Any]:
-        return Layered.__getstate__(self)
 
 
 def parallelize(
