@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,10 +22,8 @@ class HeteroConfig(ClassifierConfig):
     """Settings of a classifier of one node type."""
 
     hidden: int = 64
-    fanouts: list[int] = field(default_factory=lambda: [10, 10])
     batch_size: int = 64
     epochs: int = 15
-    lr: float = 0.005
     weight_decay: float = 5e-4
     dropout: float = 0.5
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,8 +28,6 @@ class LinkConfig(Config):
     """Settings of link prediction. ``negatives``: negatives per link."""
 
     hidden: int = 64
-    fanouts: list[int] = field(default_factory=lambda: [10, 10])
-    batch_size: int = 1024
     epochs: int = 6
     lr: float = 0.01
     dropout: float = 0.1

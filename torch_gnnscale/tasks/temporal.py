@@ -29,7 +29,6 @@ class EventConfig(Config):
     fanouts: list[int] = field(default_factory=lambda: [10])
     batch_size: int = 512
     epochs: int = 3
-    lr: float = 0.005
     dropout: float = 0.1
 
 
