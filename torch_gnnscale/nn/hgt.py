@@ -21,9 +21,9 @@ from .layer import HOOKED
 from .products import is_plain, is_wide
 
 OF_EDGE = 4
-"""How many multiply-adds of a product of matrices take the time of one of an edge and a channel. The
-ways that constants from 1 to 6 choose take 1.01 times the faster ways' time in the mean, and larger constants choose
-slower ones (benchmarks/bench_hgt.py at commit 7036b28)."""
+"""How many multiply-adds of a product of matrices take the time of one of an edge and a channel. The ways that
+constants from 1 to 6 choose take 1.01 times the faster ways' time in the mean, and larger constants choose slower ones
+(benchmarks/bench_hgt.py at commit 7036b28)."""
 _METHODS = ("forward", "propagate", "message", "aggregate", "update", "_cat", "_construct_src_node_feat")
 
 
