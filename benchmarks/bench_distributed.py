@@ -22,7 +22,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +33,8 @@ from typing import Any
 import torch
 from common import compare, has, judged, parser, report, save, say_aims, web_graph
 from ranks import is_parent, start
+from row_transports import memory_over_gloo, transports_of
+from timing_of_ranks import in_turn, slowest_of
 from torch import Tensor
 from torch import distributed as dist
 from torch_geometric.data import Data, TensorAttr
@@ -112,37 +113,6 @@ def of_batches(folder: Path, rounds: int) -> dict[str, Any]:
                 torch.save(n_id, folder / f"rank-{dist.get_rank()}.pt")
         found["exchange"] = exchange_of(part, loader, rounds)
     return found
-
-
-def transports_of(parts: dict[str, Part], loader: NeighborLoader, rounds: int) -> dict[str, Any]:
-    """Milliseconds of a batch's rows by transport, in turn: from asking for them, when it is known which, to having
-    them in one tensor with this part's. Rows and what is counted must be equal."""
-    out, runs = next(iter(loader.samples(0))), {}
-    for name, part in parts.items():
-        steps = part.features.open_steps()
-        names = [attr.attr_name for attr in part.features.all_attrs()]
-
-        needs = part.features.needs([TensorAttr(None, name, out.node) for name in names])
-        counts = part.features.counts(needs, steps)
-
-        def rows(part: Part = part, steps: Any = steps, needs: Any = needs, counts: Tensor = counts) -> list[Tensor]:
-            asked = steps.rows.numbers(counts, "counts")
-            part.features.read(needs, asked, steps)
-            part.features.taken(needs, steps)
-            return part.features.rows(needs)
-
-        def counted(steps: Any = steps) -> Any:
-            return [
-                (purpose, entry.rounds, entry.bytes_sent, entry.bytes_received, entry.headers, entry.header_bytes)
-                for purpose, entry in sorted(steps.rows.traffic.items())
-            ]
-
-        runs[name] = rows, counted
-    found = {name: rows() for name, (rows, _) in runs.items()}
-    assert all(torch.equal(*both) for both in zip(*found.values(), strict=True)), "expected equal rows"
-    gloo, memory = (counted() for _, counted in runs.values())
-    assert gloo == memory, f"expected equal counts, found {gloo} and {memory}"
-    return in_turn({name: rows for name, (rows, _) in runs.items()}, rounds)
 
 
 def sockets() -> int:
@@ -250,21 +220,6 @@ def against_bare(
     return {"bytes": total, **in_turn({"rows": rows, "exchanges": exchanges, "bare": bare}, rounds)}
 
 
-def in_turn(candidates: dict[str, Callable[[], Any]], rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Milliseconds of wall and of CPU time of each call on this rank, in turn; all ranks begin together."""
-    times: dict[str, list[float]] = {name: [] for name in candidates}
-    cpu: dict[str, list[float]] = {name: [] for name in candidates}
-    for round_ in range(-3, rounds):
-        for name, run in random.Random(round_).sample(list(candidates.items()), len(candidates)):
-            dist.barrier()
-            begin, used = time.perf_counter(), time.process_time()
-            run()
-            if round_ >= 0:
-                times[name].append((time.perf_counter() - begin) * 1e3)
-                cpu[name].append((time.process_time() - used) * 1e3)
-    return {"wall": times, "cpu": cpu}
-
-
 # All ranks ############################################################################################################
 
 
@@ -309,28 +264,6 @@ def measure(data: Data, world: int, method: str, rounds: int) -> dict[str, Any]:
     entry["exchange"] = of_slowest([rank["exchange"] for rank in found])
     print(f"  {world} parts, {method}: " + json.dumps(entry), flush=True)
     return entry
-
-
-def slowest_of(of_ranks: list[dict[str, Any]]) -> tuple[dict[str, list[float]], dict[str, float], dict[str, float]]:
-    """What ``in_turn`` returned on each rank: by candidate, its rising times on the slowest rank, their lower quartile,
-    where other processes disturb least, and the CPU time of all ranks."""
-    slowest = {
-        kind: sorted(max(times) for times in zip(*(rank["wall"][kind] for rank in of_ranks), strict=True))
-        for kind in of_ranks[0]["wall"]
-    }
-    low = {kind: times[len(times) // 4] for kind, times in slowest.items()}
-    return slowest, low, {kind: sum(median(rank["cpu"][kind]) for rank in of_ranks) for kind in slowest}
-
-
-def memory_over_gloo(of_ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Summarizes what ``transports_of`` returned on each rank."""
-    slowest, low, cpu = slowest_of(of_ranks)
-    return {
-        **{f"{kind}_ms": median(times) for kind, times in slowest.items()},
-        "throughput of memory over gloo": low["gloo"] / low["memory"],
-        "at the median": median(slowest["gloo"]) / median(slowest["memory"]),
-        "CPU time of gloo over memory's": cpu["gloo"] / cpu["memory"],
-    }
 
 
 def by_transport(data: Data, world: int, method: str, rounds: int) -> dict[str, Any]:
