@@ -160,14 +160,17 @@ def narrowing(results: Any) -> str:
     return table(head, ([*model, *map(found.get, seeds)] for model, found in by_model.items()))
 
 
-def typed_sums(results: Any) -> str:
+def typed_steps(results: Any) -> str:
     """Steps of narrowed models of typed graphs, beside PyG's."""
     times, ratios = ("whole ms", "trim ms", "narrowed ms"), ("over trim", "over whole")
     rows = [
-        [case["model"], f"{case['seeds']}, {case['fanouts']}", *(case[key] for key in (*times, *ratios))]
+        [
+            f"{case['model']}, {case['graph']}", f"{case['hidden']}", f"{case['seeds']}, {case['fanouts']}",
+            *(case[key] for key in (*times, *ratios)),
+        ]
         for case in results["cases"]
-    ]
-    head = ["model", "seeds, fanouts", "whole, ms", "trim_to_layer, ms", "narrowed, ms"]
+    ]  # fmt: skip
+    head = ["model, graph", "hidden", "seeds, fanouts", "whole, ms", "trim_to_layer, ms", "narrowed, ms"]
     return table([*head, "over trim_to_layer", "over the whole"], rows)
 
 
@@ -224,7 +227,7 @@ def accuracy(results: Any) -> str:
 TABLES: dict[Callable[[Any], str], str] = {
     sampling: "sample", modes: "modes", batches: "loader",
     figure: "figure", corners: "corners", gather: "gather", steps: "train", loop: "loop", ahead: "ahead",
-    narrowing: "narrow", typed_sums: "epyc/narrow_typed", tiers: "tiers", accuracy: "accuracy",
+    narrowing: "narrow", typed_steps: "narrow_typed", tiers: "tiers", accuracy: "accuracy",
     placements: "network", overlap: "prefetch", breakdown: "prefetch", overlap_model: "prefetch",
     inference: "infer", inference_limited: "infer", split_steps: "split",
 }  # fmt: skip
