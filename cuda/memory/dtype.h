@@ -1,5 +1,5 @@
-// The dtype of a tensor and whether it is on the CPU, each by one call of torch. Tensor::scalar_type() and is_cpu() make
-// a call for every dtype or kind of device that they compare with.
+// The dtype of a tensor and whether it is on the CPU, each by one call of torch. Tensor::scalar_type() and is_cpu()
+// make a call for every dtype or kind of device that they compare with.
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>

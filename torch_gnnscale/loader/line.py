@@ -191,13 +191,13 @@ class Line:
             fetching = "waiting"
         if self.collator.transform_of() is not None and not self.collective:
             fetching = "here"  # what it draws from are generators of all threads
-        for run, where in (
-            (self.sample, sampling),
-            (self.fetch, fetching),
-            (self.collate, "parallel"),
-            (self.deliver, "here"),
+        for step in (
+            Step(self.sample, sampling),
+            Step(self.fetch, fetching),
+            Step(self.collate, "parallel"),
+            Step(self.deliver, "here"),
         ):
-            found.append(Step(run, "here" if found and found[-1].where == "here" else where))
+            found.append(Step(step.run, "here") if found and found[-1].where == "here" else step)
         return found
 
     @property
@@ -246,7 +246,7 @@ class Line:
             with streams.work():
                 return streams.hand(prepare(indices))
 
-        where = "in order" if any(step.where == "in order" for step in ahead) else "parallel"
+        where: Where = "in order" if any(step.where == "in order" for step in ahead) else "parallel"
         pipeline = Pipeline(lists, _stages([Step(on_stream, where)]), streams.take, prefetch)
         return Unpacked(pipeline, in_turn([*here, finish]), around)
 
