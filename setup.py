@@ -108,6 +108,7 @@ def cpu_command(compiler: list[str]) -> str:
     """Compiles a .cpp file, as a rule of ninja; ``compiler`` is what setuptools compiles C with."""
     flags = ["-g0", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
     flags += ["-ffp-contract=off"]  # products are rounded before they are added, as on a GPU (cuda/aggregate/columns.h)
+    flags += ["-fno-trapping-math"]  # GCC makes vectors of choices between numbers; nobody reads what they would raise
     if sys.platform == "linux":
         flags += ["-Wno-maybe-uninitialized"]  # GCC 12 finds it in its own header of AVX-512
     compiler = [*shlex.split(os.environ.get("CXX", "c++")), *compiler[words_of(compiler) :], "-fPIC"]

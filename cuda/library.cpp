@@ -79,6 +79,12 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
       "str reduce, int threads) -> Tensor");
   library.def("edge_dot(Tensor ptr, Tensor node, Tensor? edge, Tensor x, Tensor y, int heads, int threads) -> Tensor");
   library.def(
+      "edge_attention(Tensor ptr, Tensor node, Tensor of_sources, Tensor? of_columns, Tensor? of_entries, float slope, "
+      "int threads) -> Tensor");
+  library.def(
+      "edge_attention_backward(Tensor ptr, Tensor node, Tensor of_sources, Tensor? of_columns, Tensor? of_entries, "
+      "float slope, Tensor weight, Tensor grad, int threads) -> (Tensor of_entries, Tensor of_columns)");
+  library.def(
       "share_of_extremes(Tensor ptr, Tensor node, Tensor x, Tensor extreme, Tensor grad, int threads) -> Tensor");
   library.def(
       "extreme_backward(Tensor ptr, Tensor node, Tensor? edge, int num_edges, Tensor x, Tensor extreme, Tensor share, "

@@ -154,6 +154,8 @@ CALLS = {
     ),
     "aggregate": (st.tuples(graphs(), tensors(), st.sampled_from([*ops.REDUCTIONS, "x"])), aggregating),
     "edge_dot": (st.tuples(graphs(), tensors(), tensors(), numbers), {"edge": optional}),
+    "edge_attention": (st.tuples(graphs(), tensors()), {"of_columns": optional, "of_entries": optional}),
+    "edge_attention_backward": (st.tuples(graphs(), tensors(), optional, optional, tensors(), tensors()), {}),
     "share_of_extremes": (st.tuples(graphs(), tensors(), tensors(), tensors()), {}),
     "extreme_backward": (st.tuples(graphs(), tensors(), tensors(), tensors()), extremes),
 }

@@ -9,6 +9,7 @@
 
 #include "../memory/checks.h"
 #include "../memory/tensor.h"
+#include "attention.h"
 #include "columns.h"
 
 namespace gnnscale {
@@ -72,6 +73,27 @@ Tensor dispatch_rows(const char* name, const Tensor& x, const std::optional<Tens
     STD_TORCH_CHECK(is_sum, name, ": expected the dtype of x, or float32 beside rows of 16 bits");
     return f(row, static_cast<Sum*>(nullptr));
   });
+}
+
+// Calls f with the Scores of an attention, which are floats or doubles.
+template <typename F>
+auto dispatch_attention(const Tensor& ptr, const Tensor& node, const Tensor& of_sources,
+                        const std::optional<Tensor>& of_columns, const std::optional<Tensor>& of_entries, double slope,
+                        F&& f) {
+  const ScalarType type = dtype_of(of_sources);
+  const int64_t heads = of_sources.dim() == 2 ? of_sources.size(1) : 0;
+  STD_TORCH_CHECK(heads > 0, "of_sources: expected [N, heads]");
+  check_matrix("of_sources", of_sources, type);
+  if (of_columns.has_value()) check_matrix("of_columns", *of_columns, type, ptr.numel() - 1, heads);
+  if (of_entries.has_value()) check_matrix("of_entries", *of_entries, type, node.numel(), heads);
+  const auto with = [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    return f(Scores<T>{data_of<T>(of_sources), data_of<T>(of_columns), data_of<T>(of_entries), static_cast<T>(slope),
+                       heads});
+  };
+  if (type == ScalarType::Double) return with(static_cast<double*>(nullptr));
+  STD_TORCH_CHECK(type == ScalarType::Float, "of_sources: expected float32 or float64");
+  return with(static_cast<float*>(nullptr));
 }
 
 }  // namespace gnnscale

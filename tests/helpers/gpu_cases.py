@@ -277,7 +277,8 @@ def check_random_aggregation(seed: int, put: Put, most: int = 600) -> None:
         expected = call(*args, **options)
         moved = {key: there(value) if isinstance(value, Tensor) else value for key, value in options.items()}
         found = call(*(there(value) if isinstance(value, Tensor) else value for value in args), **moved)
-        torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=0, equal_nan=True)
+        found = tuple(part.cpu() for part in found) if isinstance(found, tuple) else found.cpu()
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
         return expected
 
     def by_twin(name: str, *args: Tensor | int | str, **options: Tensor | int | None) -> Tensor:
@@ -313,6 +314,17 @@ def check_random_aggregation(seed: int, put: Put, most: int = 600) -> None:
     y = values(columns, width)
     found = both("edge_dot", ptr, node, x, y, heads, edge=edge)
     torch.testing.assert_close(found, by_twin("edge_dot", ptr, node, x, y, heads, edge=edge), equal_nan=True)
+    if dtype.itemsize > 2:
+        of_columns, of_entries = (
+            values(columns, heads) if seed % 2 else None,
+            values(count, heads) if seed % 3 else None,
+        )
+        scores = ptr, node, values(num_rows, heads), of_columns, of_entries
+        weight = both("edge_attention", *scores)
+        torch.testing.assert_close(weight, by_twin("edge_attention", *scores))
+        args = *scores, weight, values(count, heads)
+        found = both("edge_attention_backward", *args)
+        torch.testing.assert_close(found, by_twin("edge_attention_backward", *args), rtol=1e-4, atol=1e-5)
     extreme = ops.aggregate(ptr, node, x, "min")
     share = both("share_of_extremes", ptr, node, x, extreme, y)
     expected = by_twin("share_of_extremes", ptr, node, x, extreme, y)

@@ -59,6 +59,26 @@ def test_what_it_does_not_compute():
         assert not takes(pyg_nn.GATConv(2, 2), {"x": (other, other)})
     with torch.autocast("cpu", torch.bfloat16):
         assert not takes(pyg_nn.GATConv(2, 2), {"x": (x, x)})
+    assert not takes(Doubled(2, 2), {"x": (x, x)})
+    layer = pyg_nn.GATConv(2, 2)
+    layer.register_edge_update_forward_hook(lambda *_: None)
+    assert not takes(layer, {"x": (x, x)})
+
+
+class Doubled(pyg_nn.GATConv):
+    """A layer with coefficients of its own."""
+
+    def edge_update(self, alpha_j, alpha_i, edge_attr, index, ptr, dim_size):
+        return 2 * super().edge_update(alpha_j, alpha_i, edge_attr, index, ptr, dim_size)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_narrowed_layers_with_coefficients_of_their_own(heads, monkeypatch):
+    monkeypatch.setattr(saving, "LEAST_SAVED", 0)
+    batch = next(iter(NeighborLoader(make_data(), [3, 2], torch.arange(5), batch_size=5)))
+    layer = Doubled(batch.num_features, 4, heads).double()
+    found = narrow(layer, lambda layer, batch: layer(batch.x, batch.edge_index), check=False)(batch)
+    torch.testing.assert_close(found, layer(batch.x, batch.edge_index)[:5])
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,46 @@ def test_weights(dtype, heads):
         assert torch.equal(ops.edge_dot(ptr, node, x, y, heads, edge=given_edge), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("heads", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("slope", [0.2, 0.0, -1.5])
+def test_attention(dtype, heads, slope):
+    _, ptr, node, _ = entries(40, 30, 400)
+    ptr = torch.cat([ptr[:1], ptr[:1], ptr[1:-1].clamp(max=390), ptr[-1:], ptr[-1:]])  # two columns without entries
+    of = rows(40, heads, dtype), rows(len(ptr) - 1, heads, dtype, seed=1), rows(400, heads, dtype, seed=2)
+    grad, exact = rows(400, heads, dtype, seed=3), {"rtol": 3e-6 if dtype == torch.float32 else 1e-14, "atol": 0}
+    for scores in (of, (of[0], None, None), (of[0], None, of[2])):
+        weight = ops.edge_attention(ptr, node, *scores, slope=slope, threads=1)
+        torch.testing.assert_close(weight, reference.edge_attention(ptr, node, *scores, slope=slope), **exact)
+        given = ptr, node, *scores, weight, grad
+        found = ops.edge_attention_backward(*given, slope=slope, threads=1)
+        loose = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-11, "atol": 1e-13}
+        torch.testing.assert_close(found, reference.edge_attention_backward(*given, slope=slope), **loose)
+        for threads in (2, 5):
+            assert torch.equal(ops.edge_attention(ptr, node.int(), *scores, slope=slope, threads=threads), weight)
+            again = ops.edge_attention_backward(*given, slope=slope, threads=threads)
+            assert all(map(torch.equal, again, found))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_exponentials_of_attention(dtype):
+    """Two entries with scores 0 and -s have the weights 1 / (1 + exp(-s)) and exp(-s) / (1 + exp(-s)); scores of all
+    sizes, and those that are not finite."""
+    least = 87.0 if dtype == torch.float32 else 708.0
+    s = torch.cat([torch.linspace(0, least, 200_001, dtype=torch.float64), torch.tensor([1e3, 1e30, float("inf")])])
+    s = s.to(dtype)
+    of = torch.stack([torch.zeros_like(s), -s], 1).view(-1, 1)
+    found = ops.edge_attention(2 * torch.arange(len(s) + 1), torch.arange(len(of)), of, slope=1.0).view(-1, 2)
+    expected = (-s).exp() / (1 + (-s).exp())
+    torch.testing.assert_close(found[:-3, 1], expected[:-3], rtol=4 * torch.finfo(dtype).eps, atol=0)
+    assert found[-3:].tolist() == [[1, 0]] * 3
+    for broken in (float("nan"), float("inf")):
+        of = torch.tensor([[1.0], [broken], [2.0], [3.0]], dtype=dtype)
+        found = ops.edge_attention(torch.tensor([0, 3, 4]), torch.arange(4), of)
+        assert found[:3].isnan().any()
+        assert found[3] == 1
+
+
 @pytest.mark.parametrize("dtype", SHORT)
 @pytest.mark.parametrize("heads", [1, 3])
 def test_float32_weights_of_rows_of_16_bits(dtype, heads):
@@ -333,6 +373,15 @@ PTR, NODE, X = torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1]), torch.ones(2, 4
         (lambda: ops.edge_dot(PTR, NODE, X, X, 3), ValueError, "heads: expected a divisor of x's width 4, found 3"),
         (lambda: ops.edge_dot(PTR[:2], NODE, X, X[:1]), RuntimeError, "ptr: expected 0 to 3, found 0 to 2"),
         (lambda: ops.edge_dot(PTR, NODE, X, X, edge=NODE + 2), RuntimeError, "an edge below 3, found 1 and 3"),
+        (lambda: ops.edge_attention(PTR, NODE, X.half()), ValueError, "of_sources: expected float32 or float64"),
+        (lambda: ops.edge_attention(PTR, NODE, X[:, :0]), ValueError, "found torch.float32 of width 0"),
+        (lambda: ops.edge_attention(PTR, NODE, X, X[:1]), ValueError, "of_columns: expected 2 rows, found 1"),
+        (lambda: ops.edge_attention(PTR, NODE, X, None, X), ValueError, "of_entries: expected 3 rows, found 2"),
+        (lambda: ops.edge_attention(PTR, NODE, X, X.double()), ValueError, "of_columns: expected torch.float32 of wid"),
+        (lambda: ops.edge_attention(PTR, NODE, X, X.to("meta")), ValueError, "of_columns: expected it on cpu, where o"),
+        (lambda: ops.edge_attention(PTR[:2], NODE, X), RuntimeError, "ptr: expected 0 to 3, found 0 to 2"),
+        (lambda: ops.edge_attention(PTR, NODE + 1, X), RuntimeError, "entry 1: expected a node below 2 .* found 2"),
+        (lambda: ops.edge_attention_backward(PTR, NODE, X, None, None, X, X), ValueError, "weight: expected 3 rows, f"),
         (lambda: ops.share_of_extremes(PTR, NODE, X, X.double(), X), ValueError, "extreme: expected torch.float32 of"),
         (lambda: ops.extreme_backward(PTR, NODE, X[:1], X, X), ValueError, "x: expected 2 rows, found 1"),
         (lambda: ops.extreme_backward(PTR, NODE, X, X, X[:1]), ValueError, "share: expected 2 rows, found 1"),

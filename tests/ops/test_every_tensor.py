@@ -86,6 +86,18 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Tensor]]] = {
         lambda ptr, node, x, y, edge: ops.edge_dot(ptr, node, x, y, 2, edge=edge),
         {"ptr": GRAPH.colptr, "node": GRAPH.row, "x": X, "y": Y, "edge": BY_EDGE},
     ),
+    "edge_attention": (
+        ops.edge_attention,
+        {"ptr": GRAPH.colptr, "node": GRAPH.row, "of_sources": X, "of_columns": Y,
+         "of_entries": torch.randn(EDGES, X.size(1))},
+    ),
+    "edge_attention_backward": (
+        lambda ptr, node, of_sources, of_columns, weight, grad: ops.edge_attention_backward(
+            ptr, node, of_sources, of_columns, None, weight, grad
+        ),
+        {"ptr": GRAPH.colptr, "node": GRAPH.row, "of_sources": X, "of_columns": Y,
+         "weight": torch.randn(EDGES, X.size(1)), "grad": torch.randn(EDGES, X.size(1))},
+    ),
     "share_of_extremes": (
         ops.share_of_extremes,
         {"ptr": GRAPH.colptr, "node": GRAPH.row, "x": X, "extreme": X.abs(), "grad": Y},
@@ -208,6 +220,7 @@ CHANGES = {
 
 
 MAY_BE_LONGER = {("aggregate", "x"), ("aggregate", "weight"), ("aggregate", "more"), ("edge_dot", "x"),
+                 ("edge_attention", "of_sources"),                 ("edge_attention_backward", "of_sources"),
                  ("share_of_extremes", "node"), ("share_of_extremes", "x"), ("shuffle_rows", "ptr"),
                  ("join_rows", "at"), ("cut_batch", "row")}  # fmt: skip
 """Further rows or entries that no index leads to; in a pointer, one more column without entries."""

@@ -182,6 +182,9 @@ def test_aggregation(dtype):
     check(OPS.aggregate.default, ptr, node, None, len(node), x, None, None, "max", 0)
     check(OPS.aggregate.default, ptr, node, edge, 5, x[:7].double(), x[7:].double(), weight.double(), "sum", 1)
     check(OPS.edge_dot.default, ptr, node, edge, x, x, 2, 0)
+    scores = torch.randn(20, 2), torch.randn(20, 2), torch.randn(len(node), 2)
+    check(OPS.edge_attention.default, ptr, node, *scores, 0.2, 0)
+    check(OPS.edge_attention_backward.default, ptr, node, *scores, 0.2, weight, weight, 0)
     check(OPS.share_of_extremes.default, ptr, node, x, x, x, 0)
     check(OPS.extreme_backward.default, ptr, node, edge, 5, x, x, x, 0)
 

@@ -166,6 +166,14 @@ WRONG = {
     "edges of another type": lambda: aggregate(edge=torch.arange(EDGES, dtype=torch.int16)),
     "products of fewer rows": lambda: OPS.edge_dot(COLPTR, ROW, None, X, X[:3], 1, 1),
     "products of no heads": lambda: OPS.edge_dot(COLPTR, ROW, None, X, X, 0, 1),
+    "attention of 16 bits": lambda: OPS.edge_attention(COLPTR, ROW, X.half(), None, None, 0.2, 1),
+    "attention of no heads": lambda: OPS.edge_attention(COLPTR, ROW, X[:, :0], None, None, 0.2, 1),
+    "attention to a node outside": lambda: OPS.edge_attention(COLPTR, broken(ROW, 0, 20), X, None, None, 0.2, 1),
+    "attention of fewer columns": lambda: OPS.edge_attention(COLPTR, ROW, X, X[:3], None, 0.2, 1),
+    "attention of fewer entries": lambda: OPS.edge_attention(COLPTR, ROW, X, None, X[:3], 0.2, 1),
+    "attention's gradient of fewer entries": lambda: OPS.edge_attention_backward(
+        COLPTR, ROW, X, None, None, 0.2, X[:3], X[:3], 1
+    ),
     "shares of fewer rows": lambda: OPS.share_of_extremes(COLPTR, ROW, X, X[:3], X, 1),
     "gradients of fewer rows": lambda: OPS.extreme_backward(COLPTR, ROW, None, EDGES, X, X, X[:3], 1),
     "scores of fewer candidates": lambda: OPS.choose_nodes(NODES, NODES[:3], 2, 0, 1, 0),

@@ -5,7 +5,14 @@ Everything is computed from its definition, in Python's integers, one number at 
 checked.
 """
 
-from .aggregation import aggregate, edge_dot, extreme_backward, share_of_extremes
+from .aggregation import (
+    aggregate,
+    edge_attention,
+    edge_attention_backward,
+    edge_dot,
+    extreme_backward,
+    share_of_extremes,
+)
 from .cutting import cut_batch
 from .draws import bounded, choose, counter_draw, draw, philox
 from .generate import permutation, random_bits, rmat_edges
@@ -42,6 +49,8 @@ __all__ = [
     "cut_batch",
     "draw",
     "dropout_rows",
+    "edge_attention",
+    "edge_attention_backward",
     "edge_dot",
     "extreme_backward",
     "first_malformed",

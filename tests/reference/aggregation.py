@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -59,6 +61,50 @@ def edge_dot(ptr: Tensor, node: Tensor, x: Tensor, y: Tensor, heads: int = 1, *,
             product = (x[node[entry]] * y[column]).view(heads, -1).sum(1)
             out[entry if edge is None else int(edge[entry])] = product
     return out
+
+
+def _scores(ptr, node, of_sources, of_columns, of_entries) -> tuple[Tensor, Tensor]:
+    """Those of all entries, before they are made leaky, and their columns."""
+    columns = torch.repeat_interleave(torch.arange(len(ptr) - 1), ptr.diff())
+    score = of_sources[node.long()]
+    score = score if of_columns is None else score + of_columns[columns]
+    return score if of_entries is None else score + of_entries, columns
+
+
+def edge_attention(
+    ptr: Tensor,
+    node: Tensor,
+    of_sources: Tensor,
+    of_columns: Tensor | None = None,
+    of_entries: Tensor | None = None,
+    *,
+    slope: float = 0.2,
+) -> Tensor:
+    """By torch: of each column and head, the softmax of the leaky scores of its entries."""
+    score, _ = _scores(ptr, node, of_sources, of_columns, of_entries)
+    score = torch.nn.functional.leaky_relu(score, slope)
+    return torch.cat([score[first:last].softmax(0) for first, last in pairwise(ptr)] or [score])
+
+
+def edge_attention_backward(
+    ptr: Tensor,
+    node: Tensor,
+    of_sources: Tensor,
+    of_columns: Tensor | None,
+    of_entries: Tensor | None,
+    weight: Tensor,
+    grad: Tensor,
+    *,
+    slope: float = 0.2,
+) -> tuple[Tensor, Tensor]:
+    """With p the softmax of the leaky scores s, dL/ds_k = p_k (dL/dp_k - sum over the column of p dL/dp); times the
+    slope where the score is at most 0. And its sums over columns."""
+    score, columns = _scores(ptr, node, of_sources, of_columns, of_entries)
+    zeros = score.new_zeros(len(ptr) - 1, score.size(1))
+    mean = zeros.index_add(0, columns, weight * grad)
+    gradient = weight * (grad - mean[columns])
+    gradient = torch.where(score > 0, gradient, gradient * slope)
+    return gradient, zeros.index_add(0, columns, gradient)
 
 
 def share_of_extremes(ptr: Tensor, node: Tensor, x: Tensor, extreme: Tensor, grad: Tensor) -> Tensor:

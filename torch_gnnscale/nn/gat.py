@@ -12,8 +12,11 @@ from torch.nn.parameter import is_lazy
 from torch_geometric.utils import add_self_loops, remove_self_loops
 
 from .. import ops
-from .aggregate import Adjacency, aggregate
+from .aggregate import Adjacency, aggregate, sort_edges
+from .attention import attention
 from .products import is_plain, is_wide
+
+_PRODUCTS = ("lin", "lin_src", "lin_dst", "lin_edge")
 
 
 def gat(
@@ -34,15 +37,21 @@ def gat(
     """
     heads, channels = layer.heads, layer.out_channels
     linear, of_root = (layer.lin_src, layer.lin_dst) if layer.lin is None else (layer.lin, layer.lin)
-    of_sources = x @ _folded(linear.weight, layer.att_src)
-    coefficients = of_sources, None if root is None else root @ _folded(of_root.weight, layer.att_dst)
     if layer.add_self_loops:
         index, edge_attr = remove_self_loops(edges.index, edge_attr)
         most = min(edges.num_src, edges.num_dst)
         index, edge_attr = add_self_loops(index, edge_attr, fill_value=layer.fill_value, num_nodes=most)
-        edges = Adjacency.from_coo(index, edges.num_src, edges.num_dst)
-    size = edges.num_src, edges.num_dst
-    weight = layer.edge_updater(edges.index, alpha=coefficients, edge_attr=edge_attr, size=size)
+        edges, order = sort_edges(index, edges.num_src, edges.num_dst)
+        edge_attr = None if edge_attr is None else edge_attr[order]
+    of_edges = None
+    if edge_attr is not None and layer.lin_edge is not None:
+        attributes = edge_attr.view(-1, 1) if edge_attr.dim() == 1 else edge_attr
+        of_edges = attributes @ _folded(layer.lin_edge.weight, layer.att_edge)
+    of_destinations = None if root is None else root @ _folded(of_root.weight, layer.att_dst)
+    weight = attention(
+        x @ _folded(linear.weight, layer.att_src), of_destinations, of_edges, edges, layer.negative_slope
+    )
+    weight = functional.dropout(weight, layer.dropout, layer.training)
     if heads == 1:
         out = functional.linear(aggregate(x, edges, "sum", weight), linear.weight)
     else:
@@ -61,7 +70,10 @@ def takes(layer: pyg_nn.GATConv, given: dict[str, Any]) -> bool:
         return False
     if x.dim() != 2 or not is_wide(x) or not ops.can_aggregate(x):
         return False
-    products = [linear for linear in (layer.lin, layer.lin_src, layer.lin_dst) if linear is not None]
+    hooked = layer._edge_update_forward_hooks or layer._edge_update_forward_pre_hooks
+    if type(layer).edge_update is not pyg_nn.GATConv.edge_update or hooked:
+        return False
+    products = [linear for name in _PRODUCTS if (linear := getattr(layer, name)) is not None]
     return all(is_plain(linear) and linear.bias is None and not is_lazy(linear.weight) for linear in products)
 
 

@@ -164,6 +164,96 @@ def edge_dot(
     return OPS.edge_dot(ptr, node, edge, x, y, heads, resolve_threads(threads))
 
 
+def _check_scores(
+    ptr: Tensor, node: Tensor, of_sources: Tensor, of_columns: Tensor | None, of_entries: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """Those of sources, columns and entries, contiguous."""
+    _check_entries(ptr, node, None)
+    of_sources = _check_rows("of_sources", of_sources)
+    if of_sources.dtype.itemsize == 2 or of_sources.size(1) == 0:
+        raise ValueError(
+            f"of_sources: expected float32 or float64 of at least one head, found {of_sources.dtype} of width "
+            f"{of_sources.size(1)}"
+        )
+    if of_columns is not None:
+        of_columns = _check_rows("of_columns", of_columns, of_sources, ptr.numel() - 1)
+    if of_entries is not None:
+        of_entries = _check_rows("of_entries", of_entries, of_sources, node.numel())
+    others = {"ptr": ptr, "node": node, "of_columns": of_columns, "of_entries": of_entries}
+    check_same(others, of_sources.device, "of_sources is")
+    return of_sources, of_columns, of_entries
+
+
+def edge_attention(
+    ptr: Tensor,
+    node: Tensor,
+    of_sources: Tensor,
+    of_columns: Tensor | None = None,
+    of_entries: Tensor | None = None,
+    *,
+    slope: float = 0.2,
+    threads: int = 0,
+) -> Tensor:
+    """The softmax over each column's entries of ``leaky_relu(of_sources[node[k]] + of_columns[i] + of_entries[k])``, of
+    each head: GAT's attention (Velickovic et al., equation 3).
+
+    The largest score of a column is taken off before. Exponentials are the library's own, equal on all devices, and
+    within a few units in the last place; those below 2 ** -126 (2 ** -1022 in float64) are 0.
+
+    Args:
+        ptr: int64, shape [n + 1], with ``ptr[0] == 0`` and ``ptr[n] == K``.
+        node: int32 or int64, shape [K], any stride.
+        of_sources: float32 or float64, shape [N, H].
+        of_columns: the dtype of ``of_sources``, shape [n, H]; None for zeros.
+        of_entries: the dtype of ``of_sources``, shape [K, H]; None for zeros.
+        slope: of negative scores.
+        threads: 0 for torch's number of threads; of no account on a GPU.
+
+    Returns:
+        The dtype of ``of_sources``, shape [K, H].
+
+    Raises:
+        TypeError, ValueError: wrong dtypes, shapes or devices.
+        RuntimeError: in host memory, a malformed ``ptr``, nodes out of range.
+    """
+    scores = _check_scores(ptr, node, of_sources, of_columns, of_entries)
+    return OPS.edge_attention(ptr, node, *scores, float(slope), resolve_threads(threads))
+
+
+def edge_attention_backward(
+    ptr: Tensor,
+    node: Tensor,
+    of_sources: Tensor,
+    of_columns: Tensor | None,
+    of_entries: Tensor | None,
+    weight: Tensor,
+    grad: Tensor,
+    *,
+    slope: float = 0.2,
+    threads: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """The gradients of :func:`edge_attention`'s scores; those of sources are the first one's sums over the transposed
+    graph.
+
+    Args:
+        ptr, node, of_sources, of_columns, of_entries, slope, threads: as given to it.
+        weight: what it returned, shape [K, H].
+        grad: the gradient of that, shape [K, H].
+
+    Returns:
+        The gradients of ``of_entries``, shape [K, H], and of ``of_columns``, shape [n, H].
+
+    Raises:
+        TypeError, ValueError: wrong dtypes, shapes or devices.
+        RuntimeError: in host memory, a malformed ``ptr``, nodes out of range.
+    """
+    scores = _check_scores(ptr, node, of_sources, of_columns, of_entries)
+    weight = _check_rows("weight", weight, scores[0], node.numel())
+    grad = _check_rows("grad", grad, scores[0], node.numel())
+    check_same({"weight": weight, "grad": grad}, of_sources.device, "of_sources is")
+    return OPS.edge_attention_backward(ptr, node, *scores, float(slope), weight, grad, resolve_threads(threads))
+
+
 def share_of_extremes(
     ptr: Tensor, node: Tensor, x: Tensor, extreme: Tensor, grad: Tensor, *, threads: int = 0
 ) -> Tensor:

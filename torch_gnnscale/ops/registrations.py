@@ -300,6 +300,16 @@ def _(ptr, node, edge, x, y, heads, threads):
     return y.new_empty((node.numel(), heads))
 
 
+@torch.library.register_fake("gnnscale::edge_attention")
+def _(ptr, node, of_sources, of_columns, of_entries, slope, threads):
+    return of_sources.new_empty((node.numel(), of_sources.size(1)))
+
+
+@torch.library.register_fake("gnnscale::edge_attention_backward")
+def _(ptr, node, of_sources, of_columns, of_entries, slope, weight, grad, threads):
+    return torch.empty_like(weight), of_sources.new_empty((ptr.numel() - 1, of_sources.size(1)))
+
+
 @torch.library.register_fake("gnnscale::share_of_extremes")
 def _(ptr, node, x, extreme, grad, threads):
     return torch.empty_like(extreme)
