@@ -26,9 +26,9 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        edges, (weight, *scores) = ctx.edges, ctx.saved_tensors
-        ptr, node, _ = edges.forward
-        of_edges, of_destinations = ops.edge_attention_backward(ptr, node, *scores, weight, grad, slope=ctx.slope)
+        edges, (weight, *scores), (ptr, node, _) = ctx.edges, ctx.saved_tensors, ctx.edges.forward
+        given = scores[0], scores[1], scores[2], weight, grad
+        of_edges, of_destinations = ops.edge_attention_backward(ptr, node, *given, slope=ctx.slope)
         of_sources = None
         if ctx.needs_input_grad[2]:
             ptr, _, edge = edges.transposed()
