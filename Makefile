@@ -23,7 +23,7 @@ SANITIZED := LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help train quick test lint sanitize races emulate dist matrix corners aarch64 docs notebooks fuzz soak test-cuda gpu clean
+.PHONY: help train quick test nightly lint sanitize races emulate dist matrix corners aarch64 docs notebooks fuzz soak test-cuda gpu clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -35,9 +35,12 @@ train: $(VENV)/installed ## install, build and train GraphSAGE on a generated gr
 quick: lint ## what a change needs: lint and the fast tests, without those for a GPU
 	$(PYTEST) $(TWO) -m "not slow and not cuda"
 
-test: $(VENV)/test ## all tests, and what the fast ones cover
+test: $(VENV)/test ## all tests but the nightly ones, and what the fast ones cover
 	@mkdir -p build
-	$(PYTEST) $(FOUR) --cov --cov-report=term
+	$(PYTEST) $(FOUR) -m "not nightly" --cov --cov-report=term
+
+nightly: $(VENV)/test ## the tests that `make test` leaves out, and random ones with four times as many examples
+	$(PYTEST) $(FOUR) -m "(nightly or hypothesis) and not cuda" --hypothesis-profile=nightly
 
 $(VENV)/torch:
 	@echo "== an environment for Python in $(VENV)/"

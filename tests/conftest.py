@@ -15,8 +15,9 @@ FOLDER = Path(__file__).parent
 
 gc.disable()  # until all tests are collected, which makes millions of objects and next to no garbage
 
-settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, max_examples=100)
-settings.register_profile("fresh", settings.get_profile("repeatable"), derandomize=False)  # of --hypothesis-seed
+settings.register_profile("nightly", derandomize=True, deadline=None, database=None, max_examples=100)
+settings.register_profile("repeatable", settings.get_profile("nightly"), max_examples=25)
+settings.register_profile("fresh", settings.get_profile("nightly"), derandomize=False)  # of --hypothesis-seed
 settings.load_profile("repeatable")
 
 
@@ -35,9 +36,20 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+LEFT_OUT = pytest.StashKey[int]()
+"""How many tests marked nightly -m has left out."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items) -> None:
     import torch
 
+    for item in items:
+        parameters = item.callspec.marks if hasattr(item, "callspec") else ()
+        if sum(mark.name == "slow" for mark in parameters) > 1:
+            item.add_marker(pytest.mark.nightly)
+        if item.get_closest_marker("nightly"):
+            item.add_marker(pytest.mark.slow)
     # First the files of this folder, whose tests take longest: at the end, one process would wait for another.
     items.sort(key=lambda item: item.path.parent != FOLDER)
     for item in items:
@@ -45,6 +57,26 @@ def pytest_collection_modifyitems(items) -> None:
             item.add_marker(pytest.mark.skip(reason="torch sees no CUDA device"))
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.no_cover)  # tracing would take more than half as long again
+
+
+def pytest_deselected(items) -> None:
+    if items and items[0].config.option.markexpr:
+        config, number = items[0].config, sum(item.get_closest_marker("nightly") is not None for item in items)
+        config.stash[LEFT_OUT] = config.stash.get(LEFT_OUT, 0) + number
+        if hasattr(config, "workeroutput"):
+            config.workeroutput["left_out"] = config.stash[LEFT_OUT]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node) -> None:
+    """Every process of pytest-xdist collects the same tests."""
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter, config) -> None:
+    if number := config.stash.get(LEFT_OUT, 0):
+        terminalreporter.write_line(f"{number} tests marked nightly were left out: `make nightly` runs them")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,4 +1,4 @@
-"""Cases of parametrized tests that `make quick` leaves out."""
+"""Cases of parametrized tests, and examples of random ones, that `make quick` or `make test` leave out."""
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,18 +6,30 @@ from itertools import product
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
-"""A case that only `make test` runs."""
+"""A case that `make quick` leaves out; if two of a test's parameters are such cases, only `make nightly` runs it."""
+
+NIGHTLY = functools.partial(pytest.param, marks=pytest.mark.nightly)
+"""A case that only `make nightly` runs."""
 
 
-def quick(cases: Mapping[str, Any] | Iterable[str], *names: str) -> list[Any]:
+def examples(number: int, **options: Any) -> settings:
+    """Settings of a random test: so many examples in `make nightly`, else a quarter of them."""
+    return settings(max_examples=max(3, number * settings.default.max_examples // 100), **options)
+
+
+def quick(cases: Mapping[str, Any] | Iterable[str], *names: str, slow: Iterable[str] | None = None) -> list[Any]:
     """All cases, with their names as ids; a case is a value or a tuple of values, or its name. Those of other ``names``
-    are SLOW."""
+    are SLOW; where ``slow`` names these, the rest is NIGHTLY."""
     cases = cases if isinstance(cases, Mapping) else {name: name for name in cases}
-    assert set(names) <= set(cases), names
+    slow = set(cases) if slow is None else set(slow)
+    assert {*names, *slow} <= set(cases), (names, slow)
     values = {name: case if isinstance(case, tuple) else (case,) for name, case in cases.items()}
-    return [(pytest.param if name in names else SLOW)(*values[name], id=name) for name in cases]
+    return [
+        (pytest.param if name in names else SLOW if name in slow else NIGHTLY)(*values[name], id=name) for name in cases
+    ]
 
 
 def in_turns(places: Sequence[tuple], cases: Mapping[str, Any], name: str, fast: int = 0) -> list[Any]:
