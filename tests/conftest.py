@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 # Read when torch is loaded: threads that spin while they wait take the cores from another process of the same tests.
@@ -36,6 +37,17 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def take_turns(cases: list[pytest.Function]) -> None:
+    """Marks slow cases of one test as nightly, but for as many as the longest of its parameters has values: case t has
+    of each parameter the value t modulo their number, so that each value occurs."""
+    ids = [case.callspec._idlist for case in cases]  # one of each decorator, or fixture, with parameters
+    values = [list(dict.fromkeys(of_one)) for of_one in zip(*ids, strict=True)]
+    turns = {tuple(of[t % len(of)] for of in values) for t in range(max(map(len, values)))}
+    for case, of_case in zip(cases, ids, strict=True):
+        if tuple(of_case) not in turns:
+            case.add_marker(pytest.mark.nightly)
+
+
 LEFT_OUT = pytest.StashKey[int]()
 """How many tests marked nightly -m has left out."""
 
@@ -44,12 +56,14 @@ LEFT_OUT = pytest.StashKey[int]()
 def pytest_collection_modifyitems(items) -> None:
     import torch
 
+    slow = defaultdict(list)
     for item in items:
-        parameters = item.callspec.marks if hasattr(item, "callspec") else ()
-        if sum(mark.name == "slow" for mark in parameters) > 1:
-            item.add_marker(pytest.mark.nightly)
         if item.get_closest_marker("nightly"):
             item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("slow") and hasattr(item, "callspec"):
+            slow[item.parent, item.originalname, item.get_closest_marker("cuda") is not None].append(item)
+    for cases in slow.values():
+        take_turns(cases)
     # First the files of this folder, whose tests take longest: at the end, one process would wait for another.
     items.sort(key=lambda item: item.path.parent != FOLDER)
     for item in items:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from helpers import forked
+from helpers.slow import NIGHTLY
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 pytestmark = [
@@ -25,22 +26,24 @@ def output(command: str, folder: Path) -> str:
 @pytest.mark.parametrize(
     "command",
     [
-        "bench_distributed.py --rounds 1 --small --parts 2",
-        "bench_gather.py --rounds 1 --table 32",
-        "bench_gpu_epoch.py --rounds 1 --nodes 50000 --edges 400000 --batches 40 --batch-size 128 --hidden 8 16",
-        "bench_gpu_papers.py --rounds 1 --nodes 100000 --edges 1400000 --batches 6 --hidden 8",
-        "bench_gpu_tiers.py --rounds 1 --nodes 50000 --edges 400000 --batches 8 --batch-size 128 --hidden 8",
-        "bench_infer.py --rounds 1 --graphs tiny --width 8 --limit 64 --limited-width 16",
-        "bench_layerwise.py --rounds 1 --graphs tiny --no-schools --lists 1000",
+        NIGHTLY("bench_distributed.py --rounds 1 --small --parts 2"),
+        NIGHTLY("bench_gather.py --rounds 1 --table 32"),
+        NIGHTLY(
+            "bench_gpu_epoch.py --rounds 1 --nodes 50000 --edges 400000 --batches 40 --batch-size 128 --hidden 8 16"
+        ),
+        NIGHTLY("bench_gpu_papers.py --rounds 1 --nodes 100000 --edges 1400000 --batches 6 --hidden 8"),
+        NIGHTLY("bench_gpu_tiers.py --rounds 1 --nodes 50000 --edges 400000 --batches 8 --batch-size 128 --hidden 8"),
+        NIGHTLY("bench_infer.py --rounds 1 --graphs tiny --width 8 --limit 64 --limited-width 16"),
+        NIGHTLY("bench_layerwise.py --rounds 1 --graphs tiny --no-schools --lists 1000"),
         "bench_narrow.py --rounds 1 --steps 1 --models GraphSAGE --layers 2 --most-seeds 1",
         "bench_narrow_typed.py --rounds 1 --graphs uniform --models HGT --hidden 8 --most-seeds 1",
-        "bench_network.py --rounds 1 --graphs small --ranks 2 --rates none --steps 2",
-        "bench_prefetch.py --rounds 1 --graph small --steps 2 --models GraphSAGE --alone",
+        NIGHTLY("bench_network.py --rounds 1 --graphs small --ranks 2 --rates none --steps 2"),
+        NIGHTLY("bench_prefetch.py --rounds 1 --graph small --steps 2 --models GraphSAGE --alone"),
         "bench_sample.py --rounds 1 --graphs tiny --modes 'heterogeneous, 237 relations'",
-        "bench_scaling.py --rounds 1 --graph tiny --table 16 --epochs 0",
-        "bench_split.py --rounds 1 --graphs small --ranks 2 --steps 1 --presampled 1 --settings usual",
-        "bench_trees.py --rounds 1 --graph planted --seeds 20",
-        "bench_training.py --rounds 1 --graphs tiny --parts batches loops waits --batches 2",
+        NIGHTLY("bench_scaling.py --rounds 1 --graph tiny --table 16 --epochs 0"),
+        NIGHTLY("bench_split.py --rounds 1 --graphs small --ranks 2 --steps 1 --presampled 1 --settings usual"),
+        NIGHTLY("bench_trees.py --rounds 1 --graph planted --seeds 20"),
+        NIGHTLY("bench_training.py --rounds 1 --graphs tiny --parts batches loops waits --batches 2"),
         "bench_tiers.py --rounds 1 --graphs tiny --folder .",
     ],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import forked
+from helpers.slow import NIGHTLY
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 if not FOLDER.is_dir():
@@ -187,7 +188,7 @@ def test_a_run_from_its_first_step_to_its_summary(tmp_path, monkeypatch, capsys)
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        (
+        NIGHTLY(
             "probe_gpu.py --rounds 1 --graph tiny --table 16 --grow 2",
             [
                 "== growth",
@@ -203,11 +204,11 @@ def test_a_run_from_its_first_step_to_its_summary(tmp_path, monkeypatch, capsys)
             "bench_gather_gpu.py --rounds 1 --table 16 --sizes 128 512",
             ["Rows of 512 bytes", "pinned  copy, store's", "WholeGraph is left out"],
         ),
-        (
+        NIGHTLY(
             "bench_gpu_layers.py --rounds 1 --graphs tiny --batches 2",
             ["tiny: labor", "one by one / ", "bulk / claims and adds"],
         ),
-        (
+        NIGHTLY(
             "bench_gpu_split.py --rounds 1 --graphs tiny --rows 4000",
             [
                 "512 bytes, packed",
@@ -217,7 +218,7 @@ def test_a_run_from_its_first_step_to_its_summary(tmp_path, monkeypatch, capsys)
                 "cut over 8",
             ],
         ),
-        (
+        NIGHTLY(
             "bench_gpu_aggregate.py --rounds 1 --graphs tiny",
             ["max of rows of 1024 bytes, forward and backward", "both passes over the faster peer's"],
         ),

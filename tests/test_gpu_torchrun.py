@@ -11,7 +11,7 @@ from helpers.data import environment
 from helpers.split_training import check_weights, saved_plan, trained
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ranks_of_torchrun_train_what_one_process_does(device, tmp_path):
     plan = saved_plan(tmp_path, 2)
     expected = trained(plan, torchrun_rank.EPOCHS)

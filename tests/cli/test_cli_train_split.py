@@ -8,7 +8,7 @@ import sys
 import pytest
 from helpers import forked
 from helpers.data import environment
-from helpers.slow import SLOW
+from helpers.slow import NIGHTLY, SLOW
 
 from torch_gnnscale import split
 from torch_gnnscale.cli import main
@@ -82,7 +82,7 @@ def test_the_loader_gets_the_order_of_seeds(task, plan, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", [[], ["--seed-order", "owned"]], ids=["global", "owned"])
+@pytest.mark.parametrize("order", [pytest.param([], id="global"), NIGHTLY(["--seed-order", "owned"], id="owned")])
 def test_two_ranks_train_what_one_process_does(task, plan, alone, tmp_path, order):
     command = ["train", "--dataset", str(task), "--split-plan", plan, *SHORT, *order]
 
@@ -105,7 +105,7 @@ def test_two_ranks_train_what_one_process_does(task, plan, alone, tmp_path, orde
     assert resumed["test"] == both["test"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_torchrun(task, plan, alone, tmp_path):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
     command = ["train", "--dataset", str(task), "--split-plan", plan, *SHORT]

@@ -6,7 +6,8 @@ import torch
 from helpers.cluster import cluster
 from helpers.data import edges_of
 from helpers.parts import batches_of_rank, check_batches, expected_batches, traffic_of_an_epoch
-from hypothesis import given, settings
+from helpers.slow import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
@@ -17,7 +18,7 @@ GRIDS = [(2, 2), (3, 3), (2, 4)]
 
 
 @pytest.mark.slow
-@settings(max_examples=12)
+@examples(12)
 @given(
     number=st.integers(0, 1 << 30), nodes=st.integers(1, 40), edges=st.integers(0, 160), grid=st.sampled_from(GRIDS),
     topology=st.sampled_from(["replicated", "partitioned"]), order=st.sampled_from(["owned", "global"]),

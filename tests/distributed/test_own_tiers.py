@@ -11,9 +11,9 @@ from helpers.boundary import boundary_graph, owners_of
 from helpers.cluster import cluster
 from helpers.data import DTYPES
 from helpers.parts import batches_of_rank, check_batches, expected_batches, homogeneous, loader_of_part, stores_of
-from helpers.slow import SLOW, quick
+from helpers.slow import SLOW, examples, quick
 from helpers.tiers import scores_by_part
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import distributed as dist
 
@@ -247,7 +247,7 @@ def test_the_hottest_rows_are_in_memory(parts):
 # Rows #################################################################################################################
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.data())
 def test_rows_joined_on_another_device(data):
     """What a GPU does with rows that it has gathered and rows that came from other parts."""

@@ -5,6 +5,7 @@ import pytest
 import torch
 from helpers.cluster import cluster
 from helpers.parts import homogeneous, loader_over, parts_of_edges, stores_of
+from helpers.slow import NIGHTLY
 from helpers.training import trained
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -101,7 +102,7 @@ def check_bulks(path, world, order, epochs=1):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "world", "order"), [
-    (2, 2, "owned"), (2, 2, "global"), (4, 4, "owned"), (2, 4, "owned"), (2, 4, "global"),
+    (2, 2, "owned"), NIGHTLY(2, 2, "global"), NIGHTLY(4, 4, "owned"), NIGHTLY(2, 4, "owned"), (2, 4, "global"),
 ])  # fmt: skip
 def test_bulks_where_edges_are_in_parts_change_no_bit(edges, count, world, order):
     check_bulks(edges(count)[1], world, order, epochs=1 if world == 2 else 2)

@@ -6,7 +6,7 @@ import pytest
 from helpers.cluster import cluster
 from helpers.disturbed import disturbed, fails_between, unanswerable
 from helpers.parts import batches_of_rank, check_batches, expected_batches, fetched, parts_of_edges
-from helpers.slow import SLOW
+from helpers.slow import NIGHTLY, SLOW
 
 from torch_gnnscale import partition
 
@@ -26,10 +26,11 @@ WINDOWS = [1, 3, "epoch", 0, 2, 16]
 
 
 def grids_windows_and_bulks():
-    """All windows with all bulks on two ranks; on the other grids, each window and each bulk. The fast ones: a few
-    steps, whose bulks end elsewhere; more steps than there are."""
+    """All windows with all bulks on two ranks, by day each window and each bulk; so, too, on the other grids. The fast
+    ones: a few steps, whose bulks end elsewhere; more steps than there are."""
     for (i, window), (j, options) in product(enumerate(WINDOWS), enumerate(BULKS)):
-        yield (pytest.param if (i, j) in ((1, 1), (2, 0)) else SLOW)(2, 2, window, options)
+        fast = (i, j) in ((1, 1), (2, 0))
+        yield (pytest.param if fast else NIGHTLY if (i + j) % 5 else SLOW)(2, 2, window, options)
         if (i + j) % 5 < 2:
             yield SLOW(*[(3, 3), (2, 4)][(i + j) % 5], window, options)
 

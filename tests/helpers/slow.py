@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
-"""A case that `make quick` leaves out; if two of a test's parameters are such cases, only `make nightly` runs it."""
+"""A case that `make quick` leaves out."""
 
 NIGHTLY = functools.partial(pytest.param, marks=pytest.mark.nightly)
 """A case that only `make nightly` runs."""

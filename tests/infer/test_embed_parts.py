@@ -59,7 +59,7 @@ def test_refused(run, tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "rows").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_torchrun(run, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     folder, parts, expected = run

@@ -5,8 +5,8 @@ import torch
 import torch_geometric.nn as pyg_nn
 from helpers.inference import ByIds, check, evaluated, of_batch, sorted_data, with_attributes
 from helpers.narrow import FEATURES, MODELS, Branches, basic
-from helpers.slow import quick
-from hypothesis import given, settings
+from helpers.slow import examples, quick
+from hypothesis import given
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 from torch_geometric.utils import sort_edge_index
@@ -117,7 +117,7 @@ def graphs() -> st.SearchStrategy[Data]:
 
 
 @pytest.mark.parametrize("name", quick(("sage", "sage max", "gcn", "gat", "gcn2"), "gcn"))
-@settings(max_examples=20)
+@examples(20)
 @given(data=graphs(), size=st.integers(1, 5), edges=st.sampled_from([4, 30, 10_000]))
 def test_random_graphs(name, data, size, edges):
     model = evaluated(MODELS[name])

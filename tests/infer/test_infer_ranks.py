@@ -10,6 +10,7 @@ from helpers.inference import check as check_rows
 from helpers.inference import inferred, model_and_call, sorted_data, whole
 from helpers.narrow import MODELS
 from helpers.narrow_types import MODELS as TYPED
+from helpers.slow import NIGHTLY, SLOW
 
 from torch_gnnscale import partition
 from torch_gnnscale.distributed import open_part
@@ -56,7 +57,7 @@ def found_by(world: int, path: str, names: list[str], options: dict, opening: di
     return [list(of_model) for of_model in zip(*of_ranks, strict=True)]
 
 
-PLACEMENTS = [(2, "partitioned"), (4, "replicated")]
+PLACEMENTS = [(2, "partitioned"), NIGHTLY(4, "replicated")]
 
 
 def test_a_model(parts):
@@ -71,15 +72,14 @@ def test_models(parts, count, topology):
         check(found, expected_of(name))
 
 
-@pytest.mark.slow
-def test_typed_models(parts):
-    names = list(TYPED)
+@pytest.mark.parametrize("names", [SLOW(list(TYPED)[::3], id="some"), NIGHTLY(list(TYPED), id="all")])
+def test_typed_models(parts, names):
     for name, found in zip(names, found_by(3, parts(3, "typed"), names, {"batch_size": 7}), strict=True):
         check(found, expected_of(name, typed=True))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("topology", ["replicated", "partitioned"])
+@pytest.mark.parametrize("topology", ["replicated", NIGHTLY("partitioned")])
 def test_hubs_are_computed_in_pieces(parts, topology, tmp_path):
     """Nodes of as many pieces as there are edges, by some ranks more than by others."""
     for name, out in {"sage max": None, "gcn": tmp_path / "rows", "gcn2": None}.items():

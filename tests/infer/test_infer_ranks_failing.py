@@ -17,6 +17,7 @@ from helpers.cluster import Cluster, cluster
 from helpers.data import wait_for
 from helpers.inference import inferred, killed, model_and_call, sorted_data
 from helpers.narrow import FEATURES
+from helpers.slow import NIGHTLY, quick
 from torch import distributed as dist
 
 from torch_gnnscale import files, partition
@@ -57,7 +58,7 @@ KILLED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", KILLED)
+@pytest.mark.parametrize("which", quick(KILLED.keys(), slow=("one rank, at first", "all ranks")))
 def test_killed_ranks_go_on_with_the_same_bits(parts, finished, tmp_path, which):
     out = str(tmp_path / "again")
     for of_ranks in KILLED[which]:
@@ -137,7 +138,7 @@ def fails(path: str, at: int, out: str | None) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at", [1, 3, 9, 11, 14, 20, 24, 29])
+@pytest.mark.parametrize("at", [NIGHTLY(1), 3, NIGHTLY(9), 11, NIGHTLY(14), 20, NIGHTLY(24), 29])
 def test_the_failure_of_one_rank_is_raised_on_all(parts, at, finished, tmp_path):
     """While the model is looked at (up to call 9), in a stage without exchange (up to call 14), in others, and in the
     last batch of all."""

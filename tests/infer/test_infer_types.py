@@ -8,8 +8,8 @@ import torch
 import torch_geometric.nn as pyg_nn
 from helpers.inference import check
 from helpers.narrow_types import CLASSES, FEATURES, GRAPH, HIDDEN, MODELS, ByRelation, call, made, make_types, schemas
-from helpers.slow import quick
-from hypothesis import HealthCheck, given, settings
+from helpers.slow import examples, quick
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from torch import nn
 from torch_geometric.data import HeteroData
@@ -27,7 +27,7 @@ def test_rows_are_those_of_the_whole_graph(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["to_hetero SAGE, jumping", "mixed", "relational", "attributes", "pairs"])
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@examples(30, suppress_health_check=[HealthCheck.too_slow])
 @given(data=schemas(), size=st.integers(1, 9))
 def test_random_schemas(name, data, size):
     model = made(name, data).eval()

@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from helpers.digest_cases import CASES
 from helpers.digests import differing, digests
-from helpers.slow import SLOW
+from helpers.slow import NIGHTLY, SLOW
 
 TABLE = Path(__file__).with_name("digests.json")
 ENTRIES = {name for name, case in CASES.items() if case.like is None}
@@ -32,15 +33,19 @@ def test_every_entry_of_the_table_is_a_case_and_another_one():
     assert len({str(entry) for entry in table().values()}) == len(ENTRIES)
 
 
-def is_quick(name: str, way: str) -> bool:
-    """Whether ``make quick`` makes the case in this way. One that is resumed was ahead before, and is plain after."""
-    return name == "uniform" or way in ("resumed", "bulk") or (way == "plain" and "resumed" not in CASES[name].ways)
+def kind(name: str, way: str) -> Callable:
+    """Whether ``make quick`` makes the case in this way: one that is resumed was ahead before, and is plain after; or
+    ``make test``, which tries every case in another way, too."""
+    if name == "uniform" or way in ("resumed", "bulk") or (way == "plain" and "resumed" not in CASES[name].ways):
+        return pytest.param
+    others = [other for other in CASES[name].ways if other not in ("plain", "resumed", "bulk")]
+    return SLOW if way == others[list(CASES).index(name) % len(others)] else NIGHTLY
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("name", "way"),
-    [(name, way) if is_quick(name, way) else SLOW(name, way) for name, case in CASES.items() for way in case.ways],
+    [kind(name, way)(name, way) for name, case in CASES.items() for way in case.ways],
 )
 def test_batches_are_those_of_the_table(name, way, tmp_path):
     found, expected = digests(CASES[name].batches(tmp_path, way)), table()[CASES[name].like or name]

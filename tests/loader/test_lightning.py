@@ -3,6 +3,7 @@
 import pytest
 from helpers import forked
 from helpers.data import environment
+from helpers.slow import NIGHTLY
 
 MODULES = """
 import sys
@@ -63,7 +64,9 @@ with torch_gnnscale.patch_pyg():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workers", "code"), [("0", LINKS + NODES + PATCHED), ("2", LINKS + NODES)], ids=["0", "2"])
+@pytest.mark.parametrize(
+    ("workers", "code"), [("0", LINKS + NODES + PATCHED), NIGHTLY("2", LINKS + NODES)], ids=["0", "2"]
+)
 def test_data_modules_of_pyg(workers, code):
     done = forked.run(MODULES + code, workers, **environment())
     assert done.returncode == 0, done.stderr

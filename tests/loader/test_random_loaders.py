@@ -3,7 +3,7 @@
 import pytest
 import torch
 from helpers.loader_cases import TIERS, check_random_loader, check_same_batches
-from helpers.slow import SLOW
+from helpers.slow import NIGHTLY, SLOW
 from helpers.tiers import node_data
 
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
@@ -12,7 +12,7 @@ from torch_gnnscale import TieredFeatureStore as Tiered
 ON_GPU = pytest.mark.cuda
 
 
-@pytest.mark.parametrize("seed", [*range(20), *map(SLOW, range(20, 150))])
+@pytest.mark.parametrize("seed", [*range(20), *map(SLOW, range(20, 40)), *map(NIGHTLY, range(40, 150))])
 @pytest.mark.parametrize("way", ["dealt", "phases", pytest.param("cuda", marks=ON_GPU)])
 def test_random_loaders(seed, way, tmp_path):
     check_random_loader(seed, way, tmp_path)

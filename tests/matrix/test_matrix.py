@@ -10,6 +10,7 @@ import reference
 import scipy.sparse
 import torch
 from helpers.graphs import Graph, assert_same, random_graph, random_ids, small_graphs
+from helpers.slow import NIGHTLY
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -244,7 +245,7 @@ def test_samples_of_a_graph_on_a_gpu(method):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("redraws", [1, 8])
+@pytest.mark.parametrize("redraws", [NIGHTLY(1), 8])
 def test_its_draws_as_often_as_successive_draws(redraws):
     scores, count, k = [1, 1, 1, 4, 1, 30], 3, 2000
     frontier = frontier_of(*[[0]] * k)

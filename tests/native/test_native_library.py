@@ -1,5 +1,6 @@
 """What the native libraries may need from outside, and what happens where they are missing."""
 
+import functools
 import re
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import forked
 
 from torch_gnnscale import _library
 
@@ -139,16 +141,18 @@ def test_versions_are_asked_without_a_gpu():
     assert driver >= 0
 
 
-def import_copy(tmp_path: Path, code: str = "import torch_gnnscale") -> str:
-    """The last line that another Python prints which imports a copy of the package without its libraries."""
+def import_copy(tmp_path: Path, code: str = "import torch_gnnscale", fresh: bool = False) -> str:
+    """The last line that a process prints which imports a copy of the package without its libraries; a fresh one has
+    not imported torch and PyG, either."""
     for file in PACKAGE.rglob("*.py"):
         target = tmp_path / "torch_gnnscale" / file.relative_to(PACKAGE)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, target)
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
-    assert run.returncode == 1, run.stdout + run.stderr
-    return run.stderr.strip().splitlines()[-1]
+    another = functools.partial(subprocess.run, capture_output=True, text=True, check=False)
+    done = another([sys.executable, "-c", code]) if fresh else forked.run(code)
+    assert done.returncode == 1, done.stdout + done.stderr
+    return done.stderr.strip().splitlines()[-1]
 
 
 @pytest.mark.slow
@@ -196,7 +200,7 @@ class Absent(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Absent())
 import torch_gnnscale
 """
-    assert import_copy(tmp_path, absent) == (
+    assert import_copy(tmp_path, absent, fresh=True) == (
         f"ImportError: torch_gnnscale needs {package}, which is not installed: "
         'pip install "torch>=2.11" torch_geometric'
     )
@@ -207,4 +211,4 @@ def test_a_package_that_another_one_lacks_is_not_mistaken(tmp_path):
     broken = tmp_path / "torch_geometric"
     broken.mkdir()
     (broken / "__init__.py").write_text("import no_such_package")
-    assert import_copy(tmp_path) == "ModuleNotFoundError: No module named 'no_such_package'"
+    assert import_copy(tmp_path, fresh=True) == "ModuleNotFoundError: No module named 'no_such_package'"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from helpers import forked
 from helpers.data import environment
+from helpers.slow import NIGHTLY
 
 # malloc that refuses, while `refuse` is not 0, the refuse-th large block and all later ones that the first thread asks
 # for, if `first` is 1, or that the others ask for, if it is 0.
@@ -149,10 +150,10 @@ def test_every_scratch_vector_says_how_much_it_asked_for(tmp_path):
 @pytest.mark.parametrize(
     ("name", "first", "refused"),
     [
-        ("sample_neighbors", 0, 1),
+        NIGHTLY("sample_neighbors", 0, 1),
         ("sample_neighbors", 0, 2),  # when the thread has picked a block that it has not read yet
-        ("sample_neighbors", 1, 1),
-        ("sample_neighbors", 1, 2),
+        NIGHTLY("sample_neighbors", 1, 1),
+        NIGHTLY("sample_neighbors", 1, 2),
         ("coo_to_csc", 0, 1),
     ],
 )

@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch_geometric.nn as pyg_nn
 from helpers.narrow_types import FEATURES, GRAPH, HIDDEN, RELATIONS, Dictionaries, batch_of, call, made, schemas
-from hypothesis import given, settings
+from helpers.slow import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -50,7 +51,7 @@ def check(model, narrowed, batch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("of_destinations", [True, False])
-@settings(max_examples=15)
+@examples(15)
 @given(data=st.data())
 def test_random_schemas(of_destinations, data):
     graph = data.draw(schemas())

@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch_geometric.nn as pyg_nn
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
-from helpers.slow import SLOW
-from hypothesis import given, settings
+from helpers.slow import SLOW, examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch_geometric import EdgeIndex
@@ -102,7 +102,7 @@ def sparse_batches(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(sparse_batches(), st.sampled_from(sorted(CONVS)), st.sampled_from(sorted(NORMS)), st.sampled_from([1, 2, 3]),
        st.sampled_from(["", "residual", "cat"]), st.booleans(), st.booleans())  # fmt: skip
 def test_levels_are_exact_in_sparse_graphs(batch, conv, norm, layers, joins, shared, check):

@@ -19,7 +19,7 @@ from helpers.narrow_types import (
     make_types,
     schemas,
 )
-from helpers.slow import SLOW
+from helpers.slow import NIGHTLY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -30,7 +30,7 @@ from torch_gnnscale.nn import narrow
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 
 
-@pytest.mark.parametrize("examples", [3, SLOW(20)])
+@pytest.mark.parametrize("examples", [3, NIGHTLY(20)])
 @pytest.mark.parametrize("name", MODELS)
 def test_random_schemas(name, examples):
     @settings(max_examples=examples)

@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch_geometric.nn as pyg_nn
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, basic, weighed_batches
-from hypothesis import given, settings
+from helpers.slow import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch_geometric import EdgeIndex
@@ -275,7 +276,7 @@ def test_repeated_seeds_and_seeds_without_edges():
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.data())
 def test_any_batch(data):
     n = data.draw(st.integers(1, 8))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.graphs import random_graph, random_ids
-from helpers.slow import SLOW
+from helpers.slow import NIGHTLY, SLOW
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_map_only
@@ -18,6 +18,7 @@ OPS = torch.ops.gnnscale
 EVERY_CHECK = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 OF_VALUES = EVERY_CHECK[:2]  # what an operator returns that looks at values, no tracer can know
 INDEX = [torch.int32, torch.int64]
+BY_NIGHT = [NIGHTLY(torch.int32), torch.int64]
 
 
 def check(op, *args, tests=EVERY_CHECK) -> None:
@@ -25,7 +26,7 @@ def check(op, *args, tests=EVERY_CHECK) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", INDEX)
+@pytest.mark.parametrize("dtype", BY_NIGHT)
 @pytest.mark.parametrize("int32", [False, True])
 def test_coo_to_csc(dtype, int32):
     src, dst = random_ids(20, 50, seed=1, dtype=dtype), random_ids(30, 50, seed=2, dtype=dtype)
@@ -51,7 +52,7 @@ def test_ids_and_pointers(dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", INDEX)
+@pytest.mark.parametrize("dtype", BY_NIGHT)
 def test_gather_rows(dtype, device):
     for shape in [(30,), (30, 7), (30, 2, 3), (30, 0)]:
         src = torch.randn(shape, device=device)
@@ -61,7 +62,7 @@ def test_gather_rows(dtype, device):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", INDEX)
+@pytest.mark.parametrize("dtype", BY_NIGHT)
 def test_gather_tiers(dtype, device):
     for stored, out in [(torch.float32, torch.float32), (torch.bfloat16, torch.float32)]:
         parts = [torch.randn(rows, 7, device=device).to(stored) for rows in (20, 6, 5, 9)]
@@ -111,7 +112,7 @@ def test_sample_neighbors(with_edge_id, with_col, layers, subgraph):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", INDEX)
+@pytest.mark.parametrize("dtype", BY_NIGHT)
 @pytest.mark.parametrize("full", [False, True])
 def test_hops(dtype, full):
     graph, node = random_graph(40, 4, seed=1), random_ids(40, 9, seed=2)
@@ -174,7 +175,7 @@ def test_sample_negatives(dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", INDEX)
+@pytest.mark.parametrize("dtype", BY_NIGHT)
 def test_aggregation(dtype):
     graph = random_graph(20, 4, seed=1)
     ptr, node, edge = graph.colptr, graph.row.to(dtype), torch.arange(len(graph.row), dtype=dtype)
@@ -190,7 +191,7 @@ def test_aggregation(dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", INDEX)
+@pytest.mark.parametrize("dtype", BY_NIGHT)
 def test_scores_and_orders(dtype):
     graph = random_graph(20, 4, seed=1)
     row, nodes = graph.row.to(dtype), torch.arange(20)
@@ -280,7 +281,7 @@ def test_fake_sample(with_edge_id):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", INDEX)
+@pytest.mark.parametrize("dtype", BY_NIGHT)
 def test_partitioning(dtype):
     graph, group, weight = random_graph(20, 4, seed=1), random_ids(5, 20), torch.ones(20, 2, dtype=torch.int64)
     row, nodes = graph.row.to(dtype), torch.arange(20)

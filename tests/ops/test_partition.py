@@ -6,7 +6,8 @@ import pytest
 import reference
 import torch
 from helpers.graphs import Graph, random_graph, random_ids, small_graphs
-from hypothesis import given, settings
+from helpers.slow import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_gnnscale import ops
@@ -129,7 +130,7 @@ def test_labels_equal_the_twin(constraints, rounds, steps):
 
 
 @given(small_graphs(), st.integers(0, 3), st.integers(1, 12), st.integers(-(1 << 63), (1 << 63) - 1))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_labels_of_any_graph(graph, rounds, most, key):
     given = (both(graph), graph.num_nodes, torch.arange(graph.num_nodes), random_weight(graph.num_nodes, 2), [most, 9])
     found = ops.propagate_labels(*given, key=key, rounds=rounds, steps=3)

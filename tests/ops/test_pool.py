@@ -11,6 +11,7 @@ import reference
 import torch
 from helpers.data import status_of_fork
 from helpers.graphs import assert_same, random_graph, random_ids, with_tensors
+from helpers.slow import NIGHTLY
 
 from torch_gnnscale import ops
 from torch_gnnscale.memory import HostArray, HostMemory
@@ -259,7 +260,7 @@ def test_limit_threads_belongs_to_its_python_thread():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("threads", [0, 1, 2, 7])
+@pytest.mark.parametrize("threads", [NIGHTLY(0), NIGHTLY(1), 2, NIGHTLY(7)])
 def test_huge_pages_change_nothing(threads, tmp_path):
     """Neither of what a thread moves nor of what the system refuses, such as pages of a file or of a memfd."""
     whole = random_ids(256, 140 << 20, seed=3).to(torch.uint8)  # three pieces of 64 MiB, which threads take in turn

@@ -11,7 +11,7 @@ import reference
 import torch
 from helpers import forked
 from helpers.graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids, small_graphs
-from helpers.slow import SLOW
+from helpers.slow import NIGHTLY, SLOW
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,7 +130,7 @@ def test_repeated_seeds_have_rows_and_edges_of_their_own():
     assert torch.equal(found.node[0][5:], once.node[0][3:])
 
 
-@pytest.mark.parametrize("fanout", [2, 3, SLOW(32), SLOW(40)])
+@pytest.mark.parametrize("fanout", [2, 3, NIGHTLY(32), SLOW(40)])
 @pytest.mark.parametrize("replace", [False, True])
 def test_more_than_2_to_32_neighbors(fanout, replace, tmp_path):
     """A row of zeros that takes no space, and positions as edge ids."""

@@ -7,7 +7,7 @@ import reference
 import torch
 from helpers import forked
 from helpers.graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids
-from helpers.slow import SLOW
+from helpers.slow import NIGHTLY, SLOW
 
 from torch_gnnscale import ops
 
@@ -67,7 +67,7 @@ NAMES = "degrees_around or random_graphs or largest_fanout or small_graphs or ra
     [
         # Takes long, too, but it finds so much that `make quick` runs it.
         ("degrees_around or random_graphs or random_cases", {"GNNSCALE_SIMD": "0", "GNNSCALE_TAGS": "500"}),
-        SLOW(NAMES, {"GNNSCALE_SIMD": "0"}),
+        NIGHTLY(NAMES, {"GNNSCALE_SIMD": "0"}),
         SLOW(NAMES, {"GNNSCALE_SIMD": "avx2"}),
         SLOW(NAMES, {"GNNSCALE_RELABEL": "table"}),
     ],

@@ -5,8 +5,8 @@ import torch
 from helpers import boundary
 from helpers.data import ForeignFeatureStore, ForeignGraphStore, edges_of, make_data, our_stores
 from helpers.hetero import AUTHOR, CITES, PAPER, REV_WRITES, foreign_stores, make_hetero
-from helpers.slow import SLOW
-from hypothesis import given, settings
+from helpers.slow import SLOW, examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
@@ -137,7 +137,7 @@ def test_stores_give_the_same_parts(tmp_path):
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     number=st.integers(0, 1 << 30), nodes=st.integers(1, 30), edges=st.integers(0, 80), parts=st.integers(1, 6),
     memory=st.sampled_from([1, 64, 640, 1 << 20]), topology=st.sampled_from(TOPOLOGIES), stored=st.booleans(),

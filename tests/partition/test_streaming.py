@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers import forked
+from helpers.slow import NIGHTLY
 
 from torch_gnnscale import FeatureStore
 from torch_gnnscale.partition import open_parts
@@ -47,7 +48,7 @@ write(stores, folder + "/parts", 3, owners=owners, memory=memory, topology=sys.a
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("topology", ["replicated", "partitioned"])
+@pytest.mark.parametrize("topology", [NIGHTLY("replicated"), "partitioned"])
 def test_memory_is_bounded(tmp_path, topology):
     """memory= and 16 bytes per node, and 4 for the owners; 32 MB that the allocator may keep. All data take 150 MB."""
     build_on_disk(tmp_path / "graph", rmat_chunks(NODES, EDGES), NODES)

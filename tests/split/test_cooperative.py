@@ -12,7 +12,7 @@ from helpers.boundary import owners_of
 from helpers.cluster import answers_without_one, cluster
 from helpers.data import make_data
 from helpers.parts import REPLICATED, check_batches, stores_of
-from helpers.slow import SLOW, in_turns, quick
+from helpers.slow import NIGHTLY, SLOW, in_turns, quick
 from helpers.split import GivenPlan, comparable, outcomes_of, random_owners
 from helpers.split_parts import batches_over_part, expected_over_parts, parts_of_owners, split_loader, whole_loader
 from torch import distributed as dist
@@ -211,9 +211,9 @@ def trained_over_part(path, plan, norm, consecutive):
     ("topology", "count", "world", "consecutive"),
     [
         ("partitioned", 2, 2, "copies"),
-        ("partitioned", 3, 3, "copies"),
+        NIGHTLY("partitioned", 3, 3, "copies"),
         ("replicated", 2, 2, "copies"),
-        ("partitioned", 2, 4, "copies"),
+        NIGHTLY("partitioned", 2, 4, "copies"),
         ("partitioned", 2, 4, "parts"),
     ],
 )
@@ -291,7 +291,7 @@ def goes_on(path, plan, timeout):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [NIGHTLY(signal.SIGKILL), signal.SIGSTOP])
 def test_a_rank_that_is_killed_or_stopped_ends_the_others(parts, number):
     owners = random_owners(200, 3)
     given = parts(tuple(owners.tolist()), 3, "partitioned"), GivenPlan(owners, 3)

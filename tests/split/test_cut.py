@@ -6,8 +6,9 @@ import pytest
 import reference
 import torch
 from helpers.data import make_data
+from helpers.slow import examples
 from helpers.split import Whole, random_owners, wholes
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_gnnscale import NeighborLoader, ops
@@ -26,7 +27,7 @@ def whole_of(batch, owners: torch.Tensor, dtype: torch.dtype = torch.int64) -> W
     return Whole(batch.n_id, batch.num_sampled_nodes, colptr, batch.edge_index[0], owners[batch.n_id].to(dtype))
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.data(), st.integers(1, 4), st.sampled_from([1, 2000, 1 << 40]))
 def test_equals_the_twin(data, parts, scale):
     whole = data.draw(wholes(parts))

@@ -7,8 +7,9 @@ import pytest
 import reference
 import torch
 from helpers.data import make_data, node_rows
+from helpers.slow import examples
 from helpers.split import Whole, cut_batches, cut_of, own_and_halo, random_owners, wholes
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_gnnscale import NeighborLoader
@@ -66,7 +67,7 @@ def check_cuts(whole: Whole, cuts: list, parts: int) -> None:
             assert sender.num_sent[part] == cut.num_received[p]
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.data(), st.integers(1, 4))
 def test_the_twin_cuts_by_its_definition(data, parts):
     whole = data.draw(wholes(parts))

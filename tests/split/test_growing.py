@@ -3,7 +3,8 @@
 import reference
 import torch
 from helpers.data import make_data
-from hypothesis import given, settings
+from helpers.slow import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch_geometric.sampler import NodeSamplerInput
 
@@ -29,7 +30,7 @@ def grown(graph, fanouts, seeds, bounds):
     return [cut.cut() for cut in cuts], messages
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.data())
 def test_equals_the_twin(data):
     parts = data.draw(st.integers(1, 4))

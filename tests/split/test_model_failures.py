@@ -232,7 +232,7 @@ def drops(transport):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", quick(list(TRANSPORTS), "gloo", slow=()))
 def test_dropped_models_leave_nothing_open(transport):
     cluster(2).run(drops, transport)
 

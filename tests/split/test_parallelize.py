@@ -8,7 +8,7 @@ import torch
 import torch_geometric.nn as pyg_nn
 from helpers.cluster import cluster
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, MODELS, Branches, batches, sequence
-from helpers.slow import SLOW, quick
+from helpers.slow import NIGHTLY, SLOW, quick
 from helpers.split import cut_batches, cut_of
 from helpers.split_models import OWNERS, weights_of
 from torch import distributed as dist
@@ -131,12 +131,13 @@ LISTED = (
 
 
 def models_owners_and_ranks():
-    """All models on one rank, which owns all, and with every second kind of owners on two to four, in turns."""
+    """All models on one rank, which owns all, and with every second kind of owners on two to four, in turns, half of
+    them by night."""
     for name in LISTED:
         yield (pytest.param if name in ("sage", "gcn", "gat", "edge") else SLOW)(name, "random", 1)
     for (i, name), (j, owners) in product(enumerate(LISTED), enumerate(OWNERS)):
         if (i + j) % 2 == 0:
-            yield SLOW(name, owners, 2 + (i + j // 2) % 3)
+            yield (NIGHTLY if (i + j) % 4 else SLOW)(name, owners, 2 + (i + j // 2) % 3)
 
 
 @pytest.mark.parametrize(("name", "owners", "world"), list(models_owners_and_ranks()))

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from helpers.data import REAL, silent
+from helpers.slow import NIGHTLY
 from torch.utils.data import SequentialSampler
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GraphSAGE
@@ -59,7 +60,7 @@ def test_the_model_beats_the_baseline(kind, one_thread):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["hetero", "links", pytest.param("temporal", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["hetero", "links", NIGHTLY("temporal")])
 def test_a_stopped_run_goes_on_to_the_same_weights(kind, tmp_path, one_thread):
     class Stopped(Exception):
         pass
@@ -346,8 +347,8 @@ def test_ranking_of_one_kind_or_nothing_is_no_number(positive):
     ("kind", "name", "options"),
     [
         ("hetero", "dblp_hetero", {"epochs": 8}),
-        ("links", "lastfm_hetero", {"epochs": 1, "fanouts": [5, 5]}),
-        ("temporal", "wikipedia_temporal", {"epochs": 1}),
+        NIGHTLY("links", "lastfm_hetero", {"epochs": 1, "fanouts": [5, 5]}),
+        NIGHTLY("temporal", "wikipedia_temporal", {"epochs": 1}),
     ],
 )
 def test_real_data(kind, name, options, one_thread):

@@ -6,7 +6,8 @@ import pytest
 import torch
 from helpers import forked
 from helpers.data import edges_of, make_data
-from hypothesis import given, settings
+from helpers.slow import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
@@ -40,7 +41,7 @@ def coo_graphs(draw):
     return num_nodes, torch.tensor(edges, dtype=dtype).reshape(-1, 2).t()
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@examples(60)
 @given(coo_graphs())
 def test_from_edge_index_of_any_graph(graph):
     num_nodes, edge_index = graph
