@@ -77,6 +77,7 @@ SOURCES = {
     "foreign stores": foreign_stores,
     "our features": mixed_stores,
     "our graph": mixed_stores_too,
+    "Data and our graph": lambda data: (data, GraphStore.from_data(data)),
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch_geometric.loader
 from helpers.data import check_batch, double, edges_of, loader_of, node_rows, our_stores, plain, processes
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops
 
@@ -351,6 +351,8 @@ def test_options_beside_a_sampler_of_the_users(data):
         ({"data": [Data(num_nodes=2), Data(num_nodes=2)]}, TypeError, "data: expected one graph, or a (FeatureStore, "
          "GraphStore) pair, found a list of two graphs; make one graph of them "
          "(torch_geometric.data.Batch.from_data_list), or a loader for each"),
+        ({"data": (HeteroData(),) * 2}, TypeError, "data: expected one graph, or a (FeatureStore, GraphStore) pair, "
+         "found a tuple of two graphs"),
         ({"data": 3}, TypeError, "data: expected a Data, a HeteroData or a (FeatureStore, GraphStore) pair, found int"),
         ({"data": Data(x=torch.zeros(3, 1), edge_index=edges_of(9, 9) + 3)}, IndexError, "out of range"),
         ({"nonsense": 3}, TypeError, "nonsense"),

@@ -204,8 +204,15 @@ class BoundedAttr(TensorAttr):
 
 
 def all_attrs(store: PyGFeatureStore) -> list[TensorAttr]:
-    """One attribute per stored tensor, of any PyG feature store; see :meth:`RowStore.all_attrs`."""
-    return store.all_attrs() if isinstance(store, RowStore) else store.get_all_tensor_attrs()
+    """One attribute per stored tensor, of any PyG feature store; see :meth:`RowStore.all_attrs`. Where a store names no
+    group, as a Data does, it is None."""
+    if isinstance(store, RowStore):
+        return store.all_attrs()
+    attrs = store.get_all_tensor_attrs()
+    for attr in attrs:
+        if not attr.is_set("group_name"):
+            attr.group_name = None
+    return attrs
 
 
 def may_be_read_by_threads(store: Any) -> bool:

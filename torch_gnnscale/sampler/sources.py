@@ -29,13 +29,13 @@ _PREFERRED = [EdgeLayout.CSC, EdgeLayout.COO, EdgeLayout.CSR]
 def check_data(data: Any) -> None:
     """Raises TypeError unless it is a Data, a HeteroData or a (FeatureStore, GraphStore) pair.
 
-    PyG's Data is both kinds of store, but a pair of two of them is refused: it is taken for two graphs.
+    PyG's Data is both kinds of store, but a pair of two, or of one twice, is refused: it is taken for two graphs.
     """
     if isinstance(data, (Data, HeteroData)):
         return
     pair = isinstance(data, (tuple, list)) and len(data) == 2
     kinds = (Data, HeteroData)
-    if pair and data[0] is not data[1] and all(isinstance(store, kinds) for store in data):
+    if pair and all(isinstance(store, kinds) for store in data):
         raise TypeError(
             f"data: expected one graph, or a (FeatureStore, GraphStore) pair, found a {type(data).__name__} of two "
             f"graphs; make one graph of them (torch_geometric.data.Batch.from_data_list), or a loader for each"
