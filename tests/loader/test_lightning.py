@@ -145,15 +145,20 @@ if ranks > 1:
 
 
 @pytest.mark.slow
-def test_a_trainer_goes_on_where_a_checkpoint_was_saved(tmp_path):
-    done = forked.run(FIT, "{'prefetch': 4}", "{}", str(tmp_path), **environment())
+@pytest.mark.parametrize("reload", [0, 1], ids=["one loader", "a loader per epoch"])
+def test_a_trainer_goes_on_where_a_checkpoint_was_saved(tmp_path, reload):
+    trainer = {"reload_dataloaders_every_n_epochs": reload}
+    done = forked.run(FIT, "{'prefetch': 4}", str(trainer), str(tmp_path), **environment())
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("reload", [0, 1], ids=["one loader", "a loader per epoch"])
 @pytest.mark.parametrize("dealt", [False, True])
-def test_trainers_on_two_ranks(tmp_path, dealt):
-    trainer = {"devices": 2, "strategy": "ddp", "use_distributed_sampler": dealt}
+def test_trainers_on_two_ranks(tmp_path, dealt, reload):
+    trainer = {
+        "devices": 2, "strategy": "ddp", "use_distributed_sampler": dealt, "reload_dataloaders_every_n_epochs": reload
+    }  # fmt: skip
     for done in forked.run_ranks(2, FIT, "{}" if dealt else "{'shard': True}", str(trainer), str(tmp_path)):
         assert done.returncode == 0, done.stderr
 

@@ -164,6 +164,19 @@ def test_an_iterator_is_sent_to_an_epoch_before_its_first_batch(options):
         assert plain(loader) == expected[epoch + 1]
 
 
+@pytest.mark.parametrize(("start", "epoch", "batch"), [((0, 0), 2, 0), ((1, 4), 1, 4), ((0, 0), 0, 0)], ids=str)
+def test_an_iterator_in_the_place_of_one_that_was_sent_to_an_epoch_begins_there(start, epoch, batch):
+    data = make_data()
+    expected = [plain(list(b)) for loader in [loader_of(data)] for b in [loader] * 4]
+    loader = loader_of(data)
+    loader.load_state_dict({**loader.state_dict(), "epoch": start[0], "batch": start[1]})
+    sent = iter(loader)
+    loader.sampler.set_epoch(epoch)
+    assert plain(loader) == expected[epoch][batch:]
+    assert plain(loader) == expected[epoch + 1]
+    del sent
+
+
 def test_epochs_follow():
     epochs = Epochs(seed=1)
     epochs.follow_epoch(3)

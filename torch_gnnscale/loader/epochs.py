@@ -50,15 +50,18 @@ class Epochs:
         self._next = (self.epoch + 1, 0)
 
     def follow_epoch(self, epoch: int) -> None:
-        """The latest iterator goes on in ``epoch`` if it has delivered no batch yet, otherwise the next one begins
-        there. A position within that epoch stays.
+        """The latest iterator goes on in ``epoch`` if it has delivered no batch yet, and so does one that takes its
+        place before its first batch; otherwise the next one begins there. A position within that epoch stays.
 
-        Lightning calls it between ``iter()`` and the first batch.
+        Lightning calls it between ``iter()`` and the first batch, and between two ``iter()`` of a loader that it has
+        just made anew.
         """
         if not self._fresh and self._next[0] != epoch:
             self.set_next(epoch)
-        elif self._fresh and self.epoch != epoch:
-            self.epoch, self.batch, self._next = epoch, 0, (epoch + 1, 0)
+        elif self._fresh:
+            if self.epoch != epoch:
+                self.epoch, self.batch = epoch, 0
+            self._next = (self.epoch, self.batch)
 
     def _jump(self, epoch: int, batch: int) -> None:
         """Sets the position. Iterators that began before no longer move it."""
