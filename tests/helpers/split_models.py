@@ -89,6 +89,41 @@ class Mean(nn.Module):
         return x.scatter_reduce(0, col.unsqueeze(1).expand(-1, x.size(1)), x[row], "mean")
 
 
+class BySparse(nn.Module):
+    """Adds the sums of neighbors' rows by a sparse matrix, after its first layer.
+
+    Args:
+        sized: say the matrix's size.
+        layout: the matrix's, "coo", "csr" or "csc".
+    """
+
+    def __init__(self, layout: str, sized: bool = True) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList([pyg_nn.SAGEConv(FEATURES, FEATURES), pyg_nn.SAGEConv(FEATURES, CLASSES)])
+        self.layout, self.sized = layout, sized
+
+    def forward(self, x, edge_index):
+        x = self.convs[0](x, edge_index)
+        size = [(len(x), len(x))] if self.sized else []
+        matrix = torch.sparse_coo_tensor(edge_index.flip(0), x.new_ones(edge_index.size(1)), *size)
+        if self.layout != "coo":
+            matrix = matrix.to_sparse_csr() if self.layout == "csr" else matrix.to_sparse_csc()
+        return self.convs[1](x + matrix @ x, edge_index)
+
+
+class SparseWeight(nn.Module):
+    """Multiplies rows by a sparse matrix of weights, which has nothing to do with edges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList([pyg_nn.SAGEConv(FEATURES, FEATURES), pyg_nn.SAGEConv(FEATURES, CLASSES)])
+        self.weight = nn.Parameter(torch.eye(FEATURES))
+
+    def forward(self, x, edge_index):
+        x = self.convs[0](x, edge_index)
+        return self.convs[1](x + x @ self.weight.to_sparse(), edge_index)
+
+
 class Centers(nn.Module):
     """Subtracts the mean of all rows, in one mode alone."""
 

@@ -18,7 +18,7 @@ from helpers.narrow import (
     batches,
     sequence,
 )
-from helpers.split_models import ByHand
+from helpers.split_models import ByHand, BySparse
 from torch import nn
 from torch_geometric.data import Data
 
@@ -39,6 +39,10 @@ REFUSED = [
     (basic(pyg_nn.GCN, cached=True), r"convs.0 \(GCNConv\): expected cached=False"),
     (basic(pyg_nn.GraphSAGE, flow="target_to_source"), "expected flow='source_to_target', found 'target_to_source'"),
     (ByHand, r"mean \(Mean\): expected a model that reads edges in MessagePassing layers alone, found rows of nodes"),
+    (
+        lambda: BySparse("csc"),
+        r"the model \(BySparse\): expected a model that reads edges in MessagePassing layers",
+    ),
     (Loops, r"conv \(GraphConv\): expected the batch's edge_index itself, found other edges"),
 ]
 

@@ -10,7 +10,7 @@ from helpers.cluster import cluster
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, MODELS, Branches, batches, sequence
 from helpers.slow import NIGHTLY, SLOW, quick
 from helpers.split import cut_batches, cut_of
-from helpers.split_models import OWNERS, weights_of
+from helpers.split_models import OWNERS, SparseWeight, weights_of
 from torch import distributed as dist
 from torch import nn
 
@@ -52,7 +52,7 @@ class Siblings(nn.Module):
 
 
 OTHERS = {
-    "branches": Branches, "siblings": Siblings,
+    "branches": Branches, "siblings": Siblings, "sparse weights": SparseWeight,
     "batch norm within": sequence(
         lambda: pyg_nn.GINConv(with_norm(FEATURES)), lambda: pyg_nn.GINConv(with_norm(HIDDEN)),
         lambda: pyg_nn.SAGEConv(HIDDEN, CLASSES),
@@ -109,7 +109,9 @@ def _check(*arguments):
     return check_model(torch.distributed.get_rank(), *arguments)
 
 
-@pytest.mark.parametrize("name", quick((name for name in (*MODELS, "branches") if name != "sage lstm"), "sage", "gat"))
+@pytest.mark.parametrize(
+    "name", quick((name for name in (*MODELS, "branches", "sparse weights") if name != "sage lstm"), "sage", "gat")
+)
 def test_outputs_and_gradients(name):
     run(2, name, "random", 2, False, False)
 

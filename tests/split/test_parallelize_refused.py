@@ -13,6 +13,7 @@ from helpers.split import cut_batches, random_owners
 from helpers.split_models import (
     NODES,
     ByHand,
+    BySparse,
     Centers,
     DropsSources,
     NormsSources,
@@ -45,6 +46,9 @@ REFUSED = {
     "by hand, first": lambda: ByHand(first=True),
     "by hand, copied": lambda: ByHand(copies=True),
     "by hand, copied, first": lambda: ByHand(copies=True, first=True),
+    "by a sparse matrix": lambda: BySparse("coo"),
+    "by columns": lambda: BySparse("csc"),
+    "by rows": lambda: BySparse("csr", sized=False),
     "in training": lambda: with_norm(Centers(True)),
     "instance norm": lambda: with_norm(pyg_nn.InstanceNorm(HIDDEN, track_running_stats=True)),
 }
@@ -68,6 +72,9 @@ SAID = {
     "by hand, first": f"NotImplementedError: mean (Mean): {LAYERS_ALONE} __getitem__ of rows of nodes by the batch's",
     "by hand, copied": f"ValueError: mean (Mean): {LAYERS_ALONE} rows of nodes that are not there: index",
     "by hand, copied, first": f"ValueError: mean (Mean): {LAYERS_ALONE} rows of nodes that are not there: index",
+    "by a sparse matrix": f"ValueError: the model (BySparse): {LAYERS_ALONE} rows of nodes that are not there: size",
+    "by columns": f"ValueError: the model (BySparse): {LAYERS_ALONE} rows of nodes that are not there: size is incon",
+    "by rows": f"NotImplementedError: the model (BySparse): {LAYERS_ALONE} matmul of rows of nodes by a sparse matri",
     "in training": f"ValueError: norms.0 (Centers): {OTHERS_FOUND}",
     "instance norm": f"ValueError: norms.0 (InstanceNorm): {OTHERS_FOUND}",
 }

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from traceback import walk_tb
 from typing import Any
 
+import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -30,6 +31,10 @@ def _may_join(model: nn.Module) -> bool:
         not isinstance(conv, pyg_nn.MessagePassing) or conv._forward_hooks or conv._forward_pre_hooks
         for conv in model.convs
     )
+
+
+_OUT_OF_RANGE = "out of bounds", "inconsistent with indices", "is not satisfied"
+"""In torch's texts for indices out of range that are no IndexErrors: of a GPU, of sparse matrices."""
 
 
 class Layered(Wrapper):
@@ -130,11 +135,13 @@ class Layered(Wrapper):
     def _naming_modules(self, whole: Any) -> Iterator[None]:
         """A context in which an index out of range is a ValueError that names the module whose code has it, unless the
         model on the batch ``whole`` fails as well: it reads rows of nodes that a layer on fewer rows does not return.
+        Indices of sparse matrices are checked, too; torch otherwise reads and writes at them.
         """
         try:
-            yield
+            with torch.sparse.check_sparse_tensor_invariants():
+                yield
         except (IndexError, RuntimeError) as error:
-            if not isinstance(error, IndexError) and "out of bounds" not in str(error):
+            if not isinstance(error, IndexError) and not any(text in str(error) for text in _OUT_OF_RANGE):
                 raise
             self._whole(whole)
             frames = [frame for frame, _ in walk_tb(error.__traceback__)][::-1]

@@ -179,13 +179,22 @@ class OwnNodeRows(CommonRows):
         return out
 
     def _refuse_sources(self, name: str, values: list[Any]) -> None:
-        """Raises NotImplementedError if a function takes, with rows of nodes, the sources of the batch's edges: a
-        source in the halo has no row."""
-        sources = any(isinstance(value, Tensor) and value.data_ptr() in self._sources for value in values)
-        if sources and any(self.rows_of(value) is not None for value in values):
+        """Raises NotImplementedError if a function takes, with rows of nodes, the sources of the batch's edges, or
+        multiplies rows by a sparse matrix: a source in the halo has no row."""
+        known = [self.rows_of(value) is not None for value in values]
+        by = ""
+        for number, value in enumerate(values):
+            if not isinstance(value, Tensor):
+                continue
+            if value.layout != torch.strided:
+                if not known[number] and any(known[number + 1 :]):
+                    by = "a sparse matrix"
+            elif value.data_ptr() in self._sources and any(known):
+                by = "the batch's edge_index"
+        if by:
             raise NotImplementedError(
                 f"{_running()}: expected a model that reads edges in MessagePassing layers alone, found "
-                f"{name} of rows of nodes by the batch's edge_index: sources of other ranks have no rows here"
+                f"{name} of rows of nodes by {by}: sources of other ranks have no rows here"
             )
 
     def _mark_result(self, out: Tensor, found: set[KnownRows]) -> None:
