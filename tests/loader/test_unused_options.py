@@ -102,6 +102,17 @@ TABLE = [
     (nodes, {"fanouts": [-1, -1], "replace": True}, "replace=True has no effect: num_neighbors takes all neighbors"),
     (
         nodes,
+        {"fanouts": [-1, 0], "time_attr": "time", "temporal_strategy": "last"},
+        "temporal_strategy='last' has no effect: num_neighbors takes all neighbors",
+    ),
+    (
+        nodes,
+        {"fanouts": [-1], "weight_attr": "weight"},
+        "weight_attr='weight' has no effect on draws with num_neighbors=-1, which takes all neighbors whatever their "
+        "weights; edges of weight 0 are still left out",
+    ),
+    (
+        nodes,
         LAST,
         "weight_attr='weight' has no effect on draws with temporal_strategy='last', which takes the last "
         "neighbors whatever their weights; edges of weight 0 are still left out",

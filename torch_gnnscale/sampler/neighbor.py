@@ -144,18 +144,10 @@ class NeighborSampler(PyGAttributes, OnExecutor):
                 data, is_sorted=is_sorted, time_attr=time_attr, weight_attr=weight_attr, backward=backward
             )
         warn_of_sorted(data, is_sorted)
-        if temporal_strategy == "last" and not self.is_temporal:
-            warn("temporal_strategy='last' has no effect: without time_attr there are no times")
-        if temporal_strategy == "last" and self.is_temporal and weight_attr is not None and not replace:
-            warn(
-                f"weight_attr={weight_attr!r} has no effect on draws with temporal_strategy='last', which takes the "
-                f"last neighbors whatever their weights; edges of weight 0 are still left out"
-            )
         self._reverse_ids = ReverseIds(self.graph)
         self.links = LinkSampling(self.graph, exclude_seed_edges, strict_negatives)
         self.num_neighbors = num_neighbors
-        if replace and {fanout for entry in self.fanouts for fanout in entry} == {-1}:
-            warn("replace=True has no effect: num_neighbors takes all neighbors")
+        self._warn_of_unused(replace, temporal_strategy == "last", weight_attr)
         self.subgraph_type = SubgraphType(subgraph_type)
         self.executor: Executor
         """Draws the samples, on the CPU or on a GPU."""
@@ -244,6 +236,23 @@ class NeighborSampler(PyGAttributes, OnExecutor):
     @strict_negatives.setter
     def strict_negatives(self, strict_negatives: StrictNegatives) -> None:
         self.links = LinkSampling(self.graph, self.exclude_seed_edges, strict_negatives)
+
+    def _warn_of_unused(self, replace: bool, last: bool, weight_attr: str | None) -> None:
+        """Warns of options that have no effect beside the others. ``last``: the ``temporal_strategy``."""
+        takes_all = {fanout for entry in self.fanouts for fanout in entry} - {0} == {-1}
+        if replace and takes_all:
+            warn("replace=True has no effect: num_neighbors takes all neighbors")
+        if last and not self.is_temporal:
+            warn("temporal_strategy='last' has no effect: without time_attr there are no times")
+        elif last and takes_all:
+            warn("temporal_strategy='last' has no effect: num_neighbors takes all neighbors")
+        if weight_attr is not None and (takes_all or (last and self.is_temporal and not replace)):
+            what = "num_neighbors=-1" if takes_all else "temporal_strategy='last'"
+            taken = "all" if takes_all else "the last"
+            warn(
+                f"weight_attr={weight_attr!r} has no effect on draws with {what}, which takes {taken} neighbors "
+                f"whatever their weights; edges of weight 0 are still left out"
+            )
 
     @property
     def num_neighbors(self) -> NumNeighbors:
