@@ -281,6 +281,8 @@ def test_bad_arguments(tmp_path):
         EdgeFiles([], header=True)
     with pytest.raises(FileNotFoundError, match=r"no.npy: not found"):
         EdgeFiles([tmp_path / "no.npy"])
+    with pytest.raises(ValueError, match=f"^{tmp_path}: expected a file of edges, found a folder$"):
+        EdgeFiles([tmp_path])
     (tmp_path / "x.doc").touch()
     with pytest.raises(ValueError, match=r"x.doc: expected a file of edges .* found '.doc'"):
         EdgeFiles([tmp_path / "x.doc"])

@@ -76,6 +76,8 @@ class EdgeFiles:
         for source in self.sources:
             for file in source if isinstance(source, tuple) else (source,):
                 path = Path(file)
+                if path.is_dir():
+                    raise ValueError(f"{path}: expected a file of edges, found a folder")
                 if not path.is_file():
                     raise FileNotFoundError(f"{path}: not found")
                 kinds = (".npy",) if isinstance(source, tuple) else (".npy", ".parquet", *_TEXT)
