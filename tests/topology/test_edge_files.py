@@ -11,6 +11,7 @@ from helpers.edges import assert_same_csc, random_edges
 from torch_gnnscale import CSC, GraphStore
 from torch_gnnscale.cli import main
 from torch_gnnscale.topology import EdgeFiles, build_on_disk
+from torch_gnnscale.topology.edge_files import Ends
 from torch_gnnscale.topology.edge_text import TextFormat, first_refused
 
 
@@ -53,6 +54,15 @@ def test_every_chunk_of_two_vectors_is_read(tmp_path, count):
     found = list(EdgeFiles([pair]).chunks(2))
     assert [part.size(1) for part in found] == [2] * (count // 2) + [1] * (count % 2)
     assert torch.equal(torch.cat([edges[:, :0], *found], 1), edges)
+
+
+def test_the_first_file_of_those_with_the_largest_id_is_named(tmp_path):
+    parts = [[], [[3, 9], [7, 2]], [], [[9, 1], [2, 7]]]
+    sources = [write(tmp_path / f"{i}.npy", torch.tensor(part).view(2, -1).long()) for i, part in enumerate(parts)]
+    for chunk in (1, 2):
+        assert EdgeFiles(sources).ends(chunk) == (Ends(1, 9, sources[1]), Ends(2, 7, sources[1]), 4)
+    assert EdgeFiles(sources[::-1]).ends() == (Ends(1, 9, sources[3]), Ends(2, 7, sources[3]), 4)
+    assert EdgeFiles(sources[::2]).ends() == (Ends(0, -1, ""), Ends(0, -1, ""), 0)
 
 
 def test_only_the_first_line_is_taken_for_a_header(tmp_path):
