@@ -145,6 +145,31 @@ def test_a_sampler_that_deals_to_ranks_draws_by_rank_and_epoch(prefetch):
     assert again.state_dict()["epoch"] == 3
 
 
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_a_rank_whose_sampler_deals_goes_on_within_an_epoch(ahead):
+    """``ahead``: the epoch that the sampler is sent to; the loader counts from 0."""
+    data = make_data()
+
+    def made():
+        sampler = DistributedSampler(range(150), 2, 1, shuffle=True)
+        sampler.set_epoch(ahead)
+        return loader_of(data, shuffle=False, batch_size=15, sampler=sampler), sampler
+
+    expected, (left, _) = plain(made()[0]), made()
+    iterator = iter(left)
+    for taken in range(1, 5):
+        assert plain([next(iterator)]) == expected[taken - 1 : taken]
+        state = left.state_dict()
+        assert (state["epoch"], state["batch"]) == (ahead, taken)
+        again, of_again = made()
+        again.load_state_dict(state)
+        assert plain(again) == expected[taken:]
+        of_again.set_epoch(ahead + 3)  # the state's position is of an earlier epoch
+        again.load_state_dict(state)
+        state = again.state_dict()
+        assert (state["epoch"], state["batch"]) == (ahead + 3, 0)
+
+
 @pytest.mark.parametrize("options", [{}, {"prefetch": 4}, {"bulk": 3}, {"shuffle": False, "prefetch": 2}], ids=str)
 def test_an_iterator_is_sent_to_an_epoch_before_its_first_batch(options):
     data = make_data()
