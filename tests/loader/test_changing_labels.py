@@ -32,6 +32,24 @@ def test_labels_of_links(negatives):
     run({"prefetch": 2}, change=False)
 
 
+@pytest.mark.parametrize("negatives", [None, "binary"])
+def test_labels_that_learn_are_those_of_the_delivery(negatives):
+    """Labels that require grad have no number by which a change is seen."""
+    for options in MODES:
+        labels = torch.arange(1.0, 61).requires_grad_()
+        loader = LinkNeighborLoader(
+            make_data(), [3], LINKS, labels, batch_size=16, seed=1, neg_sampling=negatives, **options
+        )
+        for batch in loader:
+            found = batch.edge_label[: len(batch.input_id)]
+            assert torch.equal(found, labels[batch.input_id]), options
+            labels.grad = None
+            found.sum().backward()
+            assert labels.grad.nonzero().view(-1).tolist() == batch.input_id.tolist(), options
+            with torch.no_grad():
+                labels += 1
+
+
 @pytest.mark.parametrize(("smallest", "follow"), [(-1, True), (0, False), (1, True)])
 def test_labels_of_links_follow_unless_they_are_a_copy(smallest, follow):
     """With binary negatives PyG adds 1 to a copy of labels whose smallest is 0."""
