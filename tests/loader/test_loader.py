@@ -373,6 +373,22 @@ def test_data_with_edge_index_and_adj_t_gives_both(hetero):
         NeighborLoader(data, **options)
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_unsorted_entries_of_adj_t_beside_edge_index(moved):
+    """Entries of a COO tensor have the order in which they are stored, edges that of ``edge_index``."""
+    data = make_data()
+    order = torch.arange(data.num_edges)
+    if moved:  # two edges change places that have one destination
+        twice = (data.edge_index[1] == data.edge_index[1, 0]).nonzero().view(-1)[[0, -1]]
+        assert data.edge_index[0, twice[0]] != data.edge_index[0, twice[1]]
+        order[twice] = twice.flip(0)
+    data.adj_t = torch.sparse_coo_tensor(data.edge_index.flip(0)[:, order], torch.ones(data.num_edges), (200, 200))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        NeighborLoader(data, [3])
+    assert ["not the same edges in the same order" in str(entry.message) for entry in told] == [True] * moved
+
+
 def test_weights_of_data_with_edge_index_and_adj_t():
     data = sorted_data()
     colptr = torch._convert_indices_from_coo_to_csr(data.edge_index[1], 200)
