@@ -185,3 +185,22 @@ def test_each_buffer_of_a_loader_is_told():
     assert torch.equal(found[2][0].rows(node_rows(ids[2])), node_rows(ids[2]))
     buffers.entered(asked)
     assert [len(entry) for entry in buffers.ask(ids).ids] == [2, 0, 0]
+
+
+def test_buffers_are_filled_once_by_the_first_step_whose_rows_come():
+    policies = [MassiveGNN(2, HALO, HALO, gamma=0.5, delta=1), Static(2, HALO, HALO)]
+    buffers = LoaderBuffers([*(PrefetchBuffer(policy, {0: (torch.float64, (3,))}) for policy in policies), None])
+
+    def taken(ids, asked):
+        found = buffers.ask([ids] * 3)
+        assert [entry.tolist() for entry in found.ids] == asked
+        rows = buffers.take(found, [[Travelled.of(node_rows(entry))] for entry in found.ids])
+        for (entry,) in rows:
+            assert torch.equal(entry.rows(node_rows(ids)), node_rows(ids))
+        return found
+
+    ids = torch.tensor([3, 37])
+    assert [len(entry) for entry in buffers.ask([ids] * 3).ids] == [3, 3, 2]  # no rows come: the start is asked again
+    buffers.entered(taken(ids, [[3, 37, 39], [3, 37, 39], [3, 37]]))
+    for _ in range(2):  # the first policy has taken 3 in place of 39
+        buffers.entered(taken(ids, [[], [3], [3, 37]]))
