@@ -4,22 +4,22 @@ import pytest
 import torch
 from torch_geometric.data import TensorAttr
 
-from torch_gnnscale import FeatureStore, ops
+from torch_gnnscale import FeatureStore
+from torch_gnnscale.loader.data_rows import Ids, rows_at
 from torch_gnnscale.loader.fetch import StoreRows
-from torch_gnnscale.loader.storages import Ids, rows_at
 from torch_gnnscale.ops import rows as feature_rows
 
 
 def gathered(monkeypatch, value, index, below):
     """The rows, and whether the native gather read them."""
     calls = []
-    native = ops.gather_rows
+    native = feature_rows.gather_rows
 
     def spied(*args, **kwargs):
         calls.append(kwargs)
         return native(*args, **kwargs)
 
-    monkeypatch.setattr(ops, "gather_rows", spied)
+    monkeypatch.setattr(feature_rows, "gather_rows", spied)
     found = rows_at(value, Ids(index), 0, below)
     monkeypatch.undo()
     return found, bool(calls)

@@ -26,8 +26,8 @@ def loader_of(data, **options):
 
 
 def test_ids_of_our_own_sampler_are_not_checked_again(data, monkeypatch):
-    asked, gather_rows = [], ops.gather_rows
-    monkeypatch.setattr(ops, "gather_rows", lambda *args, check=True: asked.append(check) or gather_rows(*args))
+    asked, select_rows = [], ops.select_rows
+    monkeypatch.setattr(ops, "select_rows", lambda *args, check=True: asked.append(check) or select_rows(*args))
     for source in (data, (FeatureStore.from_data(Data(x=data.x)), GraphStore.from_data(data))):
         list(loader_of(source))
     assert asked

@@ -23,6 +23,7 @@ from helpers.slow import SLOW
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops
 from torch_gnnscale.loader.pipeline import Pipeline, Stage
+from torch_gnnscale.ops import rows as feature_rows
 from torch_gnnscale.ops.arguments import resolve_threads
 
 pytestmark = pytest.mark.usefixtures("threads_end")
@@ -103,7 +104,7 @@ def test_features_are_gathered_in_the_threads(data, stores, monkeypatch):
         where.add(threading.current_thread().name.rpartition("_")[0])
         return gather_rows(*args, **kwargs)
 
-    monkeypatch.setattr(ops, "gather_rows", note)
+    monkeypatch.setattr(feature_rows, "gather_rows", note)
     data.x = torch.randn(200, 1000)  # so wide that torch does not select them sooner
     source = (FeatureStore.from_data(data), GraphStore.from_data(data)) if stores else data
     assert len(list(NeighborLoader(source, [2], torch.arange(200), batch_size=64, prefetch=2))) == 4

@@ -73,6 +73,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Tensor]]] = {
     ),
     "weight_sums": (lambda weight: ops.weight_sums(GRAPH.colptr, weight), {"weight": WEIGHTS}),
     "gather_rows": (lambda index: ops.gather_rows(X, index), {"index": IDS}),
+    "select_rows": (lambda index: ops.select_rows(X, index), {"index": IDS}),
     "gather_tiers": (
         lambda place, index: ops.gather_tiers([X, Y], index, place=place),
         {"place": torch.arange(80), "index": IDS},
@@ -188,8 +189,8 @@ def strided(tensor: Tensor) -> Tensor:
 def test_every_operator_with_tensors_is_here():
     """Except for those whose tensors must be contiguous, or have contiguous rows alone."""
     of_graphs = {"node_scores", "relations", "candidates", "edge_set"}  # called by others
-    whole = {"huge_pages", "release_pages", "beyond_bulks", "can_aggregate", "can_gather_rows", "torch_selects_sooner",
-             "board_leave", "board_take"}  # fmt: skip
+    whole = {"huge_pages", "release_pages", "beyond_bulks", "can_aggregate", "can_gather_rows", "board_leave",
+             "board_take"}  # fmt: skip
     given = {name: {**vars(ops)[name].__annotations__, "return": ""} for name in ops.__all__ if name.islower()}
     taking = {name for name, types in given.items() if "Tensor" in str(types)}
     assert taking - of_graphs - whole <= {*CALLS}
@@ -206,6 +207,7 @@ def test_a_strided_tensor_is_read_as_a_contiguous_one(name, argument):
 
 # There may be any number of these.
 OF_ANY_LENGTH = {("first_outside", "ids"), ("colptr_of_sorted", "dst"), ("count_ids", "ids"), ("gather_rows", "index"),
+                 ("select_rows", "index"),
                  ("gather_tiers", "index"), ("gather_tiers", "place"), ("join_rows", "place"), ("pack_rows", "index"),
                  ("aggregate", "ptr"), ("sample_layers", "seeds")}  # fmt: skip
 

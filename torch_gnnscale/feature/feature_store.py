@@ -134,7 +134,7 @@ class FeatureStore(RowStore):
         index = row_ids(index, tensor.size(0))
         known = BoundedAttr.covers(attr, tensor.size(0))
         if ops.can_gather_rows(tensor):
-            return ops.gather_rows(tensor, index.to(tensor.device), check=not known)
+            return ops.select_rows(tensor, index.to(tensor.device), check=not known)
         check_ids("index", index, None if known else tensor.size(0), "rows")
         return tensor.index_select(0, index.to(tensor.device))
 

@@ -15,10 +15,10 @@ from .. import ops
 from ..feature.contract import is_collective
 from ..loader.checks import common_numbering
 from ..loader.fetch import row_source
+from ..loader.fields import storage_of
 from ..loader.layout import EdgeLayouts, has_own_values
 from ..loader.row_source import Bounds
 from ..loader.sampled import MiniBatch, SampledEdges, mini_batch
-from ..loader.storages import storage_of
 from ..sampler.graph import end_types
 from ..sampler.output import NO_IDS, as_output
 from ..sampler.relations import sampled_graph

@@ -11,7 +11,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import add_remaining_self_loops, scatter
 
-from ..loader.storages import storage_of
+from ..loader.fields import storage_of
 from ..nn.aggregate import Adjacency, sort_edges
 from ..nn.dictionary_layer import DictionaryLayer
 from ..nn.forward_pass import ForwardPass

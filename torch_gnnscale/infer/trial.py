@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from .._warn import warn
-from ..loader.storages import storage_of
+from ..loader.fields import storage_of
 from ..nn.compare import agree, first_difference, outputs
 from .graph import Key, StagedGraph, WholeGraph
 from .layer import Caller, Layer, row_of

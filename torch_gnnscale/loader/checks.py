@@ -18,8 +18,8 @@ from ..ops.rows import has_contiguous_rows
 from ..sampler.base import KeyedSampler
 from ..topology import GraphStore
 from ..topology.numbering import Numbering
+from .fields import row_tensors
 from .layout import EdgeLayouts
-from .storages import row_tensors
 
 
 def check_features(data: Any, sampler: Any) -> None:

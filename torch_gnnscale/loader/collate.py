@@ -15,10 +15,10 @@ from ..sampler import Layer, WeightedLayer
 from ..sampler.base import OWN_FIELDS, KeyedSampler, Output
 from ..sampler.graph import end_types
 from ..topology.numbering import Numbering
+from .fields import fields_of, put
 from .layout import EdgeLayouts, laid_out
 from .row_source import Bounds, RowSource
 from .sampled import MiniBatch, SampledEdges, by_type, drawn_by_type, mini_batch
-from .storages import fields_of, put
 
 T = TypeVar("T")
 
@@ -272,13 +272,9 @@ def _put_ids(batch: Data | HeteroData, sampled: MiniBatch, numbering: Numbering 
         fields = fields_of(batch, edge_type)
         if found.edge_id is not None and "e_id" not in fields:
             fields["e_id"] = found.edge_id.to(torch.int64)
-    for name, value in (
-        ("batch", out.batch),
-        ("num_sampled_nodes", out.num_sampled_nodes),
-        ("num_sampled_edges", out.num_sampled_edges),
-    ):
-        for type_name, entry in by_type(out, value).items():
-            put(fields_of(batch, type_name), name, entry)
+    for name in ("batch", "num_sampled_nodes", "num_sampled_edges"):
+        for type_name, entry in by_type(out, getattr(out, name)).items():
+            put(fields_of(batch, type_name), {name: entry})
     if out.orig_row is not None and out.orig_col is not None:
         cols = by_type(out, out.orig_col)
         for edge_type, row in by_type(out, out.orig_row).items():

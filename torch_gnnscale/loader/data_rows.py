@@ -8,63 +8,96 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader.utils import index_select
 
+from .. import ops
 from .._warn import warn
 from ..feature.attributes import EDGES, TypedStorage, typed_storages
 from ..feature.contract import Version, changed, version_of, without_number
 from ..sampler.base import OWN_FIELDS
-from .classes import as_batch, with_fields
+from .fields import as_batch, fields_of, put, storage_of, with_fields
 from .layout import EdgeLayout, EdgeLayouts, adj_t_of, edge_device, has_own_values, laid_out, set_edges, stored_values
 from .row_source import NO_ROWS, Bounds, RowSource, unless_late
 from .sampled import NO_IDS, MiniBatch, SampledEdges
-from .storages import Ids, fields_of, put, rows_at, storage_of
 
 OF_GRAPH = object()
 """Stands for a type in the keys of attributes of a whole HeteroData."""
 
 
-_NO_ATTRIBUTE_OF_ROWS = object()
+_HOST = torch.device("cpu")
 _PLAIN = int, float, str  # bool is an int
 
 
+class Ids:
+    """Ids, copied at most once to each device."""
+
+    def __init__(self, ids: Tensor) -> None:
+        self._ids = ids
+        self._on: dict[torch.device, Tensor] = {}
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self._ids.numel()
+
+    def on(self, device: torch.device) -> Tensor:
+        """The ids on that device."""
+        if device == self._ids.device:
+            return self._ids
+        if device not in self._on:
+            self._on[device] = self._ids.to(device)
+        return self._on[device]
+
+
+def rows_at(value: Any, ids: Ids, dim: int, below: int | None = None) -> Any:
+    """``value.index_select(dim, ids)``, by the native gather if it can read ``value`` and is faster. Entries of a list
+    or a tuple are in a list; rows of an array whose numbers torch does not have, or of strings, in an array.
+
+    ``below``: all ids are known to be in [0, below); if the tensor has that many rows, they are not checked again.
+    """
+    index = ids.on(getattr(value, "device", _HOST))  # NumPy arrays have no device
+    if isinstance(value, Tensor) and dim == 0 and ops.can_gather_rows(value):
+        return ops.select_rows(value, index, check=below is None or below > value.size(0))
+    if isinstance(value, (list, tuple)):
+        return [value[i] for i in index.tolist()]
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":
+        return np.take(value, index.numpy(), axis=dim)
+    return index_select(value, index, dim=dim)
+
+
 class _Reader:
-    """Reads the rows of one storage of a Data or HeteroData for one sample."""
+    """Reads the rows of one storage of a Data or HeteroData for one sample.
 
-    def __init__(
-        self, data: Data | HeteroData, storage: TypedStorage, sampled: MiniBatch,
-        kinds: dict[Any, Any] | None = None,
-    ) -> None:  # fmt: skip
-        """``kinds``: what ``storage.rows_of`` returned so far, by (type, name); None: it is asked each time."""
-        self.data, self.storage, self._kinds = data, storage, kinds
-        self.nodes = Ids(sampled.nodes.get(storage.type_name, NO_IDS))
-        edges = sampled.edges.get(storage.type_name)
-        self.edges = None if edges is None or edges.edge_id is None else Ids(edges.edge_id)
+    Args:
+        data: of the storage.
+        storage: whose attributes are read.
+        sampled: the sample; a type that was not sampled has no rows.
+        bounds: of its ids.
+    """
 
-    def rows(self, name: str, value: Any, bounds: Bounds) -> Any:
-        """The rows of an attribute: None for those of edges whose ids are not known, and
-        ``_NO_ATTRIBUTE_OF_ROWS`` for another attribute."""
-        if name == "num_nodes":
-            return self.nodes.count
-        storage = self.storage
-        if (of := self.rows_of(name)) is None:
-            return _NO_ATTRIBUTE_OF_ROWS
-        if (ids := self.nodes if of == "nodes" else self.edges) is None:
-            return None
+    def __init__(self, data: Data | HeteroData, storage: TypedStorage, sampled: MiniBatch, bounds: Bounds) -> None:
         of_type = storage.type_name
-        below = bounds.of_nodes.get(of_type) if of == "nodes" else bounds.of_edges(of_type)
-        return rows_at(value, ids, self.data.__cat_dim__(name, value, storage.store), below)
+        edges = sampled.edges.get(of_type)
+        ids = None if edges is None else edges.edge_id
+        self.data, self.storage = data, storage
+        self.ids = {
+            "nodes": (Ids(sampled.nodes.get(of_type, NO_IDS)), bounds.of_nodes.get(of_type)),
+            "edges": (None, None) if ids is None else (Ids(ids), bounds.of_edges(of_type)),
+        }
 
-    def rows_of(self, name: str) -> Literal["nodes", "edges"] | None:
-        """See :meth:`TypedStorage.rows_of`."""
-        if self._kinds is None:
-            return self.storage.rows_of(name)
-        key = self.storage.type_name, name
-        if key not in self._kinds:
-            self._kinds[key] = self.storage.rows_of(name)
-        return self._kinds[key]
+    def rows(self, name: str, of: Literal["nodes", "edges"]) -> Any:
+        """The rows of an attribute of nodes or edges: None for those of edges whose ids are not known."""
+        value, (ids, below) = self.storage.store[name], self.ids[of]
+        if name == "num_nodes":
+            assert ids is not None
+            return ids.count
+        return (
+            None if ids is None else rows_at(value, ids, self.data.__cat_dim__(name, value, self.storage.store), below)
+        )
 
 
 class DataVersions:
@@ -174,8 +207,8 @@ class DataRows(RowSource):
         return {of: store._mapping.copy() for of, store in stores.items()}
 
     def _kinds_of(self, fields: dict[Any, dict[str, Any]]) -> dict[Any, Any]:
-        """``kinds`` of readers, kept for as long as the data have the very same attributes: what has rows follows from
-        the numbers of nodes and edges, and these from all of them. No value is kept alive."""
+        """What :meth:`TypedStorage.with_rows` said, kept while the data have the very same attributes: what has
+        rows follows from the numbers of nodes and edges, and these from all of them. No value is kept alive."""
         keys, values = [(of, *names) for of, names in fields.items()], list(_values(fields.values()))
         of_keys, references, kinds = self._kinds  # as one thread left it
         if of_keys == keys and all(map(operator.is_, [reference() for reference in references], values)):
@@ -204,41 +237,36 @@ class DataRows(RowSource):
             kinds = self._kinds_of(versions.fields)
         found: dict[Any, dict[str, Any]] = {}
         for storage in typed_storages(graph):
-            type_name, store, has_nodes, has_edges = storage
+            of_type, _, has_nodes, has_edges = storage
             if has_nodes:
-                sampled.nodes.setdefault(type_name, NO_IDS)
-            if has_edges and type_name not in sampled.edges:
-                sampled.edges[type_name] = SampledEdges.none()
-            reader = _Reader(graph, storage, sampled, kinds)
-            rows = found[type_name] = {}
-            for name, value in store.items():
-                if name in EDGES:
-                    continue
-                left_out = late and (type_name, name) in late
-                if left_out or (wanted is not None and not wanted((type_name, name))):
-                    found_rows = NO_ROWS if reader.rows_of(name) is not None else _NO_ATTRIBUTE_OF_ROWS
-                else:
-                    found_rows = reader.rows(name, value, bounds)
-                if found_rows is not _NO_ATTRIBUTE_OF_ROWS:
-                    rows[name] = found_rows
+                sampled.nodes.setdefault(of_type, NO_IDS)
+            if has_edges and of_type not in sampled.edges:
+                sampled.edges[of_type] = SampledEdges.none()
+            reader = _Reader(graph, storage, sampled, bounds)
+            found[of_type] = {
+                name: NO_ROWS
+                if (late and (of_type, name) in late) or (wanted is not None and not wanted((of_type, name)))
+                else reader.rows(name, of)
+                for name, of in storage.with_rows(kinds)
+            }
         return FoundRows(graph, found)
 
     def renew(self, batch: Data | HeteroData, sampled: MiniBatch, bounds: Bounds, keys: Collection[Any]) -> None:
         """See :meth:`RowSource.renew`."""
         types = {of for of, _ in keys}
-        storages = [storage for storage in typed_storages(self.data) if storage.type_name in types]
-        readers = {storage.type_name: _Reader(self.data, storage, sampled) for storage in storages}
+        storages = {storage.type_name: storage for storage in typed_storages(self.data) if storage.type_name in types}
         for of, name in keys:
             if of is OF_GRAPH:
                 batch._global_store[name] = self.data._global_store.get(name)
                 continue
-            reader = readers.get(of)  # None: of a type that was removed
-            value = None if reader is None else reader.storage.store.get(name)
+            storage = storages.get(of)  # None: of a type that was removed
+            value = None if storage is None else storage.store.get(name)
             if name == "num_edges" and value is not None:  # of the whole graph
                 fields_of(batch, of).pop(name, None)
                 value = (batch if of is None else batch[of]).num_edges
-            rows = value if reader is None or value is None else reader.rows(name, value, bounds)
-            put(fields_of(batch, of), name, value if rows is _NO_ATTRIBUTE_OF_ROWS else rows)
+            elif storage is not None and value is not None and (kind := storage.kind_of(name)) is not None:
+                value = _Reader(self.data, storage, sampled, bounds).rows(name, kind)
+            put(fields_of(batch, of), {name: value})
 
     def put_plain(self, batch: Data | HeteroData, versions: DataVersions, keys: list[Any]) -> list[Any]:
         """See :meth:`RowSource.put_plain`."""
@@ -247,7 +275,7 @@ class DataRows(RowSource):
             before, after = (fields.get(of, {}).get(name) for fields in (versions.fields, now))
             there = of in versions.fields and of in now and name not in OWN_FIELDS and name != "num_edges"
             if there and all(value is None or isinstance(value, _PLAIN) for value in (before, after)):
-                put(batch._global_store._mapping if of is OF_GRAPH else fields_of(batch, of), name, after)
+                put(batch._global_store._mapping if of is OF_GRAPH else fields_of(batch, of), {name: after})
             else:
                 others.append((of, name))
         return others
@@ -257,8 +285,7 @@ class DataRows(RowSource):
         batch = as_batch(rows.graph)
         for type_name, store, _, has_edges in typed_storages(rows.graph):
             fields = fields_of(batch, type_name)
-            for name, value in rows.by_type[type_name].items():
-                put(fields, name, value)
+            put(fields, rows.by_type[type_name])
             if layouts is not None and has_edges and (type_name is None or "edge_index" in store or "adj_t" in store):
                 layout = layouts[type_name]
                 edges, value = self.edges(rows, type_name, sampled.edges[type_name], layout)

@@ -23,12 +23,12 @@ from ..feature.contract import (
     reads_wait,
     without_number,
 )
-from .data_rows import DataRows
+from .data_rows import DataRows, Ids
+from .fields import fields_of
 from .layout import EdgeLayout, EdgeLayouts, laid_out, set_edges
 from .reads import Reads
 from .row_source import NO_ROWS, Bounds, CollectiveSource, RowSource, unless_late
 from .sampled import MiniBatch, SampledEdges
-from .storages import Ids, fields_of
 
 
 class StoreRows(RowSource):

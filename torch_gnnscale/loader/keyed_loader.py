@@ -23,9 +23,9 @@ from ..random import ids_key
 from ..sampler.base import KeyedSampler, Output, check_weight_name
 from . import checks
 from .adapter import PyGLoaderAdapter
-from .classes import check_classes
 from .collate import Collator
 from .fetch import has_learned_rows, row_source
+from .fields import check_classes, row_tensors
 from .layout import EdgeLayout, edge_layouts_of
 from .line import Execution, Line
 from .order import FromElsewhere, NumberedBatch, SeedOrder
@@ -34,7 +34,6 @@ from .positions import InOrder, KeyedShuffle, PositionSampler
 from .share import Shard, SharedOrder, Uneven
 from .sharing import Sharing, sharing_of
 from .split import Split
-from .storages import row_tensors
 from .unused import warn_of_unused_arguments
 from .workers import BatchesOfWorkers, RowsOfWorkers, without_processes
 

@@ -29,11 +29,11 @@ from ..sampler.sources import check_data
 from ..topology import CSC
 from ..topology.numbering import Numbering
 from . import checks
+from .fields import fields_of, put
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
 from .refusal import told_to_all
 from .share import Shard, SharedOrder, Uneven
-from .storages import fields_of, put
 from .unused import warn_of_negatives, warn_of_options_beside_sampler
 
 
@@ -259,14 +259,13 @@ def label_links(loader: Any, batch: Data | HeteroData, out: Output) -> None:
     edge_type = loader.input_data.input_type
     types = (None,) * 3 if edge_type is None else (edge_type, *end_types(edge_type))
     links, src, dst = (fields_of(batch, name) for name in types)
-    put(links, "input_id", out.metadata[0])
+    put(links, {"input_id": out.metadata[0]})
     if loader.neg_sampling is None or loader.neg_sampling.is_binary():
-        for name, value in zip(("edge_label_index", "edge_label", "edge_label_time"), out.metadata[1:], strict=True):
-            put(links, name, value)
+        put(links, dict(zip(("edge_label_index", "edge_label", "edge_label_time"), out.metadata[1:], strict=True)))
         return
     src["src_index"], dst["dst_pos_index"], dst["dst_neg_index"] = out.metadata[1:4]
     for end in (src, dst):
-        put(end, "seed_time", out.metadata[4])
+        put(end, {"seed_time": out.metadata[4]})
     for name in ("edge_label_index", "edge_label_time"):  # attributes of the input
         links.pop(name, None)
 

@@ -26,12 +26,12 @@ from ..sampler.methods import NEIGHBOR, make_sampler
 from ..sampler.requests import check_no_mask
 from ..sampler.sources import check_data
 from . import checks
+from .fields import fields_of, put
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
 from .refusal import told_to_all
 from .share import Shard, SharedOrder, Uneven
 from .split import Split, check_modes
-from .storages import fields_of, put
 from .unused import warn_of_options_beside_sampler, warn_of_options_of_links
 
 
@@ -258,10 +258,8 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
 def label_seeds(loader: Any, batch: Data | HeteroData, out: Output) -> None:
     """Puts the fields of the seeds into a batch. ``loader``: of ours, or PyG's NodeLoader."""
     node_type = loader.input_data.input_type
-    fields, (input_id, time) = fields_of(batch, node_type), out.metadata
-    put(fields, "input_id", input_id)
-    put(fields, "seed_time", time)
-    fields["batch_size"] = input_id.size(0)
+    input_id, time = out.metadata
+    put(fields_of(batch, node_type), {"input_id": input_id, "seed_time": time, "batch_size": input_id.size(0)})
 
 
 def _all_nodes(data: Any, input_nodes: Any, bounds: Mapping[Any, int] | None) -> Any:

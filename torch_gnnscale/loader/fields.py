@@ -1,14 +1,18 @@
-"""The class of batches: that of the data, unless it would hide fields that a loader puts into its batches."""
+"""The fields of a Data or HeteroData by type, copies of data, and the class of batches: that of the data, unless it
+would hide fields that a loader puts into its batches."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch_geometric.data import Batch, Data, HeteroData
 
 from .._warn import warn
+from ..feature.attributes import typed_storages
 from ..sampler.base import OWN_FIELDS
 
 _COMPUTED = frozenset(("num_nodes",))
@@ -86,3 +90,37 @@ def check_classes(data: Any, custom_cls: Any) -> None:
             f"batches are of class {plain}, because {', '.join(hidden)} of {type(data).__name__} would hide what the "
             f"loader puts there"
         )
+
+
+def storage_of(batch: Data | HeteroData, type_name: Any) -> Any:
+    """The storage of a type."""
+    if type_name is None:
+        return batch._store
+    stores = batch._edge_store_dict if isinstance(type_name, tuple) else batch._node_store_dict
+    store = stores.get(type_name)
+    return batch[type_name] if store is None else store
+
+
+def fields_of(batch: Data | HeteroData, type_name: Any) -> dict[str, Any]:
+    """The fields of a type, to be read and set: PyG's storages take several times as long to do so. None is no value of
+    a field (:func:`put`)."""
+    return storage_of(batch, type_name)._mapping
+
+
+def put(fields: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Sets fields, as PyG does: None removes one."""
+    for name, value in values.items():
+        if value is None:
+            fields.pop(name, None)
+        else:
+            fields[name] = value
+
+
+def row_tensors(data: Any) -> Iterator[tuple[str, Tensor]]:
+    """(name for messages, tensor) per tensor of a Data or HeteroData that has one row per node or edge."""
+    for storage in typed_storages(data):
+        for name, value in storage.store.items():
+            if not isinstance(value, Tensor) or value.layout != torch.strided:
+                continue
+            if storage.has_rows(name) and data.__cat_dim__(name, value, storage.store) == 0:
+                yield storage.label(name), value
