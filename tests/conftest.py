@@ -37,12 +37,23 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def take_turns(cases: list[pytest.Function]) -> None:
-    """Marks slow cases of one test as nightly, but for as many as the longest of its parameters has values: case t has
-    of each parameter the value t modulo their number, so that each value occurs."""
+FEW = 4
+"""So many fast cases of a test with several parameters are all run."""
+
+
+def take_turns(cases: list[pytest.Function], rounds: int) -> None:
+    """Marks cases of one test as nightly, but for as many in each round as the longest of its parameters has values.
+
+    In the first round, case t has of each parameter the value t modulo their number, so that each value occurs; in
+    round r, of parameter i that which follows r * i later.
+    """
     ids = [case.callspec._idlist for case in cases]  # one of each decorator, or fixture, with parameters
     values = [list(dict.fromkeys(of_one)) for of_one in zip(*ids, strict=True)]
-    turns = {tuple(of[t % len(of)] for of in values) for t in range(max(map(len, values)))}
+    turns = {
+        tuple(of[(t + r * i) % len(of)] for i, of in enumerate(values))
+        for r in range(rounds)
+        for t in range(max(map(len, values)))
+    }
     for case, of_case in zip(cases, ids, strict=True):
         if tuple(of_case) not in turns:
             case.add_marker(pytest.mark.nightly)
@@ -56,14 +67,17 @@ LEFT_OUT = pytest.StashKey[int]()
 def pytest_collection_modifyitems(items) -> None:
     import torch
 
-    slow = defaultdict(list)
+    tests = defaultdict(list)
+    for item in items:
+        if hasattr(item, "callspec") and not item.get_closest_marker("nightly"):
+            slow, cuda = (item.get_closest_marker(name) is not None for name in ("slow", "cuda"))
+            tests[item.parent, item.originalname, slow, cuda].append(item)
+    for (_, _, slow, _), cases in tests.items():
+        if slow or len(cases) > FEW:
+            take_turns(cases, 1 if slow else max(1, len(cases[0].callspec._idlist) - 1))
     for item in items:
         if item.get_closest_marker("nightly"):
             item.add_marker(pytest.mark.slow)
-        if item.get_closest_marker("slow") and hasattr(item, "callspec"):
-            slow[item.parent, item.originalname, item.get_closest_marker("cuda") is not None].append(item)
-    for cases in slow.values():
-        take_turns(cases)
     # First the files of this folder, whose tests take longest: at the end, one process would wait for another.
     items.sort(key=lambda item: item.path.parent != FOLDER)
     for item in items:

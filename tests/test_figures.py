@@ -39,6 +39,7 @@ def equal_speedups(results):
         entry |= {"speedup": 4.0, "step_speedup": 2.0}
 
 
+@pytest.mark.slow
 def test_benchmarks_import_names_that_their_helpers_have():
     for path in BENCHMARKS.glob("*.py"):
         for found in ast.walk(ast.parse(path.read_text())):
@@ -69,6 +70,7 @@ def test_equal_results_are_all_seen(name, make_equal, tmp_path, monkeypatch):
     check_seen(figure_of(name, results, tmp_path, monkeypatch))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("falls", [True, False])
 def test_curves_of_tiers_on_a_gpu_are_seen(falls, tmp_path, monkeypatch):
     figures = kept(monkeypatch)

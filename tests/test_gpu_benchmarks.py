@@ -113,6 +113,7 @@ def test_what_a_step_leaves_behind_is_ended(tmp_path):
     assert not left.exists() or left.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
+@pytest.mark.slow
 def test_a_step_is_left_out_if_what_it_makes_is_there(tmp_path):
     log, environment = tmp_path / "log", dict(os.environ)
     assert run_gpu.run(shell("a", "echo made; exit 1", unless="echo found"), environment, log).how == "passed"
@@ -156,6 +157,7 @@ def test_the_end_of_a_text(text, room, kept):
     assert run_gpu.tail(text, room) == kept
 
 
+@pytest.mark.slow
 def test_a_run_from_its_first_step_to_its_summary(tmp_path, monkeypatch, capsys):
     saved = tmp_path / "saved"
     saved.mkdir()

@@ -101,6 +101,7 @@ def test_a_graph_with_rows_is_a_data_set(edges, convert):
     assert_same_csc(task.data[1].relation(), CSC.from_edge_index(edges, 40))
 
 
+@pytest.mark.slow
 def test_a_graph_with_types_and_rows_is_a_data_set(edges, convert):
     assert "gnnscale train --task hetero --dataset graph; " in convert(*TYPED, *TYPED_ROWS)
     task = datasets.load_types("graph")
@@ -194,6 +195,7 @@ def test_splits_that_are_refused(change, message, convert, edges, capsys):
     assert refused(capsys, "convert", "edges.npy", "--out", "graph", *ROWS).startswith(message)
 
 
+@pytest.mark.slow
 def test_tasks_that_a_directory_does_not_have(convert, edges, capsys, tmp_path):
     convert(out="plain")
     convert(*TYPED, out="typed")
@@ -234,6 +236,7 @@ def test_more_nodes_than_a_disk_or_ids_have_room_for(convert, edges, capsys):
     assert refused(capsys, *command, str(1 << 63)) == (f"--nodes: expected 0 <= size <= {1 << 62}, found {1 << 63}")
 
 
+@pytest.mark.slow
 def test_negative_ids_are_named_by_file_and_edge(convert, capsys, tmp_path):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     np.save("edges.npy", np.array([[0, 1], [1, -3]]))

@@ -57,6 +57,7 @@ def refused(capsys, *arguments) -> str:
     return capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_refused(run, tmp_path, capsys):
     folder, data, _ = run
     text = f"gnnscale: --run: expected the folder of a run of gnnscale train, found no {CHECKPOINT} in {tmp_path}\n"

@@ -223,6 +223,7 @@ def test_an_interrupt_is_shown_if_asked(monkeypatch):
 # Other commands ######################################################################################################
 
 
+@pytest.mark.slow
 def test_options_of_convert_arrive(monkeypatch, tmp_path):
     made = []
 

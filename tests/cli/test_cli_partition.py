@@ -99,6 +99,7 @@ def test_tasks_with_types(tmp_path, monkeypatch):
     assert torch.equal(parts.links("test", edge_type), links[1]["test"])
 
 
+@pytest.mark.slow
 def test_owners_of_a_graph_without_types(tmp_path, task, capfd):
     task.save(tmp_path / "task")
     np.save(tmp_path / "owners.npy", np.arange(1000, dtype=np.uint8) % 4)

@@ -79,6 +79,7 @@ def test_what_is_refused_beside_parts(parts, arguments, message, capsys):
     assert capsys.readouterr().err == f"gnnscale: {message.format(parts=parts[1])}\n"
 
 
+@pytest.mark.slow
 def test_ranks_and_parts_that_do_not_go_together(parts, tmp_path, capsys, monkeypatch):
     def refused(*arguments):
         with pytest.raises(SystemExit) as stop:

@@ -106,6 +106,7 @@ def ask_often(steps):
     return found
 
 
+@pytest.mark.slow
 def test_memory_is_used_again_when_its_rows_are_gone():
     for first, last in cluster(2).run(ask_often, 20):
         assert first == last
@@ -150,6 +151,7 @@ def ask_where_a_rank_fails(what):
     return found, idle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "own", "others"),
     [
@@ -229,6 +231,7 @@ def on_two_machines(path, transport, where):
             return str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "message"),
     [

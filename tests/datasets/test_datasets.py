@@ -26,6 +26,7 @@ def test_planted_is_a_function_of_its_seed():
     assert not torch.equal(first.x, other.x)
 
 
+@pytest.mark.slow
 def test_planted_has_what_it_promises():
     data = planted(20_000, 20, 8, 16, homophily=0.6, signal=2.0, split=(0.5, 0.2), seed=1)
     src, dst = data.edge_index
@@ -110,6 +111,7 @@ def test_a_task_that_was_saved_without_its_metric_has_accuracy(tmp_path):
     assert datasets.load(str(tmp_path)).metric == "accuracy"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("splits", [1, 3])
 def test_splits_that_are_not_there(tmp_path, splits):
     def data():
@@ -201,6 +203,7 @@ def test_real_sets(name, nodes, edges, features, classes):
     assert task.metric == ("roc_auc" if name == "tolokers" else "accuracy")
 
 
+@pytest.mark.slow
 def test_raw_files_are_read_by_torch_geometric(tmp_path):
     if not (REAL / "cora" / "raw").is_dir():
         pytest.skip(f"no raw files in {REAL}: set GNNSCALE_DATA")

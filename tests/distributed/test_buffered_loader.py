@@ -77,6 +77,7 @@ def test_loops_that_are_left_and_batches_that_fail(parts, kept):
     assert cluster(2).run(disturbed, path, kept, {}) == expected
 
 
+@pytest.mark.slow
 def test_bytes_hold_at_most_what_other_parts_have(parts):
     with partition.open_parts(parts(2)[1]) as opened:
         kept = Kept("1GiB", "lookahead", {"window": 2})

@@ -68,6 +68,7 @@ def unreadable_rows(path):
     return None
 
 
+@pytest.mark.slow
 def test_rows_that_their_owner_cannot_read(parts):
     first, second = cluster(2).run(unreadable_rows, parts)
     assert second.startswith("TypeError: ")
@@ -131,6 +132,7 @@ def other_times(path):
         loader_of_part(part, seed_order="global", input_time=times, time_attr="time")
 
 
+@pytest.mark.slow
 def test_ranks_with_other_times_get_the_same_error(parts):
     (made, text), second = cluster(2).results(other_times, parts)
     assert not made
@@ -143,6 +145,7 @@ def other_books(paths):
         loader_of_part(part)
 
 
+@pytest.mark.slow
 def test_ranks_with_other_books_get_the_same_error(parts, tmp_path):
     partition.write(homogeneous(), tmp_path / "parts", parts=2, method="random", seed=1)
     results = cluster(2).results(other_books, [parts, str(tmp_path / "parts")])
@@ -165,6 +168,7 @@ def seeds_of_others(path):
         NeighborLoader((part.features, part.graph), [2], input_nodes=torch.arange(200), batch_size=10, seed=1)
 
 
+@pytest.mark.slow
 def test_seeds_of_other_parts(parts):
     first, second = cluster(2).results(seeds_of_others, parts)
     assert first == second
@@ -208,6 +212,7 @@ def refuses_on(path, of_ranks):
         return text, len(list(loader_of_part(part)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refused", REFUSED)
 def test_what_one_rank_refuses_while_it_makes_its_loader_is_told_to_all(parts_of_edges, refused):
     given, text = REFUSED[refused]
@@ -245,11 +250,13 @@ def test_a_rank_that_waits_to_tell_the_others_of_its_error_says_so(parts_of_edge
                             f"tell them: {why}"])  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_all_ranks_refuse_each_raises_as_it_is(parts_of_edges):
     found = cluster(2).run(refuses_on, parts_of_edges, [REFUSED["mode"][0]] * 2)
     assert all(text.startswith(REFUSED["mode"][1]) for text, _ in found)
 
 
+@pytest.mark.slow
 def test_a_seed_that_one_rank_draws_is_an_error_on_all(parts):
     text = "ValueError: seed: expected the same on all ranks, found [None, 1]"
     assert cluster(2).results(other_options, parts, [{"seed": None}, {"seed": 1}]) == [(False, text)] * 2
@@ -262,6 +269,7 @@ def drawn_seed(path):
         return loader.seed, loader.sampler.epochs.seed, draw_seed(torch.Generator().manual_seed(7))
 
 
+@pytest.mark.slow
 def test_the_seed_that_rank_0_draws_is_that_of_all(parts):
     for seeds in cluster(2).run(drawn_seed, parts):
         assert len({*seeds}) == 1
@@ -276,6 +284,7 @@ def leaves_by_an_error(path):
         loader_of_part(part)
 
 
+@pytest.mark.slow
 def test_a_rank_that_leaves_the_part_by_an_error_says_why(parts):
     first, second = cluster(2).results(leaves_by_an_error, parts)
     assert second == (False, "KeyError: 'no luck'")
@@ -287,6 +296,7 @@ def opens(path):
         pass
 
 
+@pytest.mark.slow
 def test_a_part_that_is_damaged_on_one_rank_is_an_error_on_all(parts, tmp_path):
     shutil.copytree(parts, tmp_path / "parts")
     (file,) = (tmp_path / "parts" / "part-00001").glob("rows_0*.npy")
@@ -301,6 +311,7 @@ def test_a_part_that_is_damaged_on_one_rank_is_an_error_on_all(parts, tmp_path):
     cluster(2).run(opens, parts)
 
 
+@pytest.mark.slow
 def test_ranks_that_are_no_multiple_of_the_parts(parts):
     results = cluster(3).results(opens, parts)
     expected = "ValueError: rank 0: ValueError: ranks: expected a multiple of 2 parts, found 3 ranks"
@@ -391,6 +402,7 @@ def wrong_ids(path):
         return list(loader_of_part(part, transform_sampler_output=transform))
 
 
+@pytest.mark.slow
 def test_ids_without_rows_are_an_error_on_all_ranks(parts):
     first, second = cluster(2).results(wrong_ids, parts)
     assert second == (False, "IndexError: index[0] = 200 is out of range: expected rows in [0, 200)")
@@ -403,6 +415,7 @@ def after_close(path):
     return list(loader)
 
 
+@pytest.mark.slow
 def test_a_loader_over_a_part_that_was_closed(parts):
     text = "RuntimeError: expected the stores of an open part, found that it was closed"
     assert cluster(2).results(after_close, parts) == [(False, text)] * 2

@@ -85,6 +85,7 @@ def resumed_on_one_rank(path):
         next(iter(loader))
 
 
+@pytest.mark.slow
 def test_a_state_of_another_batch_is_found_in_the_next_step(parts):
     text = "ValueError: loader: expected all ranks at the same first batch, found [2, 0]"
     assert cluster(2).results(resumed_on_one_rank, parts) == [(False, text)] * 2
@@ -183,6 +184,7 @@ def leaves_after_an_error(path, bad_rank, at, prefetch):
     return found
 
 
+@pytest.mark.slow
 def test_if_such_an_error_ends_a_rank_s_loop_the_others_are_told_in_the_next_step(parts):
     left = "ValueError: loader: expected all ranks at the same batch after which they left the last iteration "
     first, second = cluster(2).run(leaves_after_an_error, parts, 1, 0, 0)
@@ -191,6 +193,7 @@ def test_if_such_an_error_ends_a_rank_s_loop_the_others_are_told_in_the_next_ste
     assert first[1] == second[1] == (0, f"{left}(-1: all), found [2, 1]")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefetch", [0, 10])
 def test_if_no_step_is_left_they_are_told_in_the_next_iteration(parts, prefetch):
     told = NO_LUCK.replace("batch 1", "batch 9")

@@ -53,12 +53,14 @@ def test_where_every_rank_has_all_edges(replicated, options):
     check_batches(cluster(2).run(batches_of_rank, path, "nodes", 1, options), expected)
 
 
+@pytest.mark.slow
 def test_where_every_rank_has_all_edges_sampling_takes_no_round(replicated):
     for steps, traffic in cluster(2).run(traffic_of_an_epoch, replicated[1], METHODS["ladies"]):
         rounds = {purpose: entry["rounds"] for purpose, entry in traffic.items()}
         assert rounds == {"headers": 0, "ids": steps, "rows": steps}
 
 
+@pytest.mark.slow
 def test_links(replicated):
     data, path = replicated
     options = {"method": "labor", "seed_order": "global", "batch_size": 100}

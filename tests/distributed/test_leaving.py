@@ -33,6 +33,7 @@ def test_all_ranks_may_leave_the_loop_at_one_step_and_iterate_again(parts, steps
     assert [epoch for _, epoch in found] == [2, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [{}, HERE], ids=["", "here"])
 def test_ranks_that_leave_the_loop_at_different_steps_are_told(parts, kept):
     results = cluster(2).results(leaves_at, parts, [1, 2], kept)
@@ -53,6 +54,7 @@ def closes_within_a_loop(path):
     return len(found)
 
 
+@pytest.mark.slow
 def test_a_part_that_is_closed_within_a_loop_leaves_it(parts):
     text = "RuntimeError: rank 0 left the loop of epoch 0: all ranks must leave it after the same batch"
     assert cluster(2).results(closes_within_a_loop, parts) == [(True, 2), (False, text)]

@@ -43,6 +43,7 @@ def of_one_part(opened, number):
     return part
 
 
+@pytest.mark.slow
 def test_links_have_the_ids_and_attributes_of_their_edges(timed):
     data, path, ids = timed
     with open_parts(path) as opened:
@@ -103,6 +104,7 @@ def shared_batches(path):
         return [batch.n_id.tolist() for batch in loader]
 
 
+@pytest.mark.slow
 def test_batches_of_links_in_time_are_those_of_one_process(timed):
     data, path, _ = timed
     found = cluster(2).run(shared_batches, path)
@@ -115,6 +117,7 @@ def test_batches_of_links_in_time_are_those_of_one_process(timed):
     assert dealt == expected
 
 
+@pytest.mark.slow
 def test_splits_of_types_are_named_by_pairs_and_all_nodes_by_none(tmp_path):
     data = shop()
     partition.write(data, tmp_path / "parts", 2, method="random", links={"train": (BUYS, torch.arange(0, 200, 2))})

@@ -59,6 +59,7 @@ def test_batches_of_a_typed_graph(tmp_path):
     assert [batches_of_rank(path, "nodes", 2, options)] == expected_batches(data, path, "nodes", 2, options, 1)
 
 
+@pytest.mark.slow
 def test_an_attribute_of_all_edges_is_by_the_users_ids(tmp_path):
     data = homogeneous()
     partition.write(data, tmp_path / "parts", parts=1, method="random", graph_attrs=["kind"])

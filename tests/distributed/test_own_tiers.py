@@ -130,6 +130,7 @@ def test_requests_are_answered_from_the_tiers(parts):
         assert min(found.values()) > 0
 
 
+@pytest.mark.slow
 def test_ranks_of_a_part_count_together(parts):
     first, second = cluster(2).run(read_of, parts(1)[1], TIERS["memory and files"])
     assert first[0] == second[0]

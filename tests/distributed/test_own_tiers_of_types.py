@@ -48,6 +48,7 @@ def test_batches_of_types_are_those_of_one_process(typed_parts, tiers):
     check_batches(found, expected_batches(data, path, "nodes", 1, {}, 2))
 
 
+@pytest.mark.slow
 def test_types_of_one_part_share_one_budget(typed_parts):
     path = typed_parts(1)[1]
     with open_part(path, tiers={"host": 3000, "hotness": TYPED_SCORES}) as part:
@@ -64,6 +65,7 @@ def test_types_of_one_part_share_one_budget(typed_parts):
         assert [key for key in tiers.rows_by_attribute() if isinstance(key[0], tuple)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topology", ["replicated", "partitioned"])
 @pytest.mark.parametrize("name", hotness.NAMES)
 def test_scores_of_types(typed_parts, name, topology):

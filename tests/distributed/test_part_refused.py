@@ -93,6 +93,7 @@ def test_what_a_part_says_of_itself(part):
     assert (relation.num_edges, relation.id_bound) == (1500, 1500)
 
 
+@pytest.mark.slow
 def test_the_only_type_of_a_split_is_meant(tmp_path):
     data = make_hetero()
     splits = {"train": ("paper", [1]), "val": ("author", [2]), "test": ("author", [3])}

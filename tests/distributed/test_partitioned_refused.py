@@ -102,6 +102,7 @@ def test_what_is_refused_is_named_at_once(parts, kind, options, text):
     assert found == [(False, text.format(rank)) for rank in range(2)]
 
 
+@pytest.mark.slow
 def test_types_are_refused(tmp_path):
     partition.write(make_hetero(), tmp_path / "parts", parts=1, method="ranges", topology="partitioned")
     with pytest.raises(NotImplementedError, match=r"^types of nodes and edges with a partitioned topology is not"):

@@ -90,6 +90,7 @@ def test_one_part_needs_no_process_group(parts):
     assert [batches_of_rank(path, "nodes", 2, {})] == expected_batches(data, path, "nodes", 2, {}, 1)
 
 
+@pytest.mark.slow
 def test_times_that_need_64_bits(tmp_path):
     data, path = homogeneous(), str(tmp_path / "parts")
     data.time = data.time + (1 << 40) * (data.time % 2)
@@ -209,6 +210,7 @@ def malformed_columns(path, bad_rank):
     return None
 
 
+@pytest.mark.slow
 def test_an_error_at_an_owner_is_raised_on_all(parts):
     found = cluster(3).run(malformed_columns, parts(3)[1], 1)
     assert "the graph is malformed: row[" in found[1]
@@ -232,6 +234,7 @@ def other_bulks(path):
         loader_of_part(part, bulk=2 + dist.get_rank())
 
 
+@pytest.mark.slow
 def test_bulks_of_other_sizes_are_refused(parts):
     text = "ValueError: bulk: expected the same on all ranks, found [2, 3]"
     assert cluster(2).results(other_bulks, parts(2)[1]) == [(False, text)] * 2
@@ -269,6 +272,7 @@ def bad_weights(path):
         loader_of_part(part, weight_attr="weight")
 
 
+@pytest.mark.slow
 def test_weights_that_are_malformed_in_one_part(parts):
     first, second = cluster(2).results(bad_weights, parts(2)[1])
     assert first == second

@@ -36,6 +36,7 @@ def assert_plays_like(policy, twin, batches, lazily=False):
         assert held == twin.kept, f"step {number}"
 
 
+@pytest.mark.slow
 @given(halos(), BATCHES)
 def test_static_equals_the_twin(halo, batches):
     policy = Static(*tensors(*halo))
@@ -73,6 +74,7 @@ def test_a_due_of_exactly_0_leaves_at_the_next_round(gamma, delta):
     assert policy.step(torch.tensor([0])).enter.tolist() == [1]
 
 
+@pytest.mark.slow
 @given(st.integers(0, 12), BATCHES, st.sampled_from([0, 1, 2, 3, 16, "epoch"]))
 def test_lookahead_equals_the_twin(capacity, batches, window):
     twin = LookaheadTwin(capacity, batches, len(batches) if window == "epoch" else window)

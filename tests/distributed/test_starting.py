@@ -18,7 +18,6 @@ from helpers import forked
 from helpers.cluster import Cluster, cluster
 from helpers.data import environment, wait_for
 from helpers.parts import homogeneous, loader_of_part
-from helpers.slow import NIGHTLY
 from torch import distributed as dist
 
 from torch_gnnscale import partition
@@ -373,11 +372,8 @@ def launched(command, tmp_path, parts, **variables):
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "variables",
-    [NIGHTLY({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}, id="a new store"), pytest.param({}, id="its own")],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("variables", [{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}, {}], ids=["a new store", "its own"])
 def test_an_elastic_restart_does_not_meet_the_keys_of_the_run_before(parts, tmp_path, variables):
     """Where torchrun gives the ranks its own store, Gloo groups of torch itself would meet them."""
     where = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--rdzv-id=one"]

@@ -29,6 +29,7 @@ def beside_disk(rows: TieredRows, index: torch.Tensor, counts: torch.Tensor, dev
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(tables())
 def test_equals_the_twin(given_tables):
     table, sizes, spread, place, index = given_tables

@@ -76,6 +76,7 @@ def test_expected_hit_rates_are_those_that_are_found(problem, host, tmp_path):
     assert errors[1] > errors[0]
 
 
+@pytest.mark.slow
 def test_every_share_of_the_reads_is_expected(problem):
     _, score, calibrated, exact = problem
     for group, of_group in calibrated.items():

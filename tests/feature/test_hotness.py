@@ -28,6 +28,7 @@ def test_reverse_pagerank_equals_the_twin(dtype, iterations):
         assert torch.equal(found, expected)
 
 
+@pytest.mark.slow
 def test_threads_change_nothing():
     graph = random_graph(40_000, 40, seed=2)
     assert len(graph.row) > 3 << 17

@@ -90,6 +90,7 @@ def test_every_id_that_pyg_gives_is_a_stored_one(store):
         assert torch.equal(batch.x, data.x[ids])
 
 
+@pytest.mark.slow
 def test_stats(tmp_path):
     data = node_data()
     with Tiered.from_data(data, hotness="out_degree", host="40%", disk=tmp_path) as store:

@@ -73,6 +73,7 @@ def test_batches_are_those_of_the_untiered_loader(make, budgets, kwargs, tmp_pat
         assert {*groups} <= {*store.plan}
 
 
+@pytest.mark.slow
 def test_links_and_weights_are_those_of_the_untiered_loader(tmp_path):
     data = homogeneous()
     data.weight = torch.rand(data.num_edges, generator=torch.Generator().manual_seed(1))
@@ -183,6 +184,7 @@ def test_a_map_that_takes_more_than_the_rows_it_lets_into_memory():
 # Scores of edges ######################################################################################################
 
 
+@pytest.mark.slow
 def test_reads_of_edges_are_expected():
     """By counting what uniform draws find: fanout / degree for each expansion of the destination."""
     data = make_data(60)

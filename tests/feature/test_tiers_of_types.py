@@ -93,6 +93,7 @@ def test_expected_and_found_hit_rates_agree_if_scores_are_accesses(tmp_path):
         assert f"{AUTHOR}:\ntier" in str(store.plan)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_the_budget_has_the_rows_that_are_read_most_per_byte(data):
     counts = data.draw(st.lists(st.integers(0, 30), min_size=1, max_size=4))

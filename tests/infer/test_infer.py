@@ -26,6 +26,7 @@ def test_rows_are_those_of_the_whole_graph(make):
     check(infer(model, data, batch_size=64), model(data.x, data.edge_index))
 
 
+@pytest.mark.slow
 def test_edges_have_attributes():
     data, model = sorted_data(), evaluated(Branches)
     check(infer(model, data, with_attributes, batch_size=30), with_attributes(model, data))
@@ -60,6 +61,7 @@ def test_stores(name, tmp_path):
     check(infer(model, stores, nodes=nodes), model(data.x, data.edge_index)[nodes])
 
 
+@pytest.mark.slow
 def test_a_renumbered_graph_has_the_rows_in_the_users_order(tmp_path):
     data, model = sorted_data(), evaluated(ByIds)
     data.n_id, data.e_id = torch.arange(200), torch.arange(1500)
@@ -78,6 +80,7 @@ def test_a_narrowed_model_is_called_as_it_was_told():
     check(infer(narrow(model, with_attributes), data), with_attributes(model, data))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [torch.tensor([3, 150, 3, 0]), torch.zeros(200).bool(), torch.arange(200) % 7 == 0])
 @pytest.mark.parametrize("name", ["gcn2", "jumping, cat"])
 def test_only_what_nodes_depend_on_is_computed(name, nodes, tmp_path):

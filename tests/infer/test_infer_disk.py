@@ -23,6 +23,7 @@ def model_of(seed: int = 0, **options) -> nn.Module:
     return basic(pyg_nn.GCN, jk="cat", **options)().double().eval()
 
 
+@pytest.mark.slow
 def test_a_folder_holds_the_results_alone(tmp_path):
     expected = infer(model_of(), make_data(), batch_size=30)
     found = infer(model_of(), make_data(), batch_size=30, out=tmp_path / "rows")
@@ -141,6 +142,7 @@ def test_another_inference_is_refused(tmp_path, monkeypatch, what, finished):
     assert kept.tb is not None, "as notebooks keep it"
 
 
+@pytest.mark.slow
 def test_rows_of_all_parts_of_the_graph_are_compared(tmp_path):
     data = make_data(num_nodes=1500, num_edges=10)
     infer(model_of(), data, out=tmp_path)
@@ -163,6 +165,7 @@ def test_damaged_progress(tmp_path):
         infer(model_of(), make_data(), out=tmp_path)
 
 
+@pytest.mark.slow
 def test_who_keeps_the_error_may_call_again(tmp_path, monkeypatch):
     """As notebooks do, which keep the last error, and with it what its frames hold."""
     monkeypatch.setattr(disk.DiskRows, "done", lambda self, number: 1 / 0)
@@ -193,6 +196,7 @@ def test_files_take_their_space_when_they_are_made(tmp_path, monkeypatch):
     assert all(file.st_blocks * 512 >= file.st_size > 400_000 for file in made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "text"),
     [
@@ -234,6 +238,7 @@ def test_too_little_space(tmp_path, monkeypatch):
     assert caught.value.errno == 28
 
 
+@pytest.mark.slow
 def test_what_is_done_needs_no_space_again(tmp_path, monkeypatch):
     """All stages are, but the folder is not finished."""
     monkeypatch.setattr(disk.DiskRows, "finish", lambda self: 1 / 0)
@@ -244,6 +249,7 @@ def test_what_is_done_needs_no_space_again(tmp_path, monkeypatch):
     assert torch.equal(infer(model_of(), make_data(), out=tmp_path), infer(model_of(), make_data()))
 
 
+@pytest.mark.slow
 def test_a_graph_without_edges_or_nodes(tmp_path):
     data = make_data(num_nodes=5, num_edges=0)
     expected = model_of()(data.x, data.edge_index)

@@ -171,6 +171,7 @@ class Named(pyg_nn.GraphConv):
     """Inherits everything."""
 
 
+@pytest.mark.slow
 def test_hubs_of_layers_that_inherit_from_one():
     data, model = small_data(), Named(FEATURES, CLASSES).double().eval()
     data.edge_index[1, :400] = 7

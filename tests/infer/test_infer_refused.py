@@ -121,6 +121,7 @@ def test_models(name):
         infer(make().double().eval(), data_of_lstm(), batch_size=50)
 
 
+@pytest.mark.slow
 def test_a_model_that_reads_edges_by_itself():
     with pytest.raises(ValueError, match=r"^mean \(Mean\): expected a model that reads edges in MessagePassing la"):
         infer(ByHand().double().eval(), make_data())

@@ -34,6 +34,7 @@ def test_random_schemas(name, data, size):
     check(infer(model, data, call, batch_size=size), call(model, data))
 
 
+@pytest.mark.slow
 def test_a_batch_without_nodes_of_a_type():
     """The last stage computes one type alone, and nodes are wanted of one type alone."""
     model = made("relational", GRAPH).eval()
@@ -48,6 +49,7 @@ def test_a_batch_without_nodes_of_a_type():
     check(found, {t: rows[nodes] if t == "b" else rows[:0] for t, rows in expected.items()})
 
 
+@pytest.mark.slow
 def test_stores_and_a_folder(tmp_path):
     model = made("mixed", GRAPH).eval()
     FeatureStore.from_data(GRAPH).save(tmp_path / "features")
@@ -70,6 +72,7 @@ def test_names_of_types_are_names_of_files(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["%C3%BC.npy", "a%2Fb.npy", "gnnscale.json"]
 
 
+@pytest.mark.slow
 def test_layers_on_the_same_rows_are_computed_in_one_stage():
     model, seen = made("relational", GRAPH).eval(), []
     model.encode["a"].register_forward_hook(lambda module, args, out: seen.append(len(out)))
@@ -78,6 +81,7 @@ def test_layers_on_the_same_rows_are_computed_in_one_stage():
     assert len(seen) == 3 + 1 + 3 * 2, "and, on a small graph, the whole, and three stages of two batches"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggr", ["sum", "mean", "max"])
 def test_hubs(aggr):
     data = make_types({"a": 30, "b": 20}, [("a", "to", "b"), ("b", "to", "a"), ("a", "of", "a")], 3, 0)
@@ -140,6 +144,7 @@ def test_nodes_are_named_by_type():
         infer(model, GRAPH, call, nodes={"d": torch.arange(3)})
 
 
+@pytest.mark.slow
 def test_a_narrowed_model():
     model = made("to_hetero SAGE", GRAPH).eval()
     check(infer(narrow(model, call), GRAPH), call(model, GRAPH))

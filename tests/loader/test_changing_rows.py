@@ -145,6 +145,7 @@ def put_and_remove(source, batch):
         features.remove_tensor(**key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [NeighborLoader, LinkNeighborLoader])
 @pytest.mark.parametrize("change", [put_whole, update_rows, edit, put_and_remove])
 def test_changes_of_our_store_between_batches(kind, change):
@@ -173,6 +174,7 @@ def test_a_foreign_store_in_bulks_is_asked_for_each_batch():
         assert run(options) == expected, options
 
 
+@pytest.mark.slow
 def test_changes_of_types_between_batches():
     def change(data, batch):
         data[PAPER].x[batch[PAPER].n_id] += 1

@@ -100,6 +100,7 @@ def test_transforms_see_the_users_default_device(on_meta):
     assert set(seen) == {"cpu"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_transforms_in_threads_see_the_users_default_device(prefetch, on_meta, tmp_path):
     """Where ranks read together, another thread than that which iterates calls them."""

@@ -34,12 +34,14 @@ def test_every_entry_of_the_table_is_a_case_and_another_one():
 
 
 def kind(name: str, way: str) -> Callable:
-    """Whether ``make quick`` makes the case in this way: one that is resumed was ahead before, and is plain after; or
-    ``make test``, which tries every case in another way, too."""
-    if name == "uniform" or way in ("resumed", "bulk") or (way == "plain" and "resumed" not in CASES[name].ways):
+    """Who makes the case in this way: ``make quick`` in one, ``make test`` in the next one, too, ``make nightly`` in
+    all. One that is resumed was ahead before, and is plain after."""
+    ways = [way for way in ("resumed", "bulk") if way in CASES[name].ways]
+    ways += [way for way in CASES[name].ways if way not in ("plain", *ways)] + ["plain"]
+    turn = list(CASES).index(name)
+    if name == "uniform" or way == ways[turn % min(2, len(ways))]:
         return pytest.param
-    others = [other for other in CASES[name].ways if other not in ("plain", "resumed", "bulk")]
-    return SLOW if way == others[list(CASES).index(name) % len(others)] else NIGHTLY
+    return SLOW if way == ways[(turn + 1 + turn // len(ways)) % len(ways)] else NIGHTLY
 
 
 @pytest.mark.filterwarnings("ignore")

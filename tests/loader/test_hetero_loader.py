@@ -87,6 +87,7 @@ def plain_items(store):
     return [(key, plain(value)) for key, value in store.items() if key != "num_nodes"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("filter_per_worker", [True, False])
 def test_workers_and_transforms(workers, filter_per_worker):

@@ -34,6 +34,7 @@ def source_of(kind, weight):
     return features, GraphStore.from_data(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strides", ["rows", "columns"])
 @pytest.mark.parametrize("kind", ["Data", "store"])
 @pytest.mark.filterwarnings("ignore:data.x has no contiguous rows")

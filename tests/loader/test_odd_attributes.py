@@ -238,6 +238,7 @@ def test_contexts_of_worker_processes_warn_where_there_are_none(name, arguments,
     assert caught[0].filename == __file__
 
 
+@pytest.mark.slow
 def test_cores_of_worker_processes():
     core = max(os.sched_getaffinity(0))
 

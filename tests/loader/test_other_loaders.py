@@ -170,6 +170,7 @@ def test_a_rank_whose_sampler_deals_goes_on_within_an_epoch(ahead):
         assert (state["epoch"], state["batch"]) == (ahead + 3, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"prefetch": 4}, {"bulk": 3}, {"shuffle": False, "prefetch": 2}], ids=str)
 def test_an_iterator_is_sent_to_an_epoch_before_its_first_batch(options):
     data = make_data()

@@ -33,6 +33,7 @@ def batches(loader):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [NeighborLoader, LinkNeighborLoader])
 def test_draws_are_equal_in_all_modes(data, kind):
     def run(source, **options):

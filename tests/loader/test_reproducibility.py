@@ -78,6 +78,7 @@ def test_stores_sent_to_workers(data, expected, tmp_path):
         assert dict(found).items() <= {**dict(batch), "num_nodes": dict(found)["num_nodes"]}.items()
 
 
+@pytest.mark.slow
 def test_persistent_workers_after_an_epoch_that_was_left(data, expected):
     loader = loader_of(data, **processes(2), persistent_workers=True)
     assert plain(next(iter(loader))) == expected[0][0]

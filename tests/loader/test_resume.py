@@ -328,6 +328,7 @@ def test_a_finished_run_takes_more_epochs(task, tmp_path, one_thread):
     assert again.run(silent)["test"] == found["test"]
 
 
+@pytest.mark.slow
 def test_another_run_is_refused(task, tmp_path):
     trainer_of(task, tmp_path, epochs=1).run(silent)
     with pytest.raises(ValueError, match=r"checkpoint.pt: expected lr=0.5, found 0.005"):

@@ -80,6 +80,7 @@ def test_drop_leaves_batches_out():
     assert [batch for step in zip(*found, strict=True) for batch in step] == expected[:6]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uneven", ["pad", "drop", "serve"])
 def test_a_global_state_goes_on_with_any_number_of_ranks(uneven):
     whole = list(map(plain, loader_of(nodes=200)))  # 20 batches

@@ -249,6 +249,7 @@ def test_epochs_of_one_batch_and_those_that_are_left_are_no_windows():
     assert (trial.choice, trial.prefetch) == (None, 0)
 
 
+@pytest.mark.slow
 def test_epochs_of_one_batch_start_no_threads_and_batches_are_the_same(monkeypatch):
     monkeypatch.setattr("torch_gnnscale.loader.pipeline.LEAST_SECONDS", 0.0)
     data = make_data()

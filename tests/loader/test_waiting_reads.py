@@ -151,6 +151,7 @@ def test_a_read_that_fails_is_raised_in_place_of_its_batch(options):
     assert len(failed) == sum(7 in batch.n_id for batch in whole)
 
 
+@pytest.mark.slow
 def test_threads_end_with_their_loader():
     before, loader = set(threading.enumerate()), loader_over(Remote(2), 4, prefetch=2)
     list(loader)

@@ -188,6 +188,7 @@ def held(csr):
     return matrix.DeviceMatrix(csr, IN_CUPYS_PLACE, scipy.sparse, 0)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000), st.integers(1, 61))
 def test_products_of_doubles_are_those_of_integers(seed, bits):
     generator = np.random.default_rng(seed)

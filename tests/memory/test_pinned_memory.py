@@ -62,6 +62,7 @@ def test_free_memory_is_also_what_torch_keeps(monkeypatch):
     assert free_on_gpu(GPUS[0], 0) == 7 + 50 - 20
 
 
+@pytest.mark.slow
 def test_garbage_is_collected_before_memory_of_a_gpu_is_missed(monkeypatch):
     free = {"bytes": 100}
 

@@ -121,6 +121,7 @@ echo "$told" > "$2"
     return toolkit
 
 
+@pytest.mark.slow
 def test_the_cuda_part_is_compiled_where_it_changed(decide, compiler, tmp_path):
     def compiled(architectures: str) -> list[Path]:
         module, _ = decide(FORCE_CUDA=1, CUDA_HOME=compiler, TORCH_CUDA_ARCH_LIST=architectures, MAX_JOBS=2)

@@ -89,6 +89,7 @@ def test_lazy_modules(lazy, multiplied):
     assert (len(batch.n_id.unique()), FEATURES) in multiplied
 
 
+@pytest.mark.slow
 def test_compiled_modules_are_left_alone():
     model = OneType(torch.compile(nn.Linear(FEATURES, HIDDEN), backend="eager"))
     assert not distinct.linear_modules(model)

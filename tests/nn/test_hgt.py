@@ -144,6 +144,7 @@ def test_a_layer_that_does_more_is_pygs(change, calls):
     assert not calls
 
 
+@pytest.mark.slow
 def test_layers_of_other_classes_and_dtypes_are_pygs(calls):
     torch.manual_seed(0)
     for model, dtype in (

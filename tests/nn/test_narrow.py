@@ -125,6 +125,7 @@ class Points(nn.Module):
         return self.last(self.second(x, pos, edge_index).relu(), pos, edge_index)
 
 
+@pytest.mark.slow
 def test_other_rows_of_nodes_are_cut_as_well():
     torch.manual_seed(0)
     model = Points().double()
@@ -357,6 +358,7 @@ class Own(nn.Module):
         return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Doubled, EdgesFirst, TwoWeights])
 def test_layers_that_change_what_pygs_do(kind):
     torch.manual_seed(0)

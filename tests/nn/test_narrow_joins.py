@@ -84,6 +84,7 @@ def test_traced_models_with_other_sums(kind):
     check(model, narrow(model, call), batch_of())
 
 
+@pytest.mark.slow
 def test_a_traced_model_that_is_changed(joined):
     model = made("to_hetero SAGE", GRAPH)
     narrowed, batch = narrow(model, call, check=False), batch_of()
@@ -113,6 +114,7 @@ class Projected(nn.Module):
         return self.conv(x, edge_index).tanh()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "conv",
     [
@@ -136,6 +138,7 @@ def hook(module, name):
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", ["layer", "product"])
 @pytest.mark.parametrize("name", ["forward", "forward_pre"])
 def test_hooks_are_called(of, name):
@@ -238,6 +241,7 @@ def test_weighed_layers_are_one_function(joined):
     assert joined[-1] == OF_GRAPH
 
 
+@pytest.mark.slow
 def test_copies_of_what_was_called():
     model, batch = made("to_hetero SAGE", GRAPH), batch_of()
     narrowed = narrow(model, call)
@@ -255,6 +259,7 @@ def test_gradients_have_memory_of_their_own():
     assert len(set(places)) == len(places)
 
 
+@pytest.mark.slow
 def test_layers_are_not_moved_past_what_writes_in_place(joined):
     model = made("to_hetero SAGE", GRAPH)
     calls = [node for node in model.graph.nodes if node.op == "call_module" and str(node.target).startswith("convs.1.")]

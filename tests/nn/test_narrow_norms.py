@@ -144,6 +144,7 @@ def test_no_layer_computes_more_rows_than_it_must_where_a_hop_finds_no_node():
     assert rows == [10, 8, 4]
 
 
+@pytest.mark.slow
 def test_batches_that_are_not_worth_it_are_narrowed_all_the_same(monkeypatch):
     """In training, where they would otherwise be normalized over other rows than the next batch."""
     monkeypatch.setattr(saving, "LEAST_SAVED", 1 << 62)
@@ -319,6 +320,7 @@ class Alternating(nn.Module):
         return x
 
 
+@pytest.mark.slow
 def test_a_model_without_an_order_is_not_tried_for_ever():
     model, short = Alternating().double().train(), batch_whose_last_hop_finds_nothing()
     narrowed = narrow(model, check=False)

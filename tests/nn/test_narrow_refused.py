@@ -93,6 +93,7 @@ def chain(seed):
     return next(iter(NeighborLoader(data, [1, 1], torch.tensor([seed]))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", [pyg_nn.SGConv, pyg_nn.TAGConv, pyg_nn.ARMAConv])
 def test_batches_without_edges_do_not_end_the_search_for_layers_that_are_refused(layer):
     torch.manual_seed(0)

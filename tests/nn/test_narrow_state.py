@@ -108,6 +108,7 @@ def test_inside_of_another_module(model, assign):
     plain.load_state_dict(narrowed.state_dict(), assign=assign)
 
 
+@pytest.mark.slow
 def test_copies_and_pickles(model, batch):
     narrowed = narrow(model).eval()
     expected = narrowed(batch)

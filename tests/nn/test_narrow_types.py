@@ -30,6 +30,7 @@ from torch_gnnscale.nn import narrow
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("examples", [3, NIGHTLY(20)])
 @pytest.mark.parametrize("name", MODELS)
 def test_random_schemas(name, examples):
@@ -50,6 +51,7 @@ def test_random_schemas(name, examples):
     check_schema()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("negatives", [None, "binary", "triplet"])
 @pytest.mark.parametrize("relation", [RELATIONS[0], RELATIONS[2]])
 @pytest.mark.parametrize("name", ["SAGE", "mixed", "to_hetero SAGE", "HGT"])
@@ -65,6 +67,7 @@ def test_ends_of_links(name, relation, negatives):
             break
 
 
+@pytest.mark.slow
 def test_links_that_carry_no_messages():
     """Their relation has no edges in a batch."""
     model, links = made("SAGE", GRAPH), torch.stack([torch.arange(9), torch.arange(9)])
@@ -76,6 +79,7 @@ def test_links_that_carry_no_messages():
     check(model, narrow(model, call), batch)
 
 
+@pytest.mark.slow
 def test_trees_in_time():
     data = GRAPH.clone()
     for node_type in data.node_types:
@@ -109,6 +113,7 @@ def test_a_tensor_of_a_batch_with_seeds_of_several_types_is_left():
     torch.testing.assert_close(narrow(model, score)(batch), score(model, batch), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_relations_by_numbers_in_one_graph():
     data = GRAPH.to_homogeneous()
     batch = next(iter(NeighborLoader(data, [3, 2], torch.tensor([1, 40, 55]), batch_size=3)))
@@ -155,6 +160,7 @@ def test_han_with_one_relation_into_each_type():
         check(model, narrowed, batch)
 
 
+@pytest.mark.slow
 def test_copies_and_a_state_dict():
     model, batch = made("to_hetero SAGE", GRAPH), batch_of()
     narrowed = narrow(model, call)

@@ -25,6 +25,7 @@ from torch_gnnscale.nn import narrow, saving
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("least", [0, 1 << 62])
 def test_lazy_layers(least, monkeypatch):
     monkeypatch.setattr(saving, "LEAST_SAVED", least)
@@ -53,6 +54,7 @@ class Embedded(nn.Module):
         return {t: self.last(x[t], kinds[t]) for t in x}
 
 
+@pytest.mark.slow
 def test_embeddings_and_layers_of_dictionaries():
     torch.manual_seed(0)
     model = Embedded().double()

@@ -135,6 +135,7 @@ def test_an_output_that_is_none_is_left_out():
     assert narrowed(batch_of()) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("least", [0, 1 << 62])
 def test_scores_of_links_of_one_type(least, monkeypatch):
     monkeypatch.setattr(saving, "LEAST_SAVED", least)

@@ -16,6 +16,7 @@ from torch_gnnscale.nn.narrow import Narrowed
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 
 
+@pytest.mark.slow
 def test_what_has_been_compared_is_not_verified_again(monkeypatch):
     """Although the relation into c has edges in no batch: it would be compared if it had."""
     verified, compared = [], []
@@ -100,6 +101,7 @@ class Skips(nn.Module):
         return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize("seen", [True, False], ids=["", "in a compiled module"])
 def test_a_single_row_that_a_layer_computes(seen, pairs):

@@ -130,6 +130,7 @@ def test_a_weight_is_as_many_edges(reduce):
         assert_same(model, model(batch.x, repeated)[: batch.batch_size], narrowed(batch))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggr", ["add", "mean"])
 @pytest.mark.parametrize("kind", ["GINEConv", "NNConv", "CGConv", "GCN2Conv", "LGConv"])
 def test_a_weight_is_as_many_edges_of_a_layer(kind, aggr):
@@ -169,6 +170,7 @@ def test_the_csc_is_aggregated_over(name, monkeypatch):
         narrowed(batch).sum().backward()
 
 
+@pytest.mark.slow
 def test_layers_with_hooks_and_other_types_of_numbers_run_pygs_code():
     torch.manual_seed(0)
     model = basic(pyg_nn.GraphSAGE)().double()
@@ -185,6 +187,7 @@ def test_layers_with_hooks_and_other_types_of_numbers_run_pygs_code():
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [pyg_nn.GraphConv, pyg_nn.LGConv, pyg_nn.LEConv])
 def test_a_weight_of_the_layer_is_multiplied_beside(kind):
     torch.manual_seed(0)
@@ -228,6 +231,7 @@ def test_outputs_and_gradients_on_a_gpu(name):
         assert_same(model, expected, weigh(model)(batch)[: batch.batch_size], narrow(weigh(model))(batch))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sage sum", "graph"])
 def test_an_edge_index_of_pyg(name):
     model = Stack(*BY_HAND[name]).double()

@@ -76,6 +76,7 @@ def test_weighed_models_within_a_model_are_not_narrowed():
         narrow(model)
 
 
+@pytest.mark.slow
 def test_other_edges_and_weights_are_refused():
     batch = next(weighed_batches())
     with pytest.raises(

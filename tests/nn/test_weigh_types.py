@@ -47,6 +47,7 @@ def test_messages_times_weights():
         torch.testing.assert_close(found[node_type], rows, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_narrowed(by_hand):
     torch.manual_seed(0)

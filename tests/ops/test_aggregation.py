@@ -179,6 +179,7 @@ def test_not_a_number_is_not_lost():
         assert not bool(found[:, 0].isnan().any())
 
 
+@pytest.mark.slow
 @given(st.integers(1, 30), st.integers(0, 6), st.integers(1, 70), st.sampled_from(ops.REDUCTIONS))
 def test_any_graph_by_any_number_of_threads(num_nodes, mean_degree, width, reduce):
     graph = random_graph(num_nodes, mean_degree, seed=width)
@@ -197,6 +198,7 @@ def test_hubs_are_shared_out():
         assert torch.equal(ops.aggregate(graph.colptr, graph.row, x, threads=threads), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_hubs_are_summed_piece_by_piece(dtype):
     """To the last bit, whatever the numbers: also of a prefix that ends within a hub's entries."""

@@ -160,6 +160,7 @@ def test_the_test_finds_a_small_bias():
         assert_plausible([p_value(observed, np.full(40, 1500.0))] * 780)
 
 
+@pytest.mark.slow
 def test_permutations_are_equally_likely():
     for n in (2, 3, 4, 5):
         orders = {order: i for i, order in enumerate(itertools.permutations(range(n)))}
@@ -168,6 +169,7 @@ def test_permutations_are_equally_likely():
         assert_plausible([p_value(np.bincount(found, minlength=len(orders)), np.full(len(orders), 200.0))])
 
 
+@pytest.mark.slow
 def test_random_bits_are_fair_in_each_bit_and_byte():
     bits = np.unpackbits(ops.random_bits(50_000, key=3).numpy().view(np.uint8).reshape(-1, 8), axis=1)
     assert np.abs(bits.sum(0, dtype=np.int64) - 25_000).max() < 5 * (50_000 / 4) ** 0.5

@@ -15,6 +15,7 @@ from torch_gnnscale import ops
 SHAPES = [(), (1,), (7,), (100,), (2, 3, 2), (0,)]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(SHAPES), st.sampled_from(DTYPES), st.integers(0, 9)), max_size=4), st.data())
 def test_packed_rows_are_those_of_the_twin(pieces, data):
     rows, index, at, total = [], [], [], 0

@@ -22,6 +22,7 @@ from torch_gnnscale import ops
 WIDENED = [(s, d) for s in (torch.float16, torch.bfloat16) for d in (torch.float32, torch.float64)]
 
 
+@pytest.mark.slow
 @given(tables(), st.booleans(), st.integers(0, 3))
 def test_equals_the_twin(given_tables, disk, threads):
     table, sizes, spread, place, index = given_tables
@@ -206,6 +207,7 @@ extern "C" int lanes(int words) { return lanes_of(words); }
 """
 
 
+@pytest.mark.slow
 def test_the_lanes_of_a_gpu_cover_every_row(tmp_path):
     compiler = os.environ.get("CXX") or shutil.which("c++")
     headers = Path(__file__).parents[2] / "cuda"

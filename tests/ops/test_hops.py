@@ -144,6 +144,7 @@ def check_high_words() -> None:
         assert not torch.equal(found[0], found[first])
 
 
+@pytest.mark.slow
 def test_nodes_beyond_2_to_32():
     check_high_words()
 

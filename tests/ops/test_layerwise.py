@@ -39,6 +39,7 @@ def drawings(draw):
 # Equality with the twin ##############################################################################################
 
 
+@pytest.mark.slow
 @given(small_graphs(), drawings(), st.lists(st.integers(-1, 8), max_size=3), st.integers(-(1 << 63), (1 << 63) - 1),
        st.data())  # fmt: skip
 def test_samples_equal_the_twin(graph, drawing, num_nodes, key, data):

@@ -94,6 +94,7 @@ def test_priority_takes_nodes_with_the_probabilities_of_the_integral(count):
     assert ((often / keys - expected).abs() < 4.5 * (expected * (1 - expected) / keys).sqrt() + 1e-4).all()
 
 
+@pytest.mark.slow
 def test_poisson_takes_nodes_independently():
     scores, keys = torch.tensor([1, 2, 2, 3, 4, 6, 9]), 4_000
     share = 3 * scores / scores.sum()
@@ -107,6 +108,7 @@ def test_poisson_takes_nodes_independently():
     assert ((both - expected).abs() < 4.5 * (expected * (1 - expected) / keys).sqrt() + 1e-12).all()
 
 
+@pytest.mark.slow
 def test_sequential_labor_takes_each_neighbor_equally_often():
     graph, keys, fanout = simple_graph(), 2_000, 4
     prepared = ops.PreparedLayers(graph.relations(), [fanout], ops.LayerDrawing("labor", "sequential"))

@@ -60,6 +60,7 @@ def frequencies(scores, count, scheme, keys):
     return tuple(torch.bincount(at, term, len(scores)) for term in terms)
 
 
+@pytest.mark.slow
 def test_inclusion_by_successive_draws_in_figure_1():
     scores = scores_of(FIGURE, BATCH, "counts")
     expected = inclusion(scores, 2)
@@ -128,6 +129,7 @@ def test_priority_draws_exactly_s_without_bias(count, keys):
     assert ((sums / keys - 1).abs() < 4.5 * deviation / math.sqrt(keys) + 1e-12).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3, 6])
 def test_poisson_probabilities_sum_to_s_and_are_corrected_exactly(count):
     left, rest, certain = count, sum(UNEVEN.values()), set()
@@ -147,6 +149,7 @@ def test_poisson_probabilities_sum_to_s_and_are_corrected_exactly(count):
         assert abs(found - keys * float(share[node])) <= bound
 
 
+@pytest.mark.slow
 def test_replacement_is_corrected_exactly():
     total, count = sum(UNEVEN.values()), 6
     for key in range(30):

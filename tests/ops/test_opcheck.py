@@ -34,6 +34,7 @@ def test_coo_to_csc(dtype, int32):
     check(OPS.coo_to_csc.default, src[:0], dst[:0], 40, 30, int32, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", INDEX)
 def test_ids_and_pointers(dtype):
     ids = random_ids(20, 50, dtype=dtype)
@@ -227,6 +228,7 @@ def test_rows_of_splits(device):
     check(OPS.dropout_rows.default, rows[:2].clone().requires_grad_(), ids, 5, 1 << 31, 2.0, 0)
 
 
+@pytest.mark.slow
 def test_pool():
     limit = ops.pool_stats().limit_bytes
     check(OPS.pool_stats.default, tests=EVERY_CHECK[:3])  # a trace keeps the figures of its moment

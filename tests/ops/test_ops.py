@@ -88,6 +88,7 @@ def test_gather_rows_by_several_threads(threads):
     assert torch.equal(ops.gather_rows(src, index, threads), src[index])
 
 
+@pytest.mark.slow
 def test_gather_rows_gradient(device):
     src = torch.randn(6, 3, 2, dtype=torch.float64, device=device, requires_grad=True)
     for dtype in INDEX:

@@ -129,6 +129,7 @@ def test_labels_equal_the_twin(constraints, rounds, steps):
                     assert torch.equal(ops.propagate_labels(*given, **options, threads=threads), expected)
 
 
+@pytest.mark.slow
 @given(small_graphs(), st.integers(0, 3), st.integers(1, 12), st.integers(-(1 << 63), (1 << 63) - 1))
 @examples(60)
 def test_labels_of_any_graph(graph, rounds, most, key):

@@ -222,6 +222,7 @@ def test_outputs_can_be_written_and_shared_but_not_grow():
     assert (output(1, fill=5) == 5).all()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_samples_the_same():
     graph, seeds = random_graph(3000, 10, seed=2), random_ids(3000, 200)

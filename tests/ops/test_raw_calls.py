@@ -201,6 +201,7 @@ def test_wrong_calls(name):
         WRONG[name]()
 
 
+@pytest.mark.slow
 def test_a_graph_is_released_by_its_own_number():
     """Whatever somebody has written over the number that a handle holds."""
     first, second = held(), held(reverse=[-1])

@@ -77,6 +77,7 @@ def test_two_relations(id_type, column):
         assert torch.equal(*(ops.reverse_edges(g, number, 30 * column) for g in (graph, mixed)))
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_any_relations(data):
     size = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
@@ -104,6 +105,7 @@ def test_times():
     assert ops.reverse_edges(half._replace(time=[half.time[0], None]), 0, 7, same_time=True) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 99_999, 100_000, 299_998])
 def test_by_several_threads(at):
     """Half of the edges lead to and from one node; one edge that is another is found wherever it is."""

@@ -26,6 +26,7 @@ def check(graph: Graph, seeds: torch.Tensor, fanouts: list[int], key: int = 1, t
     return found
 
 
+@pytest.mark.slow
 @given(
     graph=small_graphs(),
     data=st.data(),
@@ -168,6 +169,7 @@ def test_graphs_of_a_billion_nodes(fanouts):
     ops.pool_trim()
 
 
+@pytest.mark.slow
 def test_calls_from_several_threads_at_once():
     graphs = [random_graph(n, 10, seed=n) for n in (50, 3000, 20_000)]
     jobs = [(graphs[i % 3], random_ids(graphs[i % 3].num_nodes, 100 + i, seed=i), i) for i in range(120)]
@@ -269,6 +271,7 @@ def check_the_last_tags(tags: int) -> None:
         check(graph, random_ids(100, 20, seed=key), [3, 3], key)
 
 
+@pytest.mark.slow
 def test_relabel_map_survives_the_wrap_of_its_tags():
     done = forked.run("from test_sample_neighbors import *; check_the_last_tags(500)", GNNSCALE_TAGS="500")
     assert done.returncode == 0, done.stderr

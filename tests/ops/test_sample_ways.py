@@ -18,6 +18,7 @@ def big_graph() -> Graph:
     return random_graph(30_000, 12, seed=8, dtype=torch.int32).stored(torch.int32, torch.int32, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"replace": True}, {"layers": True}])
 def test_parallel_path_equals_reference(options):
     graph, seeds = big_graph(), random_ids(30_000, BIG_SEEDS, seed=9)
@@ -65,8 +66,7 @@ NAMES = "degrees_around or random_graphs or largest_fanout or small_graphs or ra
 @pytest.mark.parametrize(
     ("names", "environment"),
     [
-        # Takes long, too, but it finds so much that `make quick` runs it.
-        ("degrees_around or random_graphs or random_cases", {"GNNSCALE_SIMD": "0", "GNNSCALE_TAGS": "500"}),
+        SLOW("degrees_around or random_graphs or random_cases", {"GNNSCALE_SIMD": "0", "GNNSCALE_TAGS": "500"}),
         NIGHTLY(NAMES, {"GNNSCALE_SIMD": "0"}),
         SLOW(NAMES, {"GNNSCALE_SIMD": "avx2"}),
         SLOW(NAMES, {"GNNSCALE_RELABEL": "table"}),

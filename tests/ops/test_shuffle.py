@@ -44,6 +44,7 @@ def test_rows_are_taken_as_they_are(dtype, shape):
     assert torch.equal(ops.shuffle_rows(None, tables, None, row % 20), tables[0][row % 20])
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(FLOATS),
     st.sampled_from(SHAPES),

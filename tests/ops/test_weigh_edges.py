@@ -55,6 +55,7 @@ ROWS = st.lists(st.lists(st.tuples(st.integers(0, 1 << 40), st.booleans(), st.in
 """Of each stored edge of each row: its source's degree, whether it is drawn, and its correction times 2^20."""
 
 
+@pytest.mark.slow
 @given(st.sampled_from(DRAWINGS), ROWS)
 def test_weights_equal_the_twins(drawing, rows):
     expected, drawn = [], []

@@ -14,6 +14,7 @@ def batches_of(stores, seeds, kind, options):
     return [as_plain(batch) for batch in loader_over(stores, seeds, kind, options)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topology", ["replicated", "partitioned"])
 @pytest.mark.parametrize(
     ("kind", "options"),

@@ -21,6 +21,7 @@ def test_nodes_are_ordered_by_part(parts, step):
     assert torch.equal(bounds.diff(), torch.bincount(owner, minlength=parts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_ids", [False, True])
 @pytest.mark.parametrize("step", [1, 2, 7, 199, 200])
 def test_edges_of_columns(step, with_ids):

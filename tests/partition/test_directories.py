@@ -43,6 +43,7 @@ def test_machines_share_the_work(tmp_path):
     assert write(data, path, only=[], **arguments) == []  # complete already
 
 
+@pytest.mark.slow
 def test_the_last_call_marks_what_is_complete(tmp_path):
     data, path = make_data(), tmp_path / "parts"
     write(data, path, 2, method="random")
@@ -141,6 +142,7 @@ def test_other_owners_are_found(tmp_path):
         write(make_data(), tmp_path / "parts", only=[2], owners=owners)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moved", [PAPER, AUTHOR])
 def test_other_owners_of_any_type_are_found(tmp_path, moved):
     data = make_hetero()
@@ -204,6 +206,7 @@ def test_a_book_says_which_nodes_the_parts_have(tmp_path):
     assert directory.fingerprint_of_parts(tmp_path / "halves") != directory.fingerprint_of_parts(tmp_path / "in turn")
 
 
+@pytest.mark.slow
 def test_parts_of_another_partition_are_found(tmp_path):
     for number in range(2):
         write(make_data(), tmp_path / str(number), 3, method="random", seed=number)
@@ -238,6 +241,7 @@ def test_parts_of_another_partition_are_found(tmp_path):
         open_parts(ours)
 
 
+@pytest.mark.slow
 def test_attributes_of_another_graph_are_found(tmp_path):
     data, ours, theirs = make_data(), tmp_path / "ours", tmp_path / "theirs"
     write(data, ours, 2, method="random", graph_attrs=["y"])
@@ -249,6 +253,7 @@ def test_attributes_of_another_graph_are_found(tmp_path):
         open_parts(ours)
 
 
+@pytest.mark.slow
 def test_the_last_call_finds_a_part_of_another_partition(tmp_path):
     write(make_data(), tmp_path / "ours", 2, method="random", only=[0])
     write(make_data(), tmp_path / "theirs", 2, method="random", seed=1)
@@ -258,6 +263,7 @@ def test_the_last_call_finds_a_part_of_another_partition(tmp_path):
     assert not (tmp_path / "ours" / "complete").exists()
 
 
+@pytest.mark.slow
 def test_a_part_of_other_rows_is_found(tmp_path):
     """The book does not say what the rows are; the mark of a complete directory does, and so the fingerprint."""
     data, ours, theirs = make_data(), tmp_path / "ours", tmp_path / "theirs"
@@ -328,6 +334,7 @@ def test_closed_parts_say_so(tmp_path, use, topology):
         use(parts)
 
 
+@pytest.mark.slow
 def test_what_the_book_keeps(tmp_path):
     about = {"task": "nodes", "classes": 7, "metric": None}
     write(make_data(), tmp_path / "parts", 3, method="random", about=about)

@@ -144,6 +144,7 @@ def refusal(path):
     return ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["book", "complete", "graph", "part-00000"])
 def test_manifests_that_lack_an_entry(whole, tmp_path, folder):
     """The file's name, whatever is missing in it; what is not read may be missing."""

@@ -184,6 +184,7 @@ def test_halo_of_a_graph_with_types(tmp_path):
         assert part.halo[AUTHOR].degree.min() > 0
 
 
+@pytest.mark.slow
 def test_attributes_of_the_whole_graph(tmp_path):
     data = make_hetero()
     data[PAPER].time = torch.arange(40) * 3

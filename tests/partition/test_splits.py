@@ -29,6 +29,7 @@ def check_seeds(parts, node_type, split: str, expected: torch.Tensor) -> None:
         assert torch.equal(parts.part(number).seeds[node_type, split], expected[part_of == number])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stores", [False, True])
 def test_masks_are_splits_and_rows(tmp_path, stores):
     data = masked("test_mask", masked("train_mask", make_data(), 0.3), 0.1)
@@ -86,6 +87,7 @@ def test_splits_of_types(tmp_path):
         parts.input_nodes("train", VENUE)
 
 
+@pytest.mark.slow
 def test_links_lie_with_their_destinations(tmp_path):
     data = make_hetero()
     links = {"train": (WRITES, data[WRITES].edge_index), "test": (CITES, torch.tensor([[1, 2, 3, 1], [39, 0, 5, 39]]))}

@@ -43,6 +43,7 @@ def test_a_directory_is_not_copied_into_itself(parts, below):
     assert sorted(parts.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_what_is_there_is_not_copied_again(parts, tmp_path):
     copy = stage(parts, tmp_path / "disk", [0])
     before = {folder.name: folder.stat().st_ino for folder in copy.iterdir()}
@@ -52,6 +53,7 @@ def test_what_is_there_is_not_copied_again(parts, tmp_path):
     assert {**after, "ids": 0} == {**before, "ids": 0, "part-00001": after["part-00001"]}
 
 
+@pytest.mark.slow
 def test_parts_of_other_rows_have_another_copy(parts, tmp_path):
     data = make_data()
     data.x += 1
@@ -93,6 +95,7 @@ stage(sys.argv[1], sys.argv[2], [0, int(sys.argv[3])])
 """
 
 
+@pytest.mark.slow
 def test_a_link_in_place_of_the_lock_is_not_followed(parts, tmp_path):
     """Whatever it leads to stays as it was."""
     copy = stage(parts, tmp_path / "disk", [0])
@@ -110,6 +113,7 @@ def test_a_link_in_place_of_the_lock_is_not_followed(parts, tmp_path):
     assert precious.read_text() == "kept"
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_no_copy(parts, tmp_path):
     """Whole, by its checksums, but of other parts."""
     copy, data = stage(parts, tmp_path / "disk", [0]), make_data()

@@ -37,6 +37,7 @@ def test_each_option_is_in_the_book(tmp_path, name):
     assert before == after
 
 
+@pytest.mark.slow
 def test_a_seed_of_numpy_is_that_integer(tmp_path):
     for name, seed in (("given", np.int64(3)), ("same", 3)):
         write(make_data(), tmp_path / name, 3, method="random", seed=seed)

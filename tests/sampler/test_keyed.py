@@ -102,6 +102,7 @@ def test_ranks_that_sample_together_try_nothing_out(data):
         assert bool(taken) == collective
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{"prefetch": 0}, {"prefetch": 3}, {"bulk": 3, "prefetch": 0}, {"bulk": 2, "prefetch": 4},

@@ -65,6 +65,7 @@ DEFAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_batches_are_those_of_the_twin(data, method):
     model = GraphConv(3, 2)
@@ -85,6 +86,7 @@ def test_batches_are_those_of_the_twin(data, method):
         assert model(x, edge_index, weight).shape == (len(x), 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "include_dst", "keep_known"),
     [*product(METHODS, [True, False], [False]), ("ladies", True, True), ("fastgcn", True, True)],

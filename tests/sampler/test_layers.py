@@ -99,6 +99,7 @@ def test_heterogeneous_layers(source):
         assert torch.equal(batch[CITES].edge_attr, data[CITES].edge_attr[batch[CITES].e_id])
 
 
+@pytest.mark.slow
 def test_layers_move_and_travel_with_their_batch():
     data = make_data()
     (here, *_), (there, *_) = list(batches(data, [2, 2])), list(batches(data, [2, 2], **processes(1)))

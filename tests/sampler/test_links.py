@@ -270,6 +270,7 @@ def test_backward():
 # Strict negatives ####################################################################################################
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("edge_type", TYPES, ids=str)
 @pytest.mark.parametrize("mode", ["binary", "triplet"])
 def test_no_strict_negative_is_an_edge(edge_type, mode):

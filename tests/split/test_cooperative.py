@@ -145,6 +145,7 @@ def test_a_batch_takes_a_round_for_each_hop_and_one_for_the_halo(parts, hops, ow
         assert stats["rows"]["bytes_received"] == 3 * 8 * came  # x has 3 columns of float64
 
 
+@pytest.mark.slow
 def test_whole_batches_exchange_rows_of_the_halo_alone(parts):
     owners = random_owners(200, 2)
     path = parts(tuple(owners.tolist()), 2, "replicated")
@@ -313,6 +314,7 @@ def outside_of_iterations(path, plan):
         return found
 
 
+@pytest.mark.slow
 def test_samples_outside_of_iterations(parts):
     owners = random_owners(200, 2)
     path = parts(tuple(owners.tolist()), 2, "partitioned")

@@ -199,6 +199,7 @@ def kept_and_pickled():
     again.close()
 
 
+@pytest.mark.slow
 def test_sums_that_wait_and_copies():
     cluster(2).run(kept_and_pickled)
 
@@ -278,6 +279,7 @@ def test_what_a_process_refuses(how):
     assert refused(how, count) == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "found"),
     [

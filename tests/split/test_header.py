@@ -138,6 +138,7 @@ def lacks_edges_at_first():
     return None
 
 
+@pytest.mark.slow
 def test_a_first_batch_that_lacks_a_field_on_one_rank():
     first, second = cluster(2).run(lacks_edges_at_first)
     assert second.startswith("AttributeError: ")

@@ -123,6 +123,7 @@ def trained_on(folder: str) -> tuple:
         return nodes, expected, found, int(plan.rows[plan.owners == dist.get_rank()].sum())
 
 
+@pytest.mark.slow
 def test_ranks_of_a_loader_read_each_node_of_a_batch_once(tmp_path):
     """Together as many rows as one process, which reads those of a batch's distinct nodes."""
     ranks = cluster(2).run(trained_on, str(tmp_path))

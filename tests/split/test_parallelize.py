@@ -116,6 +116,7 @@ def test_outputs_and_gradients(name):
     run(2, name, "random", 2, False, False)
 
 
+@pytest.mark.slow
 def test_what_depends_on_all_rows_is_refused_on_all_ranks():
     """The longest column of a batch decides how long PyG's LSTM runs for every column."""
     results = cluster(2).results(_check, "sage lstm", "random", 2, False, False)
@@ -214,6 +215,7 @@ def groups_of_purposes():
     return found
 
 
+@pytest.mark.slow
 def test_gradients_and_statistics_have_a_group_of_their_own():
     statistics = [f"{way} norms.{number}.module statistics" for way in ("backward", "forward") for number in (0, 1)]
     assert cluster(2).run(groups_of_purposes) == [(["header"], [*statistics, "gradients"], True)] * 2

@@ -142,6 +142,7 @@ def single_rows():
     split(next(iter(own_batches(world, rank, 1)))[1])
 
 
+@pytest.mark.slow
 def test_a_norm_that_leaves_single_rows_as_they_are():
     for returned, text in cluster(2).results(single_rows):
         assert not returned

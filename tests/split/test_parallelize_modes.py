@@ -70,6 +70,7 @@ def starts():
     return [weight.detach().clone() for weight in model.parameters()]
 
 
+@pytest.mark.slow
 def test_weights_start_from_those_of_rank_0():
     first, second = cluster(2).run(starts)
     torch.manual_seed(0)

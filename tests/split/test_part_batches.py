@@ -93,6 +93,7 @@ def link_loader(part, plan, options):
     return LinkNeighborLoader((part.features, part.graph), [3, 2], edge_label_index=links, split=plan, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_links(parts, topology):
     text = "NotImplementedError: links with split= are not implemented; use NeighborLoader"

@@ -20,10 +20,12 @@ from torch_gnnscale.split.halo_layers import Moves
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 
 
+@pytest.mark.slow
 def test_buffers_of_peers_grow():
     cluster(2).run(swaps, "peers", 6, 30_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [300, 30_000])
 def test_random_rows_of_peers(device, most):
     """On a GPU two processes read each other's memory there; it grows."""
@@ -45,6 +47,7 @@ def grows():
     return [*found, memories()]
 
 
+@pytest.mark.slow
 def test_memory_that_was_replaced_is_freed_after_the_next_barrier():
     """By then the others have closed it; they close theirs at once."""
     of_writer, of_reader = cluster(2).run(grows)

@@ -98,6 +98,7 @@ def one_leaves():
     return None
 
 
+@pytest.mark.slow
 def test_a_rank_that_leaves_alone():
     text = "rank 0 left the loop of epoch 0: all ranks must leave it after the same batch"
     assert cluster(2).run(one_leaves) == [None, text]
@@ -120,6 +121,7 @@ def outcomes(at):
     return outcomes_of(loader)
 
 
+@pytest.mark.slow
 def test_an_error_of_one_rank_is_raised_on_all_and_the_next_batches_follow():
     first, second = cluster(2).run(outcomes, 2)
     assert second[2] == "KeyError: 'no luck'"
@@ -273,6 +275,7 @@ def test_a_rank_that_makes_no_loader_is_named():
     assert found == [f"ValueError: rank 1: {text}", text]
 
 
+@pytest.mark.slow
 def test_ranks_with_other_edges():
     found = cluster(2).run(differing, "edges")
     assert len(set(found)) == 1

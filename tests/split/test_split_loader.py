@@ -56,6 +56,7 @@ def test_batches_are_cuts_of_one_process_s(world, options):
     check_batches(world, GivenPlan(random_owners(200, world), world), options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("owners", [UNEQUAL, torch.zeros(200, dtype=torch.int32)], ids=["unequal", "all of one"])
 def test_ranks_without_seeds_or_without_anything(owners):
     check_batches(2, GivenPlan(owners, 2), {})
@@ -107,6 +108,7 @@ def keys_of_batches(plan):
     return [batch.batch_key for batch in loader]
 
 
+@pytest.mark.slow
 def test_batches_that_share_draws_drop_numbers_of_their_own():
     plan = GivenPlan(random_owners(200, 2), 2)
     keys = keys_of_batches(plan)
@@ -128,6 +130,7 @@ def without_memory():
         return outcomes_of(loader)
 
 
+@pytest.mark.slow
 def test_a_rank_without_memory_for_the_rows_of_others_is_named():
     first, second = cluster(2).run(without_memory)
     assert second[1] == "RuntimeError: no room"

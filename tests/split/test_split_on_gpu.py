@@ -64,6 +64,7 @@ def places(options):
     return found, [type(way).__name__ for way in of_gpus or [loader._sharing.steps.transport]]
 
 
+@pytest.mark.slow
 def test_all_of_a_batch_is_on_the_device(device):
     for found, ways in cluster(2).run(places, {"device": device, "rows_on": device}):
         assert ways == ["MemoryTransport"]
@@ -85,6 +86,7 @@ def over_tiers(options):
     return same
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampled_on", ["cpu", "device"])
 def test_features_in_tiers(device, sampled_on):
     tiers = {"device": device, **({"gpu": "30%"} if device == "cuda" else {})}
@@ -169,6 +171,7 @@ def on_streams(options):
     return found, len(used), TRAINING in used, ready, seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"bulk": 3}, {"prefetch": 0}], ids=str)
 def test_batches_are_made_on_one_stream_beside_the_training(options):
     expected = expected_batches(PLAN, 1, 2, options)

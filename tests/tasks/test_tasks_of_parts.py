@@ -303,6 +303,7 @@ def test_classes_are_those_of_all_ranks(tmp_path):
             assert task_of_part(part, everyone=lambda own, others=others: [others, own]).num_classes == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copies", [1, 3])
 def test_ranks_of_a_part_share_its_labelled_nodes(tmp_path, copies):
     task = whole_task("hetero")

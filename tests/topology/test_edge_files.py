@@ -32,6 +32,7 @@ def write(path, edges):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [".npy", ".parquet", ".csv", ".tsv", ".txt", ".edges"])
 def test_files_of_every_kind(tmp_path, kind):
     edges = random_edges(100, 100, 1000)
@@ -381,6 +382,7 @@ def test_text_that_is_none(tmp_path, content, found):
         list(EdgeFiles([tmp_path / "x.csv"]).chunks())
 
 
+@pytest.mark.slow
 def test_command(tmp_path, capsys):
     edges = random_edges(100, 100, 1000)
     sources = [str(write(tmp_path / f"{i}.npy", part)) for i, part in enumerate(edges.split(400, dim=1))]

@@ -163,6 +163,7 @@ def test_what_a_killed_save_left_does_not_hinder_the_next(tmp_path):
     assert GraphStore.open(tmp_path / "graph").get_all_edge_attrs() == []
 
 
+@pytest.mark.slow
 def test_what_a_killed_save_of_this_machine_left_is_named_and_removed(tmp_path):
     path = str(tmp_path / "a")
     killed = forked.run(f"import os\nfrom torch_gnnscale import files\nwith files.creating({path!r}):\n    os._exit(9)")

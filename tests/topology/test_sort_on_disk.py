@@ -69,6 +69,7 @@ def test_any_graph(tmp_path_factory, num_nodes, count, chunk, fits, edge_ids):
     assert_same_csc(store.relation(), CSC.from_edge_index(edges, num_nodes), edge_ids)
 
 
+@pytest.mark.slow
 def test_few_edges_of_many_nodes_take_the_memory_given(tmp_path, monkeypatch):
     nodes, most = 50_000, 100  # so many destinations fit
     edges = torch.tensor([[0, 5, nodes - 1, 5], [7, nodes // 2, nodes - 1, nodes // 2 + 1]])
@@ -116,6 +117,7 @@ def test_above_two_to_the_31st_node(tmp_path):
     assert store.relation().row.dtype == torch.int64
 
 
+@pytest.mark.slow
 def test_edge_ids_above_two_to_the_31st(tmp_path, monkeypatch):
     monkeypatch.setattr(sort_on_disk, "_INT32_MAX", 200)  # stands for more edges than fit on a test machine
     edges = random_edges(60, 60, 500)
@@ -127,6 +129,7 @@ def test_edge_ids_above_two_to_the_31st(tmp_path, monkeypatch):
     assert torch.equal(csc.edge_id, expected.edge_id.long())
 
 
+@pytest.mark.slow
 def test_ids_are_as_wide_as_both_ends_need_while_they_are_sorted(tmp_path, monkeypatch):
     assert [sort_on_disk.id_dtype(count) for count in (0, 2**31 - 1, 2**31)] == [torch.int32, torch.int32, torch.int64]
     monkeypatch.setattr(sort_on_disk, "_INT32_MAX", 200)  # stands for more nodes than fit on a test machine

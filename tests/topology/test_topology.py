@@ -41,6 +41,7 @@ def coo_graphs(draw):
     return num_nodes, torch.tensor(edges, dtype=dtype).reshape(-1, 2).t()
 
 
+@pytest.mark.slow
 @examples(60)
 @given(coo_graphs())
 def test_from_edge_index_of_any_graph(graph):

@@ -47,6 +47,7 @@ class Observed(NodeTrainer):
         return loss, seeds
 
 
+@pytest.mark.slow
 def test_a_resumed_epoch_goes_on_with_its_loss_its_seconds_and_its_bar(task, tmp_path, one_thread):
     whole = Observed(task)
     expected = whole.train_epoch()

@@ -62,6 +62,7 @@ def test_a_finished_run_that_is_resumed_tests_the_same_epoch(task, tmp_path):
     assert equal(finished.after_epoch[0], resumed.model.state_dict())
 
 
+@pytest.mark.slow
 def test_further_epochs_are_compared_with_the_best_so_far(task, tmp_path):
     first = Scripted(task, [0.9, 0.2], tmp_path)
     first.run(silent)

@@ -62,6 +62,7 @@ def test_a_seed_decides_the_run(task, one_thread):
     assert first["test"] == second["test"]
 
 
+@pytest.mark.slow
 def test_unlabelled_nodes_are_left_out_of_the_loss(task):
     data = task.data.clone()
     data.y = torch.where(torch.arange(3000) % 3 == 0, -1, data.y)
@@ -172,6 +173,7 @@ def test_pygs_loader_beside_a_model_on_a_gpu(task):
     assert run(task, device="cuda", loader="pyg")["test"] > 0.5
 
 
+@pytest.mark.slow
 def test_all_neighbors_are_drawn_without_weights(task):
     trainer = NodeTrainer(task, NodeConfig(hidden=8, fanouts=[20], method="ladies"), quiet=True)
     assert trainer.drawing([20], training=True) == {"method": "ladies"}
