@@ -168,6 +168,7 @@ OPENED = [
     (lambda parts: parts.input_nodes("lost"), ValueError, "split (None, 'lost'): expected one of [(None, 'train')]"),
     (lambda parts: parts.input_nodes("train", "a"), ValueError,
      "split ('a', 'train'): expected one of [(None, 'train')]"),
+    (lambda parts: parts.input_nodes(None, "a"), ValueError, "node type 'a': expected one of [None]"),
     (lambda parts: parts.links("train"), ValueError, "link split (None, 'train'): expected one of [(None, 'val')]"),
     (lambda parts: parts.part(2), IndexError, "part: expected a part in [0, 2), found 2"),
     (lambda parts: parts.part(-1), IndexError, "part: expected a part in [0, 2), found -1"),

@@ -38,6 +38,7 @@ def test_masks_are_splits_and_rows(tmp_path, stores):
     assert set(parts.splits) == {(None, "train"), (None, "test")}
     check_seeds(parts, None, "train", data.train_mask.nonzero().view(-1))
     check_seeds(parts, None, "test", data.test_mask.nonzero().view(-1))
+    assert torch.equal(parts.input_nodes(None), torch.arange(200))
     part = parts.part(1)
     assert torch.equal(part.rows[None, "train_mask"], data.train_mask[part.user_ids[None]])
     assert torch.equal(part.rows[None, "y"], data.y[part.user_ids[None]])
@@ -81,6 +82,7 @@ def test_splits_of_types(tmp_path):
     check_seeds(parts, AUTHOR, "a", torch.arange(5))
     check_seeds(parts, VENUE, "v", torch.arange(3))
     check_seeds(parts, AUTHOR, "b", torch.tensor([2, 1]))
+    assert torch.equal(parts.input_nodes(None, AUTHOR), torch.arange(25))
     for node_type, split in ((PAPER, "train"), (PAPER, "val"), (AUTHOR, "train")):
         check_seeds(parts, node_type, split, data[node_type][f"{split}_mask"].nonzero().view(-1))
     with pytest.raises(ValueError, match=r"^split \('venue', 'train'\): expected one of \[\('author', 'a'\), "):

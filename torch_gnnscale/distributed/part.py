@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import torch
 from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
 
@@ -110,8 +109,7 @@ class Part:
             node_type = known[0]
         if node_type not in known:
             raise ValueError(f"node_type: expected one of {known}, found {node_type!r}")
-        own = _is_own(of)
-        ids = self.stored.user_ids[node_type] if own else torch.arange(self.parts.book.num_nodes(node_type))
+        ids = self.stored.user_ids[node_type] if _is_own(of) else self.parts.input_nodes(None, node_type)
         return ids if node_type is None else (node_type, ids)
 
     def links(

@@ -143,9 +143,12 @@ class StoredParts:
         table = self.stored_edges(edge_type)
         return _checked(table[ids], len(table), self._file_of("edges", self.book.edge_bounds, edge_type))
 
-    def input_nodes(self, split: str, node_type: NodeType | None = None) -> Tensor:
-        """The seeds of a split in all parts: the user's ids in the user's order, int64."""
+    def input_nodes(self, split: str | None, node_type: NodeType | None = None) -> Tensor:
+        """The seeds of a split in all parts, None for all nodes: the user's ids in the user's order, int64."""
         self._check_open()
+        if split is None:
+            _place("node type", self.book.bounds, node_type)
+            return torch.arange(self.book.num_nodes(node_type))
         return self._ids[f"seeds_{_place('split', self.splits, (node_type, split))}"]
 
     def links(self, split: str, edge_type: EdgeType | None = None) -> Tensor:
