@@ -178,8 +178,10 @@ def test_a_memory_that_is_too_small_is_replaced():
     replies.give_back(0)
     assert replies.take(3 << 20) == (0, True)
     assert len(replies.bytes_of(0, 0)) >= 3 << 20
+    assert replies.take(100) == (3, True)  # what replaced the first one is not idle
     replies.drop(0)
     assert replies.take(100) == (0, True)
+    assert replies.take(100) == (4, True)
     replies.close()
 
 
