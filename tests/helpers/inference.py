@@ -21,9 +21,9 @@ SIZE = 24
 """The nodes of a batch."""
 
 
-def sorted_data(**sizes: Any) -> Data:
-    """A graph whose edges are sorted by destination, as PyG's LSTM wants them."""
-    data = make_data(**sizes)
+def sorted_data(data: Data | None = None, **sizes: Any) -> Data:
+    """A graph whose edges are sorted by destination, as PyG's LSTM wants them; by default a random one."""
+    data = make_data(**sizes) if data is None else data
     data.x = data.x / len(data.x)
     order = torch.argsort(data.edge_index[1], stable=True)
     data.edge_index, data.edge_attr = data.edge_index[:, order], data.edge_attr[order] / len(order)

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 import torch
-from helpers import narrow_types
+from helpers import boundary, narrow_types
 from helpers.cluster import cluster
 from helpers.inference import check as check_rows
 from helpers.inference import inferred, model_and_call, sorted_data, whole
@@ -60,9 +60,14 @@ def found_by(world: int, path: str, names: list[str], options: dict, opening: di
 PLACEMENTS = [(2, "partitioned"), NIGHTLY(4, "replicated")]
 
 
-def test_a_model(parts):
-    (found,) = found_by(2, parts(2, "partitioned"), ["gcn"], {})
-    check(found, expected_of("gcn"))
+@pytest.mark.parametrize(
+    ("count", "topology"), [(2, "partitioned"), SLOW(2, "replicated"), SLOW(3, "partitioned"), SLOW(4, "replicated")]
+)
+def test_a_model_at_the_ends_of_parts(tmp_path, count, topology):
+    data, path = sorted_data(boundary.boundary_graph()), tmp_path / "parts"
+    partition.write(data, path, parts=count, owners=boundary.owners_of(count), topology=topology)
+    (found,) = found_by(count, str(path), ["gcn"], {})
+    check(found, expected_of("gcn", data=data))
 
 
 @pytest.mark.slow
