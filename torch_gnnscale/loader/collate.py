@@ -272,8 +272,9 @@ def _put_ids(batch: Data | HeteroData, sampled: MiniBatch, numbering: Numbering 
         fields = fields_of(batch, edge_type)
         if found.edge_id is not None and "e_id" not in fields:
             fields["e_id"] = found.edge_id.to(torch.int64)
-    for name in ("batch", "num_sampled_nodes", "num_sampled_edges"):
-        for type_name, entry in by_type(out, getattr(out, name)).items():
+    found = {name: by_type(out, getattr(out, name)) for name in ("batch", "num_sampled_nodes", "num_sampled_edges")}
+    for name, entries in found.items():
+        for type_name, entry in entries.items():
             put(fields_of(batch, type_name), {name: entry})
     if out.orig_row is not None and out.orig_col is not None:
         cols = by_type(out, out.orig_col)

@@ -80,24 +80,20 @@ class _Reader:
     """
 
     def __init__(self, data: Data | HeteroData, storage: TypedStorage, sampled: MiniBatch, bounds: Bounds) -> None:
-        of_type = storage.type_name
-        edges = sampled.edges.get(of_type)
-        ids = None if edges is None else edges.edge_id
-        self.data, self.storage = data, storage
-        self.ids = {
-            "nodes": (Ids(sampled.nodes.get(of_type, NO_IDS)), bounds.of_nodes.get(of_type)),
-            "edges": (None, None) if ids is None else (Ids(ids), bounds.of_edges(of_type)),
-        }
+        edges = sampled.edges.get(storage.type_name)
+        self.data, self.storage, self.bounds = data, storage, bounds
+        self.nodes = Ids(sampled.nodes.get(storage.type_name, NO_IDS))
+        self.edges = None if edges is None or edges.edge_id is None else Ids(edges.edge_id)
 
     def rows(self, name: str, of: Literal["nodes", "edges"]) -> Any:
         """The rows of an attribute of nodes or edges: None for those of edges whose ids are not known."""
-        value, (ids, below) = self.storage.store[name], self.ids[of]
         if name == "num_nodes":
-            assert ids is not None
-            return ids.count
-        return (
-            None if ids is None else rows_at(value, ids, self.data.__cat_dim__(name, value, self.storage.store), below)
-        )
+            return self.nodes.count
+        if (ids := self.nodes if of == "nodes" else self.edges) is None:
+            return None
+        of_type, store = self.storage.type_name, self.storage.store
+        below = self.bounds.of_nodes.get(of_type) if of == "nodes" else self.bounds.of_edges(of_type)
+        return rows_at(store[name], ids, self.data.__cat_dim__(name, store[name], store), below)
 
 
 class DataVersions:
