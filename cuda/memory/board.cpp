@@ -15,9 +15,9 @@
 namespace gnnscale {
 namespace {
 
-constexpr int64_t kMost = 64;         // numbers that a rank leaves for another one in a round; as in ops/board.py
+constexpr int64_t kMost = 64;         // numbers that a rank leaves for another one in a round; as in ops/memory.py
 constexpr int64_t kLine = 8;          // numbers in a line of the caches
-constexpr int64_t kHead = 4 * kLine;  // numbers before the rows; as in ops/board.py
+constexpr int64_t kHead = 4 * kLine;  // numbers before the rows; as in ops/memory.py
 constexpr auto kSpin = std::chrono::microseconds(30);  // for which a rank looks again and again before it sleeps
 constexpr auto kLeastSleep = std::chrono::microseconds(20);
 

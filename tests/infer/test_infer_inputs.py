@@ -11,7 +11,7 @@ from helpers.narrow import CLASSES, FEATURES, HIDDEN, basic
 from torch import nn
 from torch_geometric.data import Data
 
-from torch_gnnscale.infer import infer, inference, limits
+from torch_gnnscale.infer import arguments, infer, inference
 from torch_gnnscale.infer.pieces import Pieces
 
 
@@ -140,7 +140,7 @@ def with_a_hub() -> Data:
 
 def hold_edges(monkeypatch, most):
     """Lets stages hold so many edges at a time."""
-    for module in (inference, limits):
+    for module in (inference, arguments):
         monkeypatch.setattr(module, "most_edges_of", most)
 
 

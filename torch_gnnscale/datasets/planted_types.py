@@ -7,7 +7,7 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 
 from ..ops.arguments import check_int
-from .stream import Communities, Stream
+from .planted import Communities, Stream
 
 
 def with_reverses(data: HeteroData) -> HeteroData:

@@ -1,4 +1,4 @@
-"""Checks the arguments of an inference."""
+"""Checks the arguments of an inference, and what its stages hold at a time."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import ops
-from ..memory.budget import budget_bytes, is_bytes
+from .. import machine, ops
+from ..memory.budget import budget_bytes, format_bytes, is_bytes
 from ..nn.layered import Layered
 from ..nn.weigh import Weighed, default_call
 from ..ops.arguments import as_ids, as_tensor
+from ..sampler.sources import of_type
 from .graph import StagedGraph
 from .model import StagedModel
+from .nodes import Sets, first_hub
+from .plan import Plan, Table
 
 
 def bytes_of(memory: Any) -> int:
@@ -76,3 +79,45 @@ def _ids(name: str, nodes: Tensor, size: int) -> Tensor:
     if nodes.dim() != 1:
         raise ValueError(f"{name}: expected a vector, found shape {tuple(nodes.shape)}")
     return as_ids(name, nodes)
+
+
+def peak_of(plan: Plan, sets: Mapping[int, Sets], first: int) -> int:
+    """The most bytes that all tables together take in one of the stages that are left, from ``first`` on."""
+    results = set(plan.results.values())
+
+    def size(table: Table) -> int:
+        return table.row_bytes * sets[table.written][table.node_type].count
+
+    def size_in(stage: int) -> int:
+        return sum(size(t) for t in plan.tables if t.written <= stage and (t.last >= stage or t in results))
+
+    return max((size_in(stage) for stage in plan.stages if stage >= first), default=0)
+
+
+def check_memory(size: int, whose: str) -> None:
+    """Raises MemoryError if this machine lacks ``size`` bytes of memory for rows of nodes ``whose``."""
+    if size > (available := machine.available_memory()):
+        raise MemoryError(
+            f"out: expected {format_bytes(size)} of memory for rows of nodes{whose}, found {format_bytes(available)}; "
+            f"name a folder for them"
+        )
+
+
+def refuse_hubs(plan: Plan, graph: StagedGraph, sets: Mapping[int, Sets], memory: int) -> None:
+    """Raises ValueError if a node has more edges than are held at a time, and a layer needs all of them at once."""
+    for call in plan.calls:
+        if call.refusal is None:
+            continue
+        if (hub := first_hub(graph, sets[call.level], most_edges_of(plan, call.level, memory))) is not None:
+            node_type, seed = hub
+            node = f"node {int(graph.user_ids(seed, node_type))}{of_type(node_type)}"
+            raise ValueError(
+                f"{call.title}: expected a layer that takes the sum, mean, max or min of messages, found "
+                f"{call.refusal}; {node} has more neighbors than memory= holds, which must be larger for this layer"
+            )
+
+
+def most_edges_of(plan: Plan, stage: int, memory: int) -> int:
+    """How many edges a batch has at most. An edge takes about its ids, its source's row and its message."""
+    inputs = {table for call in plan.calls if call.level == stage for table in call.inputs.values()}
+    return max(1, memory // (48 + 2 * sum(table.row_bytes for table in inputs)))

@@ -16,11 +16,10 @@ from ..loader.refusal import waiting_to_tell
 from ..memory import Budget
 from ..nn.weigh import default_call
 from ..ops.arguments import check_int
-from .arguments import bytes_of, staged_model, wanted_nodes
+from .arguments import bytes_of, check_memory, most_edges_of, peak_of, refuse_hubs, staged_model, wanted_nodes
 from .disk import DiskRows, check_space
 from .fingerprint import fingerprint
 from .graph import StagedGraph, WholeGraph
-from .limits import check_memory, most_edges_of, peak_of, refuse_hubs
 from .model import StagedModel
 from .nodes import Sets, sets_of_stages, work_of_stage
 from .over_ranks import infer_over_ranks

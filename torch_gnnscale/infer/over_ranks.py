@@ -15,9 +15,9 @@ from tqdm import tqdm
 from .. import machine
 from ..distributed.own_rows import MappedRows, OwnRows
 from ..distributed.row_exchange import RowKind
+from .arguments import check_memory, most_edges_of, peak_of, refuse_hubs
 from .disk import DiskRows, check_space
 from .fingerprint import fingerprint, of_model, of_nodes
-from .limits import check_memory, most_edges_of, peak_of, refuse_hubs
 from .model import StagedModel
 from .nodes import Masks, Sets, Work, sets_of_stages, work_of_stage
 from .part_graph import PartOfGraph

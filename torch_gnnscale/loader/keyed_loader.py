@@ -23,6 +23,7 @@ from ..random import ids_key
 from ..sampler.base import KeyedSampler, Output, check_weight_name
 from . import checks
 from .adapter import PyGLoaderAdapter
+from .checks import warn_of_unused_arguments
 from .collate import Collator
 from .fetch import has_learned_rows, row_source
 from .fields import check_classes, row_tensors
@@ -34,7 +35,6 @@ from .positions import InOrder, KeyedShuffle, PositionSampler
 from .share import Shard, SharedOrder, Uneven
 from .sharing import Sharing, sharing_of
 from .split import Split
-from .unused import warn_of_unused_arguments
 from .workers import BatchesOfWorkers, RowsOfWorkers, without_processes
 
 OWN_NAMES = frozenset(

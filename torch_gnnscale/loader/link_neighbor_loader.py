@@ -29,12 +29,12 @@ from ..sampler.sources import check_data
 from ..topology import CSC
 from ..topology.numbering import Numbering
 from . import checks
+from .checks import warn_of_negatives, warn_of_options_beside_sampler
 from .fields import fields_of, put
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
 from .refusal import told_to_all
 from .share import Shard, SharedOrder, Uneven
-from .unused import warn_of_negatives, warn_of_options_beside_sampler
 
 
 class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader):

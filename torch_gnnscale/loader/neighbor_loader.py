@@ -26,13 +26,13 @@ from ..sampler.methods import NEIGHBOR, make_sampler
 from ..sampler.requests import check_no_mask
 from ..sampler.sources import check_data
 from . import checks
+from .checks import warn_of_options_beside_sampler, warn_of_options_of_links
 from .fields import fields_of, put
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
 from .refusal import told_to_all
 from .share import Shard, SharedOrder, Uneven
 from .split import Split, check_modes
-from .unused import warn_of_options_beside_sampler, warn_of_options_of_links
 
 
 class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):

@@ -21,8 +21,8 @@ from .compare import agree, first_difference, outputs
 from .dictionary_layer import DictionaryLayer, takes_dictionaries
 from .distinct import DistinctRows, linear_modules
 from .forward_pass import ForwardPass, JoinOfPass, LayerOfPass, refuse_compiled
-from .hetero_conv import JoinedHeteroConv
 from .hops import Hops, NodeType, relations_of, seed_rows
+from .joins import JoinedHeteroConv
 from .layered import Layered
 from .traced import JoinedTrace
 from .trial_batch import has_nodes_as_edges, with_nodes_in_every_group

@@ -18,7 +18,6 @@ from .aggregation import (
     sum_dtype,
 )
 from .arguments import ID_DTYPES, MAX_COUNT, first_outside, limit_threads
-from .board import BOARD_NUMBERS, board_leave, board_size, board_take
 from .bulk import MAX_BATCHES, beyond_bulks, sample_bulk
 from .cuts import MAX_PARTS, Cut, cut_batch
 from .generate import dropout_rows, permutation, random_bits, rmat_edges
@@ -28,7 +27,11 @@ from .layer_bulk import PreparedLayerBulks, sample_layers_bulk
 from .layer_drawing import LayerDrawing
 from .layer_sampling import PreparedLayers, choose_nodes, draw_nodes, node_scores, sample_layers, weigh_edges
 from .memory import (
+    BOARD_NUMBERS,
     PoolStats,
+    board_leave,
+    board_size,
+    board_take,
     empty_bytes,
     huge_pages,
     map_file,
