@@ -44,8 +44,8 @@ FEW = 4
 def take_turns(cases: list[pytest.Function], rounds: int) -> None:
     """Marks cases of one test as nightly, but for as many in each round as the longest of its parameters has values.
 
-    In the first round, case t has of each parameter the value t modulo their number, so that each value occurs; in
-    round r, of parameter i that which follows r * i later.
+    In the first round, case t has of each parameter the value t modulo their number; in round r, of parameter i that
+    which follows r * i later. Where there is no such case, others are left in which each value occurs.
     """
     ids = [case.callspec._idlist for case in cases]  # one of each decorator, or fixture, with parameters
     values = [list(dict.fromkeys(of_one)) for of_one in zip(*ids, strict=True)]
@@ -54,9 +54,11 @@ def take_turns(cases: list[pytest.Function], rounds: int) -> None:
         for r in range(rounds)
         for t in range(max(map(len, values)))
     }
+    seen = {pair for of_case in ids if tuple(of_case) in turns for pair in enumerate(of_case)}
     for case, of_case in zip(cases, ids, strict=True):
-        if tuple(of_case) not in turns:
+        if tuple(of_case) not in turns and seen.issuperset(enumerate(of_case)):
             case.add_marker(pytest.mark.nightly)
+        seen.update(enumerate(of_case))
 
 
 LEFT_OUT = pytest.StashKey[int]()

@@ -117,7 +117,10 @@ def test_entries_are_cases_with_other_batches_on_each_rank():
     assert all(len(set(entry)) == len(entry) for entry in table().values())
 
 
-@pytest.mark.parametrize(("name", "case"), quick({n: (n, c) for n, c in OF_PARTS.items()}, "partitioned, copies, bulk"))
+@pytest.mark.parametrize(
+    ("name", "case"),
+    quick({n: (n, c) for n, c in OF_PARTS.items()}, "partitioned, copies, bulk", slow=list(OF_PARTS)[::3]),
+)
 def test_batches_over_parts(name, case, tmp_path):
     assert digests_of_parts(case, tmp_path) == table()[name]
 

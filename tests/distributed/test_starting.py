@@ -18,6 +18,7 @@ from helpers import forked
 from helpers.cluster import Cluster, cluster
 from helpers.data import environment, wait_for
 from helpers.parts import homogeneous, loader_of_part
+from helpers.slow import NIGHTLY
 from torch import distributed as dist
 
 from torch_gnnscale import partition
@@ -83,7 +84,8 @@ def error_of(own, rank):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("where", "killed"), [("files", 1), ("files", 0), ("group", 2), ("loader", 1), ("group of a loader", 1)]
+    ("where", "killed"),
+    [("files", 1), NIGHTLY("files", 0), ("group", 2), ("loader", 1), NIGHTLY("group of a loader", 1)],
 )
 def test_a_rank_that_is_killed_before_the_first_step_is_named_by_the_others(three, tmp_path, where, killed):
     own = Cluster(3)

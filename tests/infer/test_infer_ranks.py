@@ -72,8 +72,9 @@ def test_a_model_at_the_ends_of_parts(tmp_path, count, topology):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "topology"), PLACEMENTS)
-def test_models(parts, count, topology):
-    for name, found in zip(CASES, found_by(count, parts(count, topology), CASES, {}), strict=True):
+@pytest.mark.parametrize("names", [pytest.param(list(CASES)[::2], id="some"), NIGHTLY(list(CASES), id="all")])
+def test_models(parts, names, count, topology):
+    for name, found in zip(names, found_by(count, parts(count, topology), names, {}), strict=True):
         check(found, expected_of(name))
 
 

@@ -11,7 +11,7 @@ import torch
 from helpers import forked
 from helpers.data import make_data, processes, silent, stop_workers
 from helpers.hetero import CITES, PAPER, make_hetero
-from helpers.slow import SLOW
+from helpers.slow import NIGHTLY, SLOW
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from torch_gnnscale import LinkNeighborLoader, NeighborLoader, NeighborSampler
@@ -34,7 +34,7 @@ def take(iterator, count):
 
 
 @pytest.mark.parametrize("shuffle", [SLOW(False), True])
-@pytest.mark.parametrize(("workers", "then"), [(0, 0), SLOW(0, 2), SLOW(2, 0), SLOW(2, 2)])
+@pytest.mark.parametrize(("workers", "then"), [(0, 0), SLOW(0, 2), SLOW(2, 0), NIGHTLY(2, 2)])
 def test_the_batches_that_would_have_come(shuffle, workers, then):
     data = make_data()
     whole = loader_of(data, shuffle=shuffle)

@@ -154,7 +154,7 @@ def test_every_scratch_vector_says_how_much_it_asked_for(tmp_path):
         ("sample_neighbors", 0, 2),  # when the thread has picked a block that it has not read yet
         NIGHTLY("sample_neighbors", 1, 1),
         NIGHTLY("sample_neighbors", 1, 2),
-        ("coo_to_csc", 0, 1),
+        NIGHTLY("coo_to_csc", 0, 1),
     ],
 )
 def test_a_thread_without_memory_ends_the_call(tmp_path, name, first, refused):

@@ -69,7 +69,7 @@ NAMES = "degrees_around or random_graphs or largest_fanout or small_graphs or ra
         SLOW("degrees_around or random_graphs or random_cases", {"GNNSCALE_SIMD": "0", "GNNSCALE_TAGS": "500"}),
         NIGHTLY(NAMES, {"GNNSCALE_SIMD": "0"}),
         SLOW(NAMES, {"GNNSCALE_SIMD": "avx2"}),
-        SLOW(NAMES, {"GNNSCALE_RELABEL": "table"}),
+        NIGHTLY(NAMES, {"GNNSCALE_RELABEL": "table"}),
     ],
     ids=["scalar, few tags", "scalar", "avx2", "table"],
 )

@@ -12,7 +12,7 @@ import pytest
 import torch
 from helpers.cluster import answers_without_one, cluster
 from helpers.data import make_data, wait_for
-from helpers.slow import SLOW
+from helpers.slow import NIGHTLY, SLOW
 from helpers.split import (
     GivenPlan,
     comparable,
@@ -291,7 +291,7 @@ def iterates(plan):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, NIGHTLY(signal.SIGSTOP)])
 def test_a_rank_that_is_killed_or_stopped_ends_the_others(number):
     [(returned, text)] = answers_without_one(2, number, (first_batches, PLAN, 1, {}), (iterates, PLAN), 3)
     assert not returned

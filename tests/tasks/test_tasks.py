@@ -60,7 +60,7 @@ def test_the_model_beats_the_baseline(kind, one_thread):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["hetero", "links", NIGHTLY("temporal")])
+@pytest.mark.parametrize("kind", ["hetero", "links", "temporal"])
 def test_a_stopped_run_goes_on_to_the_same_weights(kind, tmp_path, one_thread):
     class Stopped(Exception):
         pass
