@@ -284,6 +284,7 @@ def test_empty_hops_and_repeated_seeds():
         torch.testing.assert_close(narrow(model)(batch), expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*MODELS} - {"sage lstm"}))  # which PyG cannot compute without edges
 def test_a_batch_without_edges(name):
     torch.manual_seed(0)

@@ -225,6 +225,7 @@ def test_a_gpu_sorts_edges_as_the_cpu_does(count):
     assert all(torch.equal(ours.cpu(), theirs.long()) for ours, theirs in zip(there, here, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduce", ops.REDUCTIONS)
 @pytest.mark.parametrize("sorted_edges", [SLOW(False), True])
 def test_gradients(reduce, sorted_edges):
