@@ -268,10 +268,10 @@ def _put_ids(batch: Data | HeteroData, sampled: MiniBatch, numbering: Numbering 
         fields = fields_of(batch, node_type)
         if "n_id" not in fields:
             fields["n_id"] = node if numbering is None else numbering.to_user(node, node_type)
-    for edge_type, found in sampled.edges.items():
+    for edge_type, edges in sampled.edges.items():
         fields = fields_of(batch, edge_type)
-        if found.edge_id is not None and "e_id" not in fields:
-            fields["e_id"] = found.edge_id.to(torch.int64)
+        if edges.edge_id is not None and "e_id" not in fields:
+            fields["e_id"] = edges.edge_id.to(torch.int64)
     found = {name: by_type(out, getattr(out, name)) for name in ("batch", "num_sampled_nodes", "num_sampled_edges")}
     for name, entries in found.items():
         for type_name, entry in entries.items():
