@@ -8,6 +8,7 @@ from helpers.narrow import FEATURES, MODELS, Branches, basic
 from helpers.slow import examples, quick
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.utils import sort_edge_index
 
@@ -30,6 +31,28 @@ def test_rows_are_those_of_the_whole_graph(make):
 def test_edges_have_attributes():
     data, model = sorted_data(), evaluated(Branches)
     check(infer(model, data, with_attributes, batch_size=30), with_attributes(model, data))
+
+
+class Later(nn.Module):
+    """Its third layer reads what the first one returned, as it is; the second one does not."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList([pyg_nn.SAGEConv(FEATURES, 8), pyg_nn.SAGEConv(8, 8), pyg_nn.SAGEConv((8, 8), 4)])
+        self.first = first
+
+    def forward(self, x, edge_index):
+        first = self.convs[0](x, edge_index)
+        second = self.convs[1](first.relu(), edge_index)
+        pair = (first, second) if self.first == 0 else (second, first)
+        return self.convs[2](pair, edge_index)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_late_layer_reads_what_an_early_one_returned(first, tmp_path):
+    data, model = sorted_data(), evaluated(lambda: Later(first))
+    for out in (None, tmp_path / "rows"):
+        check(infer(model, data, batch_size=64, out=out), model(data.x, data.edge_index))
 
 
 @pytest.mark.parametrize("loops", [True, False])
