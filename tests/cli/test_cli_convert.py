@@ -229,6 +229,18 @@ def test_ids_with_large_gaps_are_named(convert, capsys, tmp_path):
     assert not (tmp_path / "graph").exists()
 
 
+@pytest.mark.parametrize("dense", [200, 10])
+def test_gaps_are_large_beyond_a_number_of_nodes_and_one_per_edge(dense, convert, capsys, monkeypatch):
+    monkeypatch.setattr("torch_gnnscale.cli.convert._DENSE", dense)
+    most = max(dense, 2 * 64)
+    np.save("edges.npy", np.array([[0, 1], [1, most - 1]]))
+    assert f"\n{most} nodes, 2 edges in graph\n" in convert()
+    np.save("edges.npy", np.array([[0, most], [1, 1]]))
+    assert f"without large gaps, found id {most} among 2 edges" in refused(
+        capsys, "convert", "edges.npy", "--out", "other"
+    )
+
+
 def test_more_nodes_than_a_disk_or_ids_have_room_for(convert, edges, capsys):
     command = ["convert", "edges.npy", "--out", "graph", "--nodes"]
     assert re.fullmatch(r"\[Errno 28\] .* nodes take .* of column pointers, and .* are free: '/.*/graph'",
