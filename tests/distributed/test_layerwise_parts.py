@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.boundary import boundary_graph, owners_of
 from helpers.cluster import cluster
 from helpers.parts import (
     as_plain,
     batches_of_rank,
     check_batches,
     expected_batches,
-    homogeneous,
     loader_over,
     stores_of,
     traffic_of_an_epoch,
@@ -73,12 +73,12 @@ def test_links(replicated):
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
-    """parts(K): (data, directory of K parts of edges), written once."""
+    """parts(K): (the boundary graph, directory of K parts of its edges), written once."""
 
     @functools.cache
     def of(count):
-        data, path = homogeneous(), tmp_path_factory.mktemp("parts") / "parts"
-        partition.write(data, path, parts=count, method="random", topology="partitioned")
+        data, path = boundary_graph(), tmp_path_factory.mktemp("parts") / "parts"
+        partition.write(data, path, parts=count, owners=owners_of(count), topology="partitioned")
         return data, str(path)
 
     return of
@@ -176,6 +176,10 @@ def test_batches_are_those_of_one_process(parts, count, world, given):
     """(p, c) is (world, world / count). Every grid meets every order, and both meet both methods."""
     number = GRIDS.index((count, world)) + (given == "bulk")
     check(*parts(count), world, (OF_NODES, LABOR)[number % 2], GIVEN[given])
+
+
+def test_two_ranks_of_each_part(parts):
+    check(*parts(2), 4, {"ladies": ("ladies", {}, [20, 9])}, {"seed_order": "global", "batch_size": 30})
 
 
 FEW = {name: OF_NODES[name] for name in ("ladies", "keep known", "fastgcn's own")} | {

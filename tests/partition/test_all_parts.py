@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers.boundary import boundary_graph, owners_of
 from helpers.hetero import PAPER, make_hetero
 from helpers.parts import as_plain, homogeneous, loader_over, orders_of
 from helpers.refused import refuses
@@ -22,10 +23,10 @@ def batches_of(stores, seeds, kind, options):
 )
 @pytest.mark.parametrize("count", [1, 3])
 def test_batches_are_those_of_one_graph(tmp_path, topology, kind, options, count):
-    data = homogeneous()
+    data = boundary_graph()
     data.weight = 1.0 + torch.arange(data.num_edges) % 4
     links = {"train": data.edge_index[:, ::9]}
-    partition.write(data, tmp_path / "parts", parts=count, method="random", topology=topology, links=links)
+    partition.write(data, tmp_path / "parts", parts=count, owners=owners_of(count), topology=topology, links=links)
     with partition.open_parts(tmp_path / "parts") as parts:
         order = orders_of(parts) if count > 1 else None
         whole = FeatureStore.from_data(data, order=order), GraphStore.from_data(data, order=order)
