@@ -18,7 +18,10 @@ std::vector<int64_t> stats() {
   return {now.idle_bytes, now.live_bytes, now.limit_bytes, now.hits, now.misses};
 }
 
-void limit(int64_t bytes) { pool_set_limit(bytes); }
+void limit(int64_t bytes) {
+  STD_TORCH_CHECK(bytes >= 0, "num_bytes: expected at least 0, found ", bytes);
+  pool_set_limit(bytes);
+}
 
 void trim() { memory_trim(); }
 

@@ -185,6 +185,7 @@ WRONG = {
     "a batch's row outside": lambda: cut(row=ids(1, FAR)),
     "a batch's wrong pointer": lambda: cut(colptr=ids(0, 99)),
     "no parts": lambda: cut(parts=0),
+    "a pool of fewer bytes than none": lambda: OPS.pool_limit(-1),
     "R-MAT of too many nodes": lambda: OPS.rmat_edges(0, 1, 1 << 62, [1, 2, 3], 1, 1),
     "R-MAT of more than memory": lambda: OPS.rmat_edges(0, 1 << 62, 4, [1, 2, 3], 1, 1),
 }  # fmt: skip
