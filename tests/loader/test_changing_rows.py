@@ -355,3 +355,13 @@ def test_a_type_that_is_removed(options):
             del data["venue"]
         data[PAPER].x += 1
         assert torch.equal(data[PAPER].x[batch[PAPER].n_id], batch[PAPER].x + 1)
+
+
+@pytest.mark.parametrize("options", MODES)
+def test_what_has_the_rows_of_an_attribute_may_change(options):
+    data = make_data()
+    loader = NeighborLoader(data, [3], batch_size=50, seed=1, **options)
+    for data.mark, of in ((torch.arange(200), "n_id"), (torch.arange(1500), "e_id"), (torch.arange(200), "n_id")):
+        assert all(torch.equal(batch.mark, batch[of]) for batch in loader)
+    data.mark = torch.arange(7)  # the graph's
+    assert all(torch.equal(batch.mark, data.mark) for batch in loader)
