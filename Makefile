@@ -15,6 +15,8 @@ FOUR := -n 4
 # Prints the packages of extras of pyproject.toml; installing the project with them would compile everything again.
 EXTRA := $(BIN)/python -c 'import importlib.metadata as m, sys; print(*(r.split(";")[0] for r in m.requires("torch_gnnscale") if r.partition("extra == ")[2][1:-1] in sys.argv[1:]))'
 NATIVE := $(shell find cuda -name '*.cpp' -o -name '*.cu' -o -name '*.h')
+# Which tests run against a library with sanitizers: the fast ones; TESTS="not cuda" names all of them.
+TESTS ?= not slow
 # The environment of tests against a library with AddressSanitizer and UBSan.
 SANITIZED := LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=. ../../$(BIN)/python -m pytest $(TWO) -p no:cacheprovider
@@ -23,7 +25,7 @@ SANITIZED := LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help train quick test nightly lint sanitize races emulate dist matrix corners aarch64 docs notebooks fuzz soak test-cuda gpu clean
+.PHONY: help train quick test nightly lint sanitize races emulate dist matrix oldest aarch64 docs notebooks fuzz soak test-cuda gpu clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -40,7 +42,7 @@ test: $(VENV)/test ## all tests but the nightly ones, and what the fast ones cov
 	$(PYTEST) $(FOUR) -m "not nightly" --cov --cov-report=term
 
 nightly: $(VENV)/test ## the tests that `make test` leaves out, and random ones with four times as many examples
-	$(PYTEST) $(FOUR) -m "(nightly or hypothesis) and not cuda" --hypothesis-profile=nightly
+	$(PYTEST) $(FOUR) -m "nightly or hypothesis" --hypothesis-profile=nightly
 
 $(VENV)/torch:
 	@echo "== an environment for Python in $(VENV)/"
@@ -79,7 +81,8 @@ build/sanitize/library: $(VENV)/test setup.py $(NATIVE)
 	cd build/sanitize && FORCE_CUDA=0 GNNSCALE_SANITIZE=1 ../../$(BIN)/python setup.py -q build_ext --inplace
 	mv build/sanitize/torch_gnnscale/_C.so $@
 
-sanitize: build/sanitize/library ## the native tests under AddressSanitizer and UBSan
+# At the end, slow ones that reach instructions or pages which no fast one does.
+sanitize: build/sanitize/library ## the fast native tests under AddressSanitizer and UBSan
 	rm -rf build/sanitize/torch_gnnscale build/sanitize/tests
 	cp -r torch_gnnscale tests build/sanitize
 	rm -f build/sanitize/torch_gnnscale/*.so && cp build/sanitize/library build/sanitize/torch_gnnscale/_C.so
@@ -87,7 +90,9 @@ sanitize: build/sanitize/library ## the native tests under AddressSanitizer and 
 		$(addprefix tests/ops/test_,ops.py gather_tiers.py sample_neighbors.py sample_ways.py sample_modes.py sample_bulk.py \
 		layerwise.py layer_bulk.py hops.py negatives.py aggregation.py partition.py pool.py map_file.py philox.py raw_calls.py) \
 		tests/split/test_cut.py tests/feature/test_hotness.py tests/topology/test_reorder.py \
-		tests/topology/test_topology.py -k "not a_billion_nodes"
+		tests/topology/test_topology.py -m "$(TESTS)" -k "not a_billion_nodes"
+	cd build/sanitize && $(SANITIZED) $(addprefix tests/ops/test_,sample_ways.py layerwise.py hops.py pool.py) \
+		-m "slow and not nightly" -k "instruction_set or avx2 or scalar or huge_pages"
 
 # In a copy of the sources, with the plain library's objects but for what is watched. The threads are Python's, for
 # ThreadSanitizer does not know those of OpenMP; a race makes the exit status 66.
@@ -111,7 +116,7 @@ emulate: build/sanitize/library ## the operators of the .cu files, run by thread
 		tests/emulation tests/ops/test_sample_bulk.py tests/ops/test_hops.py tests/loader/test_loader_bulk.py \
 		tests/loader/test_random_loaders.py::test_random_loaders tests/ops/test_layer_bulk.py \
 		tests/ops/test_gather_tiers.py tests/ops/test_aggregation.py \
-		tests/nn/test_narrow.py tests/nn/test_weigh.py --deselect tests/ops/test_aggregation.py::test_bad_input \
+		tests/nn/test_narrow.py tests/nn/test_weigh.py -m "$(TESTS)" --deselect tests/ops/test_aggregation.py::test_bad_input \
 		-k "not (random_loaders and dealt) and not equals_the_twin and not rows_of_a_file and not broken_map and not scratch_memory and not random_batches"
 
 $(VENV)/wheel: $(VENV)/installed
@@ -140,8 +145,8 @@ dist: $(VENV)/wheel $(VENV)/test build/wheel/made ## the source distribution and
 matrix: build/wheel/made ## the fast tests with torch 2.11 to 2.13, PyG 2.6 to 2.8, Python 3.10 to 3.13
 	$(BIN)/python .ci/matrix.py build/wheel/*.whl $(CELLS)
 
-corners: build/wheel/made ## a few tests with the oldest and the newest Python, torch and PyG, where they install
-	$(BIN)/python .ci/matrix.py build/wheel/*.whl --corners
+oldest: build/wheel/made ## a few tests with the oldest Python, torch and PyG, where they install
+	$(BIN)/python .ci/matrix.py build/wheel/*.whl --oldest
 
 aarch64: $(VENV)/installed ## the library cross-compiled for aarch64, and some of its tests emulated
 	.ci/aarch64 $(BIN)/python
