@@ -92,7 +92,7 @@ sanitize: build/sanitize/library ## the fast native tests under AddressSanitizer
 		tests/split/test_cut.py tests/feature/test_hotness.py tests/topology/test_reorder.py \
 		tests/topology/test_topology.py -m "$(TESTS)" -k "not a_billion_nodes"
 	cd build/sanitize && $(SANITIZED) $(addprefix tests/ops/test_,sample_ways.py layerwise.py hops.py pool.py) \
-		-m "slow and not nightly" -k "instruction_set or avx2 or scalar or huge_pages"
+		-m "slow and not nightly" -k "instruction_set or scalar or huge_pages"
 
 # In a copy of the sources, with the plain library's objects but for what is watched. The threads are Python's, for
 # ThreadSanitizer does not know those of OpenMP; a race makes the exit status 66.
