@@ -25,7 +25,7 @@ SANITIZED := LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help train quick test nightly lint sanitize races emulate dist matrix oldest aarch64 docs notebooks fuzz soak test-cuda gpu clean
+.PHONY: help train quick test nightly lint sanitize races emulate dist matrix corners aarch64 docs notebooks fuzz soak test-cuda gpu clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -145,8 +145,8 @@ dist: $(VENV)/wheel $(VENV)/test build/wheel/made ## the source distribution and
 matrix: build/wheel/made ## the fast tests with torch 2.11 to 2.13, PyG 2.6 to 2.8, Python 3.10 to 3.13
 	$(BIN)/python .ci/matrix.py build/wheel/*.whl $(CELLS)
 
-oldest: build/wheel/made ## a few tests with the oldest Python, torch and PyG, where they install
-	$(BIN)/python .ci/matrix.py build/wheel/*.whl --oldest
+corners: build/wheel/made ## a few tests with the oldest and the newest Python, torch and PyG, where they install
+	$(BIN)/python .ci/matrix.py build/wheel/*.whl --corners
 
 aarch64: $(VENV)/installed ## the library cross-compiled for aarch64, and some of its tests emulated
 	.ci/aarch64 $(BIN)/python

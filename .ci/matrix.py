@@ -3,13 +3,13 @@
     python .ci/matrix.py WHEEL                        # all cells
     python .ci/matrix.py WHEEL 3.10/2.11/2.6 ...      # these: Python/torch/PyG
     python .ci/matrix.py WHEEL CELL --tests tests/loader tests/ops
-    python .ci/matrix.py WHEEL --oldest               # a few of the tests with the oldest of each
+    python .ci/matrix.py WHEEL --corners              # a few of the tests with the oldest and the newest of each
 
 Each pair of Python and torch gets an environment in build/matrix, in which one PyG after the other is installed, and
 which is removed at the end. Pythons are looked for on PATH and below ~/.pyenv; packages come from wherever pip finds
 them: PIP_EXTRA_INDEX_URL may name an index that has torch for CPUs, which is much smaller than what PyPI has for Linux.
-What does not install is left out and listed. The exit status is 1 if a test failed or if no cell was tested; the oldest
-one may be left out.
+What does not install is left out and listed. The exit status is 1 if a test failed or if no cell was tested; of
+corners, all may be left out.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ ROOT = Path(__file__).absolute().parents[1]
 WORK = ROOT / "build" / "matrix"
 PYTHONS, TORCHES, PYGS = ("3.10", "3.11", "3.12", "3.13"), ("2.11", "2.12", "2.13"), ("2.6", "2.7", "2.8")
 CELLS = ["/".join(cell) for cell in itertools.product(PYTHONS, TORCHES, PYGS)]
-OF_OLDEST = [
+CORNERS = ["/".join(cell) for cell in zip(*((of[0], of[-1]) for of in (PYTHONS, TORCHES, PYGS)), strict=True)]
+OF_CORNERS = [
     f"tests/{name}.py"
     for name in (
         "topology/test_topology", "sampler/test_sampler", "loader/test_loader", "loader/test_digests", "nn/test_narrow",
         "distributed/test_partitioned_loader", "split/test_parallelize",
     )
 ]  # fmt: skip
-"""Tests that need :data:`FOR_OLDEST` alone."""
-FOR_OLDEST = ["pytest", "pytest-xdist", "hypothesis"]
+"""Tests that need :data:`FOR_CORNERS` alone."""
+FOR_CORNERS = ["pytest", "pytest-xdist", "hypothesis"]
 EXTRAS = re.compile(r"^test = \[(.*?)\]$", re.MULTILINE | re.DOTALL)
 
 
@@ -117,14 +118,14 @@ def main() -> int:
     options.add_argument("wheel", type=lambda text: Path(text).absolute())
     options.add_argument("cells", nargs="*", metavar="CELL", help="Python/torch/PyG; default: all")
     options.add_argument("--tests", nargs="+", default=["tests"], help="files and folders of tests; default: all")
-    options.add_argument("--oldest", action="store_true", help="a few tests with the oldest of each")
+    options.add_argument("--corners", action="store_true", help="a few tests with the oldest and the newest of each")
     args = options.parse_args()
-    if args.oldest and (args.cells or args.tests != ["tests"]):
-        options.error("--oldest: expected neither cells nor --tests beside it")
+    if args.corners and (args.cells or args.tests != ["tests"]):
+        options.error("--corners: expected neither cells nor --tests beside it")
     if not args.wheel.is_file():
         options.error(f"expected a wheel, found no file {args.wheel}")
-    cells = [tuple(cell.split("/")) for cell in args.cells or (CELLS[:1] if args.oldest else CELLS)]
-    tests, packages = (OF_OLDEST, FOR_OLDEST) if args.oldest else (args.tests, test_packages())
+    cells = [tuple(cell.split("/")) for cell in args.cells or (CORNERS if args.corners else CELLS)]
+    tests, packages = (OF_CORNERS, FOR_CORNERS) if args.corners else (args.tests, test_packages())
     if wrong := [cell for cell in args.cells if not re.fullmatch(r"3\.\d+/\d+\.\d+/\d+\.\d+", cell)]:
         options.error(f"expected cells such as 3.10/2.11/2.6, found {wrong[0]!r}")
     WORK.mkdir(parents=True, exist_ok=True)
@@ -139,7 +140,7 @@ def main() -> int:
         print(f"  ({time.monotonic() - began:.0f} s)", flush=True)
     print("\nAll cells:", *(line for _, line in table), sep="\n")
     states = [passed for passed, _ in table]
-    return int(False in states or (True not in states and not args.oldest))
+    return int(False in states or (True not in states and not args.corners))
 
 
 if __name__ == "__main__":
