@@ -75,7 +75,7 @@ Tensor dispatch_rows(const char* name, const Tensor& x, const std::optional<Tens
   });
 }
 
-// Calls f with the Scores of an attention, which are floats or doubles.
+// Calls f with the AttentionScores of an attention, which are floats or doubles.
 template <typename F>
 auto dispatch_attention(const Tensor& ptr, const Tensor& node, const Tensor& of_sources,
                         const std::optional<Tensor>& of_columns, const std::optional<Tensor>& of_entries, double slope,
@@ -88,8 +88,8 @@ auto dispatch_attention(const Tensor& ptr, const Tensor& node, const Tensor& of_
   if (of_entries.has_value()) check_matrix("of_entries", *of_entries, type, node.numel(), heads);
   const auto with = [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    return f(Scores<T>{data_of<T>(of_sources), data_of<T>(of_columns), data_of<T>(of_entries), static_cast<T>(slope),
-                       heads});
+    return f(AttentionScores<T>{data_of<T>(of_sources), data_of<T>(of_columns), data_of<T>(of_entries),
+                                static_cast<T>(slope), heads});
   };
   if (type == ScalarType::Double) return with(static_cast<double*>(nullptr));
   STD_TORCH_CHECK(type == ScalarType::Float, "of_sources: expected float32 or float64");

@@ -15,11 +15,7 @@ namespace gnnscale {
 // number is added by rounding; ln 2 in two parts, of which the first times a whole number is exact; kLeast, at which n
 // is so small that 2^n becomes 0; and the coefficients of the polynomial (exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2,
 // the highest one first.
-template <typename T>
-struct Exponential;
-
-template <>
-struct Exponential<float> {
+struct ExponentialOfFloat {
   using Bits = uint32_t;
   static constexpr int kMantissa = 23;
   static constexpr float kRounding = 12582912.0f, kLog2High = 0.693359375f, kLog2Low = -2.12194440e-4f, kLeast = -88.0f;
@@ -31,8 +27,7 @@ struct Exponential<float> {
   }
 };
 
-template <>
-struct Exponential<double> {
+struct ExponentialOfDouble {
   using Bits = uint64_t;
   static constexpr int kMantissa = 52;
   static constexpr double kRounding = 6755399441055744.0, kLog2High = 0.693145751953125,
@@ -47,6 +42,9 @@ struct Exponential<double> {
     return terms[i];
   }
 };
+
+template <typename T>
+using Exponential = std::conditional_t<std::is_same_v<T, float>, ExponentialOfFloat, ExponentialOfDouble>;
 
 // The polynomial of its first I + 1 coefficients.
 template <int I, typename T>
@@ -97,7 +95,7 @@ GNNSCALE_HD T score_gradient(T weight, T grad, T mean, T score, T slope) {
 
 // What an attention reads, of H heads.
 template <typename T>
-struct Scores {
+struct AttentionScores {
   const T *of_sources, *of_columns,
       *of_entries;  // [N, H], [columns, H], [entries, H]; null for zeros but for the first
   T slope;

@@ -17,8 +17,8 @@ namespace {
 template <int kHeads, bool kLeaky>
 struct WriteScores {
   template <typename Ids, typename T>
-  GNNSCALE_INLINE static void run(const Entries<Ids>* entries, const Scores<T>* scores, const T* own, int64_t first,
-                                  int64_t last, T* __restrict to) {
+  GNNSCALE_INLINE static void run(const Entries<Ids>* entries, const AttentionScores<T>* scores, const T* own,
+                                  int64_t first, int64_t last, T* __restrict to) {
     const int64_t heads = kHeads > 0 ? kHeads : scores->heads, count = last - first, ahead = 16;
     const Rows<T> rows{scores->of_sources, nullptr, entries->num_nodes, heads};
     for (int64_t k = 0; k < count; ++k) {

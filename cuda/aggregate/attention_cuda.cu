@@ -30,7 +30,7 @@ GNNSCALE_HD T sum_of_entries(int64_t first, int64_t last, F&& f) {
 template <typename T>
 struct Attend {
   Entries<EitherIds> entries;
-  Scores<T> scores;
+  AttentionScores<T> scores;
   T* weight;  // [entries, heads]
 
   GNNSCALE_HD void operator()(int64_t i) const {
@@ -55,7 +55,7 @@ struct Attend {
 template <typename T>
 struct AttendBackward {
   Entries<EitherIds> entries;
-  Scores<T> scores;
+  AttentionScores<T> scores;
   const T *weight, *grad;  // [entries, heads]
   T *of_edges, *sums;      // [entries, heads], [columns, heads]
 

@@ -12,6 +12,8 @@
 namespace gnnscale {
 namespace {
 
+constexpr int64_t kMostIterations = 1 << 16;  // as in ops/scores.py
+
 constexpr int64_t kMaxTasks = 8;     // each but the first needs scores of its own
 constexpr int64_t kGrain = 1 << 18;  // edges worth a task
 
@@ -78,6 +80,8 @@ class ReversePageRank {
 Tensor reverse_pagerank(const Tensor& colptr, const Tensor& row, const Tensor& initial, int64_t iterations,
                         int64_t teleport, int64_t damping, int64_t threads) {
   const int64_t num_nodes = initial.numel();
+  STD_TORCH_CHECK(iterations >= 0 && iterations <= kMostIterations, "iterations: expected 0 to ", kMostIterations,
+                  ", found ", iterations);
   check_int64("initial", initial);
   check_int64("colptr", colptr, num_nodes + 1);
   check_ids("row", row);

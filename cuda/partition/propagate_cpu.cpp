@@ -12,8 +12,8 @@
 namespace gnnscale {
 namespace {
 
-constexpr int64_t kGrain = 1 << 8;       // groups that a thread claims at a time
-constexpr int64_t kMostSteps = 1 << 12;  // as in ops/undirected.py
+constexpr int64_t kGrain = 1 << 8;                              // groups that a thread claims at a time
+constexpr int64_t kMostRounds = 1 << 16, kMostSteps = 1 << 12;  // as in ops/undirected.py
 
 // Id: holds numbers of groups and of nodes.
 template <typename Id>
@@ -239,6 +239,7 @@ Tensor propagate_labels(const std::vector<Tensor>& colptr, const std::vector<Ten
   check_below("label", label, count);
   check_matrix("weight", weight, ScalarType::Long, count, static_cast<int64_t>(most.size()));
   STD_TORCH_CHECK(fewest.size() == most.size(), "fewest: expected one for each of ", most.size(), " constraints");
+  STD_TORCH_CHECK(rounds >= 0 && rounds <= kMostRounds, "rounds: expected 0 to ", kMostRounds, ", found ", rounds);
   STD_TORCH_CHECK(steps >= 1 && steps <= kMostSteps, "steps: expected 1 to ", kMostSteps, ", found ", steps);
   const Neighborhood neighborhood(colptr, row, ranges, num_nodes);
   PooledArray<int64_t> out(count);

@@ -48,9 +48,9 @@ def negatives(count=4, size=20, node=None, weight=None, edges=(None, None), src=
     return OPS.sample_negatives(count, src, 20, None, None, None, size, node, None, weight, None, None, *edges, 1, 1)
 
 
-def labels(label=NODES, weight=None, group=None, sides=SIDES, steps=2):
+def labels(label=NODES, weight=None, group=None, sides=SIDES, steps=2, rounds=1):
     weight = torch.ones(20, 1, dtype=torch.int64) if weight is None else weight
-    return OPS.propagate_labels(*sides, 20, group, label, weight, [5], [0], 1, steps, 1, 1, 1)
+    return OPS.propagate_labels(*sides, 20, group, label, weight, [5], [0], rounds, steps, 1, 1, 1)
 
 
 def cut(owner=None, parts=2, row=None, colptr=None):
@@ -138,12 +138,14 @@ WRONG = {
     "sides that a range lacks": lambda: labels(sides=([COLPTR], [ROW], [0, 0])),
     "neighbors of other nodes": lambda: labels(sides=([COLPTR], [ROW], [0, 15, 20])),
     "no steps": lambda: labels(steps=0),
+    "labels of endless rounds": lambda: labels(rounds=FAR),
     "contracted groups outside": lambda: OPS.contract(*SIDES, broken(NODES, 0, -1), 20, 99, 1),
     "transposed pointers": lambda: OPS.transpose(broken(COLPTR, -1, FAR), ROW, 20, 1),
     "renumbered twice": lambda: OPS.renumber(COLPTR, ROW, None, broken(NODES, 0, 19), NODES, True, 1),
     "renumbered outside": lambda: OPS.renumber(COLPTR, ROW, None, broken(NODES, 0, FAR), NODES, True, 1),
     "ranks of fewer nodes": lambda: OPS.renumber(COLPTR, ROW, None, NODES, NODES[:3], True, 1),
     "scores of fewer nodes": lambda: OPS.reverse_pagerank(COLPTR, ROW, NODES[:5], 1, 5, 9, 1),
+    "scores of endless iterations": lambda: OPS.reverse_pagerank(COLPTR, ROW, NODES, FAR, 5, 9, 1),
     "scores over wrong pointers": lambda: OPS.reverse_pagerank(broken(COLPTR, 3, FAR), ROW, NODES, 1, 5, 9, 1),
     "a negative number of counts": lambda: OPS.count_ids(ROW, -1, 1),
     "ends of two types": lambda: OPS.coo_to_csc(ROW.long(), ROW.int(), 20, 20, True, 1),
