@@ -19,6 +19,7 @@ def made(*shape, seed):
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
 
 
+@pytest.mark.parametrize("learned", [True, False])
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("in_channels", [FEATURES, (FEATURES, FEATURES + 1)], ids=str)
 @pytest.mark.parametrize(
@@ -26,18 +27,21 @@ def made(*shape, seed):
     [{}, {"add_self_loops": False}, {"concat": False, "residual": True}, {"edge_dim": 2, "fill_value": 0.5}],
     ids=str,
 )
-def test_pygs(heads, in_channels, options):
+def test_pygs(learned, heads, in_channels, options, monkeypatch):
+    """``learned``: whether the rows need a gradient; if not, they are multiplied after the aggregation."""
+    monkeypatch.setattr(module, "multiplies_destinations", lambda *_: True)
     torch.manual_seed(0)
     layer = pyg_nn.GATConv(in_channels, CHANNELS, heads, **options).double()
     index = torch.stack([random_ids(limit, EDGES, seed=limit) for limit in (SOURCES, DESTINATIONS)])
     edges, order = sort_edges(index, SOURCES, DESTINATIONS)
-    x, attributes = made(SOURCES, FEATURES, seed=1), made(EDGES, 2, seed=2) if "edge_dim" in options else None
+    x = made(SOURCES, FEATURES, seed=1).requires_grad_(learned)
+    attributes = made(EDGES, 2, seed=2) if "edge_dim" in options else None
     width = FEATURES if isinstance(in_channels, int) else in_channels[1]
     for root in (made(DESTINATIONS, width, seed=3), *([] if "residual" in options else [None])):
         expected = layer((x, root), index, attributes, size=(SOURCES, DESTINATIONS))
         found = gat(layer, x, root, edges, None if attributes is None else attributes[order])
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-        wanted = [t for t in (x, root, attributes, *layer.parameters()) if t is not None]
+        wanted = [t for t in (x, root, attributes, *layer.parameters()) if t is not None and t.requires_grad]
         scale = torch.arange(1.0, found.numel() + 1, dtype=torch.float64).view(found.shape)
         ours, theirs = (
             torch.autograd.grad((out * scale).sum(), wanted, allow_unused=True) for out in (found, expected)

@@ -208,6 +208,19 @@ def sort_edges(index: Tensor, num_src: int, num_dst: int) -> tuple[Adjacency, Te
     return Adjacency.sorted(index[:, order], ptr, num_src), order
 
 
+def by_head(edges: Adjacency, heads: int, sources: bool) -> Adjacency:
+    """The edges of each head, from its own sources or from the same ones, to its own columns: head h of destination i
+    is column h * num_dst + i, and so with ``sources`` for these."""
+    if heads == 1:
+        return edges
+    head = torch.arange(heads, device=edges.index.device).unsqueeze(1)
+    src = (edges.index[0] + head * edges.num_src * sources).view(-1)
+    dst = (edges.index[1] + head * edges.num_dst).view(-1)
+    ptr = (edges.forward.ptr[:-1] + head * edges.num_edges).view(-1)
+    ptr = torch.cat([ptr, ptr.new_full((1,), heads * edges.num_edges)])
+    return Adjacency.sorted(torch.stack([src, dst]), ptr, edges.num_src * (heads if sources else 1))
+
+
 def _as_matrix(x: Tensor) -> Tensor:
     """Shape [n, F], also where n is 0, which ``reshape(n, -1)`` refuses."""
     return x if x.dim() == 2 else x.unsqueeze(1) if x.dim() == 1 else x.flatten(1)

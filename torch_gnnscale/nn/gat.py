@@ -15,8 +15,8 @@ from torch.nn.parameter import is_lazy
 from torch_geometric.utils import add_self_loops, remove_self_loops
 
 from .. import ops
-from .aggregate import Adjacency, aggregate, sort_edges
-from .products import is_plain, is_wide
+from .aggregate import Adjacency, aggregate, by_head, sort_edges
+from .products import is_plain, is_wide, multiplies_destinations
 
 _PRODUCTS = ("lin", "lin_src", "lin_dst", "lin_edge")
 
@@ -28,7 +28,8 @@ def gat(
 
     With W the weights of the layer's product and a its attention, a coefficient a . W x is computed as (a W) . x, so
     the destinations' rows need no product. With one head, neighbors' rows are aggregated as they are, and W multiplies
-    the sums: the layer multiplies the rows of destinations, not those of sources.
+    the sums: the layer multiplies the rows of destinations, not those of sources. With several, so it does where that
+    takes less time and x needs no gradient, as in a first layer: x is aggregated once by the weights of each head.
 
     Args:
         layer: one that :func:`takes` these arguments.
@@ -54,7 +55,11 @@ def gat(
         x @ _folded(linear.weight, layer.att_src), of_destinations, of_edges, edges, layer.negative_slope
     )
     weight = functional.dropout(weight, layer.dropout, layer.training)
-    if heads == 1:
+    if heads > 1 and not x.requires_grad and multiplies_destinations(edges, x.size(1), heads * channels, heads):
+        sums = aggregate(x, by_head(edges, heads, False), "sum", weight.t().reshape(-1, 1)).view(heads, -1, x.size(1))
+        out = (sums @ linear.weight.view(heads, channels, -1).transpose(1, 2)).transpose(0, 1)
+        out = out.flatten(1) if layer.concat else out.mean(1)
+    elif heads == 1:
         out = functional.linear(aggregate(x, edges, "sum", weight), linear.weight)
     else:
         out = aggregate(linear(x).view(-1, heads, channels), edges, "sum", weight)

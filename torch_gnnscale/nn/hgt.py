@@ -15,15 +15,11 @@ from torch.nn.parameter import is_lazy
 from torch_geometric.nn.aggr import SumAggregation
 
 from .. import ops
-from .aggregate import Adjacency
+from .aggregate import Adjacency, by_head
 from .hops import first_rows
 from .layer import HOOKED
-from .products import is_plain, is_wide
+from .products import is_plain, is_wide, multiplies_destinations
 
-OF_EDGE = 4
-"""How many multiply-adds of a product of matrices take the time of one of an edge and a channel. The ways that
-constants from 1 to 6 choose take 1.01 times the faster ways' time in the mean, and larger constants choose slower ones
-(benchmarks/bench_hgt.py at commit 7036b28)."""
 _METHODS = ("forward", "propagate", "message", "aggregate", "update", "_cat", "_construct_src_node_feat")
 
 
@@ -140,7 +136,7 @@ def hgt(
         else:
             x, found = _occurring(x, found)
             k, v = (_multiplied(x, weight).flatten(0, 1) for weight in (keys @ to_keys, values @ to_values))
-        relations.append(_Relation(_by_head(found, heads, not of_destinations), types.index(dst)))
+        relations.append(_Relation(by_head(found, heads, not of_destinations), types.index(dst)))
         tensors += [q.flatten(0, 1), None if bias is None else bias.reshape(-1, 1), k, v]
         after.append((dst, values, to_values if of_destinations else None))
     others = [tensor for t in types if t not in used for tensor in (x_dict[t], *lins[t].parameters())]
@@ -188,14 +184,6 @@ def takes(layer: pyg_nn.HGTConv, x_dict: Mapping[str, Any], relations: Sequence[
     )  # fmt: skip
 
 
-def multiplies_destinations(edges: Adjacency, features: int, channels: int, heads: int) -> bool:
-    """Whether a relation's matrices multiply rows of destinations, not those of sources; decided by the multiply-adds
-    of both ways."""
-    num_edges = edges.num_edges
-    of_sources = min(edges.num_src, num_edges) * features * channels + OF_EDGE * num_edges * channels
-    return edges.num_dst * features * channels + OF_EDGE * num_edges * heads * features <= of_sources
-
-
 def _product(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """``rows @ first @ second``, in the order that takes fewer multiply-adds; all are [heads, ...]."""
     n, (a, b), c = rows.size(1), first.shape[1:], second.size(2)
@@ -224,19 +212,6 @@ def _occurring(x: Tensor, edges: Adjacency) -> tuple[Tensor, Adjacency]:
     ids, place = seen.nonzero().view(-1), seen.cumsum(0) - 1
     index = torch.stack([place[edges.index[0]], edges.index[1]])
     return x.index_select(0, ids), Adjacency.sorted(index, edges.forward.ptr, len(ids))
-
-
-def _by_head(edges: Adjacency, heads: int, sources: bool) -> Adjacency:
-    """The edges of each head, from its own sources or from the same ones, to its own columns: head h of destination i
-    is column h * num_dst + i, and so with ``sources`` for these."""
-    if heads == 1:
-        return edges
-    head = torch.arange(heads, device=edges.index.device).unsqueeze(1)
-    src = (edges.index[0] + head * edges.num_src * sources).view(-1)
-    dst = (edges.index[1] + head * edges.num_dst).view(-1)
-    ptr = (edges.forward.ptr[:-1] + head * edges.num_edges).view(-1)
-    ptr = torch.cat([ptr, ptr.new_full((1,), heads * edges.num_edges)])
-    return Adjacency.sorted(torch.stack([src, dst]), ptr, edges.num_src * (heads if sources else 1))
 
 
 def _output(layer: pyg_nn.HGTConv, node_type: str, sums: Tensor, x: Tensor) -> Tensor:

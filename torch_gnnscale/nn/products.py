@@ -8,8 +8,14 @@ import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
 
+from .aggregate import Adjacency
+
 WIDE = (torch.float32, torch.float64)
 """Dtypes whose sums need no other dtype."""
+OF_EDGE = 4
+"""How many multiply-adds of a product of matrices take the time of one of an edge and a channel. The ways that
+constants from 1 to 6 choose take 1.01 times the faster ways' time in the mean, and larger constants choose slower ones
+(benchmarks/bench_hgt.py at commit 7036b28)."""
 _AROUND = tuple(f"_{when}_hooks" for when in ("forward", "forward_pre", "backward", "backward_pre"))
 _OF_ALL_MODULES = [getattr(nn.modules.module, f"_global{hooks}") for hooks in _AROUND]
 
@@ -45,3 +51,11 @@ def products_of(layer: pyg_nn.MessagePassing) -> tuple[pyg_nn.Linear, pyg_nn.Lin
     if not is_plain(of_neighbors) or (of_root is not None and not (is_plain(of_root) and of_root.bias is None)):
         return None
     return of_neighbors, of_root
+
+
+def multiplies_destinations(edges: Adjacency, features: int, channels: int, heads: int) -> bool:
+    """Whether matrices multiply rows of destinations, not those of sources; decided by the multiply-adds
+    of both ways."""
+    num_edges = edges.num_edges
+    of_sources = min(edges.num_src, num_edges) * features * channels + OF_EDGE * num_edges * channels
+    return edges.num_dst * features * channels + OF_EDGE * num_edges * heads * features <= of_sources
