@@ -1,5 +1,6 @@
 """Rows that ranks of one machine write into memory of those that ask for them."""
 
+import gc
 from contextlib import nullcontext
 from unittest import mock
 
@@ -115,6 +116,7 @@ def test_memory_is_used_again_when_its_rows_are_gone():
 def ask_and_hold(steps):
     """How many more files a process has open when it holds the replies of so many exchanges."""
     both, held, counts = transports(), [], torch.tensor([[0, 5], [7, 0]])
+    gc.collect()
     before = machine.open_files()
     for _ in range(steps):
         answers(both[0], counts, 100, held)
@@ -125,7 +127,8 @@ def ask_and_hold(steps):
 
 
 def test_what_other_ranks_have_allocated_takes_no_descriptors():
-    assert cluster(2).run(ask_and_hold, 4) == [4, 4]
+    found = cluster(2).run(ask_and_hold, 4)  # less where a file that was open before is closed meanwhile
+    assert max(found) <= 4
 
 
 def ask_where_a_rank_fails(what):
