@@ -28,8 +28,8 @@ def gat(
 
     With W the weights of the layer's product and a its attention, a coefficient a . W x is computed as (a W) . x, so
     the destinations' rows need no product. With one head, neighbors' rows are aggregated as they are, and W multiplies
-    the sums: the layer multiplies the rows of destinations, not those of sources. With several, so it does where that
-    takes less time and x needs no gradient, as in a first layer: x is aggregated once by the weights of each head.
+    the sums: the layer multiplies the rows of destinations, not those of sources. With several heads it does the same,
+    once for the weights of each head, where x needs no gradient, as in a first layer, and it takes less time.
 
     Args:
         layer: one that :func:`takes` these arguments.
@@ -50,20 +50,20 @@ def gat(
     if edge_attr is not None and layer.lin_edge is not None:
         attributes = edge_attr.view(-1, 1) if edge_attr.dim() == 1 else edge_attr
         of_edges = attributes @ _folded(layer.lin_edge.weight, layer.att_edge)
-    of_destinations = None if root is None else root @ _folded(of_root.weight, layer.att_dst)
-    weight = attention(
-        x @ _folded(linear.weight, layer.att_src), of_destinations, of_edges, edges, layer.negative_slope
-    )
+    of_sources = x @ _folded(linear.weight, layer.att_src)
+    of_columns = None if root is None else root @ _folded(of_root.weight, layer.att_dst)
+    weight = attention(of_sources, of_columns, of_edges, edges, layer.negative_slope)
     weight = functional.dropout(weight, layer.dropout, layer.training)
-    if heads > 1 and not x.requires_grad and multiplies_destinations(edges, x.size(1), heads * channels, heads):
-        sums = aggregate(x, by_head(edges, heads, False), "sum", weight.t().reshape(-1, 1)).view(heads, -1, x.size(1))
-        out = (sums @ linear.weight.view(heads, channels, -1).transpose(1, 2)).transpose(0, 1)
-        out = out.flatten(1) if layer.concat else out.mean(1)
-    elif heads == 1:
-        out = functional.linear(aggregate(x, edges, "sum", weight), linear.weight)
+    multiplies_sums = heads == 1 or (
+        not x.requires_grad and multiplies_destinations(edges, x.size(1), heads * channels, heads)
+    )
+    if multiplies_sums:
+        sums = aggregate(x, by_head(edges, heads, sources=False), "sum", weight.t().reshape(-1, 1))
+        of_heads = linear.weight.view(heads, channels, -1).transpose(1, 2)
+        out = (sums.view(heads, edges.num_dst, -1) @ of_heads).transpose(0, 1)
     else:
         out = aggregate(linear(x).view(-1, heads, channels), edges, "sum", weight)
-        out = out.flatten(1) if layer.concat else out.mean(1)
+    out = out.flatten(1) if layer.concat else out.mean(1)
     if layer.res is not None and root is not None:
         out = out + layer.res(root)
     return out if layer.bias is None else out + layer.bias

@@ -30,7 +30,7 @@ def can_gather_rows(src: Tensor) -> bool:
     device = src.device.type
     loaded = device == "cpu" or (device == "cuda" and _library.status.get("_CUDA") == "loaded")
     ordinary = type(src) in _ORDINARY and src.layout == torch.strided and src.dim() > 0 and not src.is_quantized
-    return loaded and ordinary and (src.is_contiguous() or has_contiguous_rows(src))
+    return loaded and ordinary and has_contiguous_rows(src)
 
 
 def select_rows(src: Tensor, index: Tensor, *, check: bool = True) -> Tensor:
