@@ -38,14 +38,14 @@ def pytest_collection_finish() -> None:
 
 
 FEW = 4
-"""So many fast cases of a test with several parameters are all run."""
+"""A fast test with at most so many cases keeps all of them."""
 
 
 def take_turns(cases: list[pytest.Function], rounds: int) -> None:
-    """Marks cases of one test as nightly, but for as many in each round as the longest of its parameters has values.
+    """Marks cases of one test as nightly, and leaves some in which every value of every parameter occurs.
 
-    In the first round, case t has of each parameter the value t modulo their number; in round r, of parameter i that
-    which follows r * i later. Where there is no such case, others are left in which each value occurs.
+    Parameter i has n_i values, and n is the largest n_i. The cases in which each parameter i has the value
+    number (t + r * i) modulo n_i stay, for t < n and r < ``rounds``; so does a case with a value that none of these has.
     """
     ids = [case.callspec._idlist for case in cases]  # one of each decorator, or fixture, with parameters
     values = [list(dict.fromkeys(of_one)) for of_one in zip(*ids, strict=True)]

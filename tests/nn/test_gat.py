@@ -51,6 +51,20 @@ def test_pygs(learned, heads, in_channels, options, monkeypatch):
             torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize(("destinations", "number"), [(0, 0), (DESTINATIONS, 0), (1, 5)])
+@pytest.mark.parametrize("first", [True, False])
+def test_few_destinations_and_edges(heads, destinations, number, first, monkeypatch):
+    """``first``: whether rows of destinations are multiplied with several heads, too."""
+    monkeypatch.setattr(module, "multiplies_destinations", lambda *_: first)
+    layer = pyg_nn.GATConv((FEATURES, FEATURES), CHANNELS, heads, add_self_loops=False).double()
+    index = torch.stack([random_ids(SOURCES, number, seed=1), torch.zeros(number, dtype=torch.int64)])
+    edges, _ = sort_edges(index, SOURCES, destinations)
+    x, root = made(SOURCES, FEATURES, seed=1).detach(), made(destinations, FEATURES, seed=2)
+    expected = layer((x, root), index, size=(SOURCES, destinations))
+    torch.testing.assert_close(gat(layer, x, root, edges), expected, rtol=1e-12, atol=1e-12)
+
+
 def test_what_it_does_not_compute():
     x = torch.ones(3, 2)
     assert takes(pyg_nn.GATConv(2, 2), {"x": (x, x)})

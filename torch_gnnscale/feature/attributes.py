@@ -41,24 +41,21 @@ class TypedStorage(NamedTuple):
         return "nodes" if self.store.is_node_attr(name) else "edges" if self.store.is_edge_attr(name) else None
 
     def kind_of(self, name: str) -> Literal["nodes", "edges"] | None:
-        """As :meth:`rows_of`; a batch has a ``num_nodes`` of its own, as if that had a row for each node."""
+        """As :meth:`rows_of`, but "nodes" for ``num_nodes``: batches have a number of their own."""
         return "nodes" if name == "num_nodes" else self.rows_of(name)
 
     def with_rows(self, known: dict[Any, Any] | None = None) -> list[tuple[str, Literal["nodes", "edges"]]]:
         """The attributes that have rows, with what :meth:`kind_of` says of each; edges are not among them.
 
         Args:
-            known: what it said before, by (type, name), to which this is added; None: it is asked each time.
+            known: what it said before, by (type, name); what it says now is added. None: nothing is known.
         """
-        if known is None:
-            kinds = [(name, self.kind_of(name)) for name in self.store if name not in EDGES]
-        else:
-            keys = [(self.type_name, name) for name in self.store if name not in EDGES]
-            for key in keys:
-                if key not in known:
-                    known[key] = self.kind_of(key[1])
-            kinds = [(key[1], known[key]) for key in keys]
-        return [(name, of) for name, of in kinds if of is not None]
+        known = {} if known is None else known
+        keys = [(self.type_name, name) for name in self.store if name not in EDGES]
+        for key in keys:
+            if key not in known:
+                known[key] = self.kind_of(key[1])
+        return [(key[1], of) for key in keys if (of := known[key]) is not None]
 
     def has_rows(self, name: str) -> bool:
         """Whether an attribute has an entry for each node or each edge."""

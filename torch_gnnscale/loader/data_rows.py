@@ -250,18 +250,19 @@ class DataRows(RowSource):
     def renew(self, batch: Data | HeteroData, sampled: MiniBatch, bounds: Bounds, keys: Collection[Any]) -> None:
         """See :meth:`RowSource.renew`."""
         types = {of for of, _ in keys}
-        storages = {storage.type_name: storage for storage in typed_storages(self.data) if storage.type_name in types}
+        storages = [storage for storage in typed_storages(self.data) if storage.type_name in types]
+        readers = {storage.type_name: _Reader(self.data, storage, sampled, bounds) for storage in storages}
         for of, name in keys:
             if of is OF_GRAPH:
                 batch._global_store[name] = self.data._global_store.get(name)
                 continue
-            storage = storages.get(of)  # None: of a type that was removed
-            value = None if storage is None else storage.store.get(name)
+            reader = readers.get(of)  # None: of a type that was removed
+            value = None if reader is None else reader.storage.store.get(name)
             if name == "num_edges" and value is not None:  # of the whole graph
                 fields_of(batch, of).pop(name, None)
                 value = (batch if of is None else batch[of]).num_edges
-            elif storage is not None and value is not None and (kind := storage.kind_of(name)) is not None:
-                value = _Reader(self.data, storage, sampled, bounds).rows(name, kind)
+            elif reader is not None and value is not None and (kind := reader.storage.kind_of(name)) is not None:
+                value = reader.rows(name, kind)
             put(fields_of(batch, of), {name: value})
 
     def put_plain(self, batch: Data | HeteroData, versions: DataVersions, keys: list[Any]) -> list[Any]:

@@ -244,7 +244,7 @@ def has_learned_rows(data: Any) -> bool:
         return bool(row_source(data).learned())
 
 
-MOST = 256
+MOST_READS = 256
 """The most reads of one loader that are under way at once. There are no more threads than that."""
 
 
@@ -282,7 +282,7 @@ class Reads:
         return self._threads
 
     def _new_pool(self) -> None:
-        self._threads, self._process = ThreadPoolExecutor(MOST, "gnnscale-reads"), os.getpid()
+        self._threads, self._process = ThreadPoolExecutor(MOST_READS, "gnnscale-reads"), os.getpid()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Reads, (self.features,)

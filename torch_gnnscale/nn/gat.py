@@ -60,7 +60,7 @@ def gat(
     if multiplies_sums:
         sums = aggregate(x, by_head(edges, heads, sources=False), "sum", weight.t().reshape(-1, 1))
         of_heads = linear.weight.view(heads, channels, -1).transpose(1, 2)
-        out = (sums.view(heads, edges.num_dst, -1) @ of_heads).transpose(0, 1)
+        out = (sums.view(heads, edges.num_dst, x.size(1)) @ of_heads).transpose(0, 1)
     else:
         out = aggregate(linear(x).view(-1, heads, channels), edges, "sum", weight)
     out = out.flatten(1) if layer.concat else out.mean(1)
