@@ -44,8 +44,8 @@ FEW = 4
 def take_turns(cases: list[pytest.Function], rounds: int) -> None:
     """Marks cases of one test as nightly, and leaves some in which every value of every parameter occurs.
 
-    Parameter i has n_i values, and n is the largest n_i. The cases in which each parameter i has the value
-    number (t + r * i) modulo n_i stay, for t < n and r < ``rounds``; so does a case with a value that none of these has.
+    Parameter i has n_i values, and n is the largest n_i. For t < n and r < ``rounds``, the cases stay in which each
+    parameter i has the value number (t + r * i) modulo n_i; so does a case with a value that none of these has.
     """
     ids = [case.callspec._idlist for case in cases]  # one of each decorator, or fixture, with parameters
     values = [list(dict.fromkeys(of_one)) for of_one in zip(*ids, strict=True)]
