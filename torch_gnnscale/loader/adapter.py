@@ -20,8 +20,8 @@
 - ``enable_cpu_affinity``, ``enable_multithreading``, ``enable_memory_log``: PyG sets these for worker processes, by
   ``worker_init_fn``, and raises without any. Here ``num_workers`` are threads, so programs of PyG's go on, with a
   warning.
-- ``input_nodes`` and ``edge_label_index``: PyG's constructors get them checked and converted. Our loaders then set the
-  attribute to what the user passed.
+- ``input_nodes``, ``edge_label_index`` and ``batch_size``: PyG's constructors get them checked and converted, and of
+  several types only the first and the sum. Our loaders then set the attribute to what the user passed.
 """
 
 from __future__ import annotations
@@ -94,17 +94,18 @@ class PyGLoaderAdapter(DataLoader):
 
     def __init__(
         self, data: Any, num_neighbors: Any, neighbor_sampler: BaseSampler, input_name: str, inputs: Any,
-        time_name: str, time: Any, **kwargs: Any,
+        time_name: str, time: Any, num_inputs: int, **kwargs: Any,
     ) -> None:  # fmt: skip
         """Calls PyG's constructor.
 
         Args:
             input_name, inputs: name and value of PyG's argument for seeds or links.
+            num_inputs: how many inputs there are; more than PyG knows of if they have several types.
             time_name, time: name and value of PyG's argument for their times; None if there are none.
         """
         inputs_and_times = {input_name: inputs, time_name: time, "time_attr": None if time is None else ""}
         super().__init__(data, num_neighbors, neighbor_sampler=neighbor_sampler, **inputs_and_times, **kwargs)  # type: ignore[call-arg]
-        self.__dict__["dataset"] = InputPositions(len(self.dataset), self.batch_size or 1)  # type: ignore[arg-type]
+        self.__dict__["dataset"] = InputPositions(num_inputs, self.batch_size or 1)
 
     @property
     def _index_sampler(self) -> NumberedBatches:

@@ -75,6 +75,11 @@ def check_foreign(loader: Any, collective: bool) -> None:
             "found another DataLoader that was made of it; leave it out of Accelerate's prepare() and Ray's "
             "prepare_data_loader()"
         )
+    if isinstance(loader.batch_size, dict):
+        raise ValueError(
+            f"batch_size={loader.batch_size}: expected the loader to be iterated itself, found another DataLoader that "
+            "was made of it, whose batches have other numbers of seeds of each type"
+        )
 
 
 def dealt(options: Mapping[str, Any]) -> DistributedSampler | None:

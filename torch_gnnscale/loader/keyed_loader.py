@@ -21,6 +21,7 @@ from ..memory import move_to_huge_pages
 from ..ops.arguments import check_int
 from ..random import ids_key
 from ..sampler.base import KeyedSampler, Output, check_weight_name
+from ..sampler.inputs import ByType, each_type, inputs_ids
 from . import checks
 from .adapter import PyGLoaderAdapter
 from .checks import warn_of_unused_arguments
@@ -29,11 +30,11 @@ from .fetch import has_learned_rows, row_source
 from .fields import check_classes, row_tensors
 from .layout import EdgeLayout, edge_layouts_of
 from .line import Execution, Line
-from .order import FromElsewhere, NumberedBatch, SeedOrder
+from .order import ChunksOfTypes, FromElsewhere, NumberedBatch, SeedOrder
 from .pipeline import USUAL
 from .positions import InOrder, KeyedShuffle, PositionSampler
 from .share import Shard, SharedOrder, Uneven
-from .sharing import Sharing, sharing_of
+from .sharing import Owned, Sharing, sharing_of
 from .split import Split
 from .workers import BatchesOfWorkers, RowsOfWorkers, without_processes
 
@@ -67,8 +68,12 @@ class ResumableLoader(PyGLoaderAdapter):
     _sharing: Sharing
 
     def _ids(self, inputs: Any) -> Tensor:
-        """The ids of ``inputs``. Their hash is the key of inputs that have no batch number."""
-        raise NotImplementedError
+        """The ids of ``inputs``. Their hash is the key of inputs that have no batch number. Of several types, the ids
+        of all, after their numbers."""
+        ids = [inputs_ids(entry) for entry in each_type(inputs)]
+        if not isinstance(inputs, ByType):
+            return ids[0]
+        return torch.cat([torch.tensor([of_type.size(-1) for of_type in ids]), *(of_type.view(-1) for of_type in ids)])
 
     @property
     def seed(self) -> int:
@@ -122,11 +127,12 @@ class ResumableLoader(PyGLoaderAdapter):
     @cached_property
     def _key_of_inputs(self) -> int:
         """A hash of the inputs' ids and times."""
-        ids, time = self._ids(self.input_data), self.input_data.time
-        if time is None:
+        ids = self._ids(self.input_data)
+        times = [entry.time for entry in each_type(self.input_data) if entry.time is not None]
+        if not times:
             return ids_key(0, ids)
-        bits = time.double().view(torch.int64) if time.is_floating_point() else time.long()
-        return ids_key(0, torch.cat([ids.view(-1), bits]))
+        bits = [time.double().view(torch.int64) if time.is_floating_point() else time.long() for time in times]
+        return ids_key(0, torch.cat([ids.view(-1), *bits]))
 
 
 class KeyedLoader(ResumableLoader):
@@ -149,6 +155,8 @@ class KeyedLoader(ResumableLoader):
         neighbor_sampler: BaseSampler,
         *,
         num_inputs: Callable[[], int],
+        by_type: ByType | None = None,
+        sizes: dict[Any, int] | None = None,
         seed: int | None,
         prefetch: int | None,
         edge_layout: EdgeLayout | None,
@@ -161,8 +169,13 @@ class KeyedLoader(ResumableLoader):
     ) -> None:
         """``kwargs`` are the arguments of PyG's loader, passed on; ``num_inputs()`` returns the number of inputs.
 
-        If the sampler's device is a GPU, batches are made there.
+        ``by_type``: the inputs, if they have several types; ``sizes``: how many of each type a batch has, if that is
+        fixed. If the sampler's device is a GPU, batches are made there.
         """
+        if sizes is not None:
+            kwargs["batch_size"] = sum(sizes.values())
+            if checks.has_own_order(kwargs):
+                raise ValueError(f"batch_size={sizes}: expected neither sampler nor batch_sampler beside it, found one")
         if isinstance(again := kwargs.get("sampler"), PositionSampler):  # of a loader that is made again
             kwargs |= {"sampler": None, "shuffle": isinstance(again, KeyedShuffle)}
         self.prefetch = checks.checked_prefetch(prefetch)
@@ -203,7 +216,14 @@ class KeyedLoader(ResumableLoader):
         if kwargs.get("filter_per_worker") is None and (checks.has_rows_on_gpu(data) or has_learned_rows(data)):
             kwargs["filter_per_worker"] = False
         self._rows_of_workers: RowsOfWorkers | None = None
-        super().__init__(data, num_neighbors, sampler, **kwargs)
+        super().__init__(data, num_neighbors, sampler, num_inputs=num_inputs(), **kwargs)
+        if by_type is not None:
+            self.input_data = by_type
+        if by_type is not None and sizes is not None:
+            shuffled = self.sampler if isinstance(self.sampler, KeyedShuffle) else None
+            each = [sizes[of] for of in by_type.input_type]
+            self._seed_order.chunks = ChunksOfTypes(by_type.types, each, self.drop_last, shuffled)
+            self.__dict__["batch_size"] = sizes
 
     @property
     def keyed_sampler(self) -> KeyedSampler:
@@ -225,8 +245,9 @@ class KeyedLoader(ResumableLoader):
         batches: Any = self.batch_sampler
         self._sharing.meet(self._seed_order, batches, self._owned_ids, decides)
 
-    def _owned_ids(self) -> tuple[Tensor, Any]:
-        """(The stores' ids of the nodes that decide which part an input belongs to, their type)."""
+    def _owned_ids(self) -> Owned:
+        """For each type of inputs, (the stores' ids of the nodes that decide which part an input belongs to, their
+        type)."""
         raise NotImplementedError
 
     def _label(self, batch: Data | HeteroData, out: Output) -> None:

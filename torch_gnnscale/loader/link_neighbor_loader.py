@@ -23,6 +23,7 @@ from ..ops.arguments import as_tensor, check_tensor
 from ..sampler.base import KeyedSampler, Output
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.graph import end_types
+from ..sampler.inputs import each_type
 from ..sampler.links import ExcludeSeedEdges, check_links, check_weights
 from ..sampler.methods import NEIGHBOR, make_sampler
 from ..sampler.sources import check_data
@@ -35,6 +36,7 @@ from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
 from .refusal import told_to_all
 from .share import Shard, SharedOrder, Uneven
+from .sharing import Owned
 
 
 class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader):
@@ -237,11 +239,8 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
                 stored[order.to_stored(torch.arange(len(weight)), node_type)] = weight
                 setattr(self.neg_sampling, name, stored)
 
-    def _ids(self, inputs: EdgeSamplerInput) -> Tensor:
-        return torch.stack([inputs.row, inputs.col])
-
-    def _owned_ids(self) -> tuple[Tensor, Any]:
-        return self.input_data.col, end_types(self.input_data.input_type)[1]
+    def _owned_ids(self) -> Owned:
+        return [(entry.col, end_types(entry.input_type)[1]) for entry in each_type(self.input_data)]
 
     def _fingerprint(self) -> dict[str, Any]:
         negatives = self.neg_sampling

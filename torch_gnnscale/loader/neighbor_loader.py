@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,19 +11,16 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import GraphStore as PyGGraphStore
-from torch_geometric.loader.utils import get_input_nodes
 from torch_geometric.sampler import BaseSampler, NodeSamplerInput
 from torch_geometric.sampler.base import SubgraphType
-from torch_geometric.typing import InputNodes
+from torch_geometric.typing import InputNodes, NodeType
 
-from .. import ops
 from .._host import on_host
 from ..memory import Budget
-from ..ops.arguments import as_ids, as_tensor, check_tensor
 from ..sampler.base import KeyedSampler, Output
 from ..sampler.fanouts import NumNeighborsLike
+from ..sampler.inputs import each_type
 from ..sampler.methods import NEIGHBOR, make_sampler
-from ..sampler.requests import check_no_mask
 from ..sampler.sources import check_data
 from . import checks
 from .checks import warn_of_options_beside_sampler, warn_of_options_of_links
@@ -31,7 +28,9 @@ from .fields import fields_of, put
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
 from .refusal import told_to_all
+from .seeds import GivenSeeds
 from .share import Shard, SharedOrder, Uneven
+from .sharing import Owned
 from .split import Split, check_modes
 
 
@@ -49,10 +48,14 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             still the user's ids.
         num_neighbors: fanout of each hop, or a list per edge type. :class:`torch_gnnscale.NeighborSampler` explains
             this and the other arguments of sampling in full.
-        input_nodes: the seeds: ids, a mask, or None for all nodes; in a heterogeneous graph a node type, or a pair of a
-            node type and one of these. Seeds may repeat; each has its own row. A 0 or 1 of type uint8 for each node is
-            refused: it could be ids or a mask.
-        input_time: a time per seed; by default the node's own time. Needs ``time_attr``.
+        input_nodes: the seeds: ids, a mask, or None for all nodes; in a heterogeneous graph a node type, a pair of a
+            node type and one of these, or a dictionary of these by node type. Then ``shuffle`` permutes the seeds of
+            all types together, a batch has those that fall into it, and each of the types has ``input_id``,
+            ``batch_size`` and ``seed_time`` in it. Seeds may repeat; each has its own row. A 0 or 1 of type uint8 for
+            each node is refused: it could be ids or a mask.
+        input_time: a time per seed; by default the node's own time. Needs ``time_attr``. By node type where
+            ``input_nodes`` is a dictionary, as are ``input_id`` and, for a fixed number of seeds of each type in a
+            batch, ``batch_size``: a type that has no more seeds adds none to the later batches.
         replace: draw with replacement.
         subgraph_type: ``directional``, ``bidirectional`` or ``induced``.
         disjoint: each seed gets a tree of its own; ``batch`` holds the tree of each node.
@@ -131,8 +134,8 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         self,
         data: Data | HeteroData | tuple[PyGFeatureStore, PyGGraphStore],
         num_neighbors: NumNeighborsLike,
-        input_nodes: InputNodes = None,
-        input_time: Tensor | None = None,
+        input_nodes: InputNodes | dict[NodeType, Any] = None,
+        input_time: Tensor | dict[NodeType, Tensor] | None = None,
         replace: bool = False,
         subgraph_type: SubgraphType | str = "directional",
         disjoint: bool = False,
@@ -162,8 +165,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         **kwargs: Any,
     ) -> None:
         check_data(data)
-        if input_time is not None:
-            check_tensor("input_time", input_time)
+        given = GivenSeeds.of(input_nodes, input_time, kwargs.pop("input_id", None), kwargs.get("batch_size", 1))
         options: dict[str, Any] = {
             "subgraph_type": subgraph_type,
             "replace": replace,
@@ -195,23 +197,22 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         else:
             warn_of_options_beside_sampler(neighbor_sampler, num_neighbors, options, times=input_time is not None)
             warn_of_options_of_links(neighbor_sampler)
-        nodes = input_nodes
-        if isinstance(neighbor_sampler, KeyedSampler):
-            if input_time is not None and not neighbor_sampler.is_temporal:
-                raise ValueError("input_time: expected none without time_attr, found some")
-            nodes = _all_nodes(data, input_nodes, neighbor_sampler.node_bounds())
+        seeds = given.in_order(data, neighbor_sampler)
         super().__init__(
             data,
             num_neighbors,
             neighbor_sampler,
             input_name="input_nodes",
-            inputs=nodes,
+            inputs=seeds.first,
             time_name="input_time",
-            time=input_time,
+            time=seeds.time,
+            input_id=seeds.input_id,
+            by_type=seeds.by_type,
+            sizes=given.sizes,
             transform=transform,
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
-            num_inputs=lambda: get_input_nodes(data, nodes)[1].numel(),
+            num_inputs=seeds.num_seeds,
             seed=seed,
             prefetch=prefetch,
             edge_layout=edge_layout,
@@ -222,34 +223,16 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             split=split,
             **kwargs,
         )
-        self.input_nodes = input_nodes
+        self.input_nodes, self.input_time = input_nodes, input_time
         if isinstance(neighbor_sampler, KeyedSampler):
-            self._check_seeds(neighbor_sampler.node_bounds(), nodes[1] if isinstance(nodes, tuple) else nodes)
+            given.check(self.input_data, neighbor_sampler.node_bounds())
         if self.order is not None:
-            self.input_data.node = self.order.to_stored(self.input_data.node, self.input_data.input_type)
+            for entry in each_type(self.input_data):
+                entry.node = self.order.to_stored(entry.node, entry.input_type)
         self._meet_others()
 
-    def _check_seeds(self, bounds: Mapping[Any, int] | None, given: Tensor | None) -> None:
-        """Raises IndexError unless all seeds are in range; the error names the position in ``given``."""
-        nodes, time = self.input_data.node, self.input_data.time
-        if time is not None and time.shape != nodes.shape:
-            raise ValueError(f"input_time: expected {len(nodes)} times, found shape {tuple(time.shape)}")
-        if bounds is None:
-            return
-        num_nodes = bounds[self.input_data.input_type]
-        if (at := ops.first_outside(nodes, num_nodes)) < 0:
-            return
-        if given is not None and given.dtype == torch.bool:
-            raise IndexError(
-                f"input_nodes[{int(nodes[at])}] is set: expected a mask of {num_nodes} nodes, found one of {len(given)}"
-            )
-        raise IndexError(f"input_nodes[{at}] = {int(nodes[at])} is out of range: expected nodes in [0, {num_nodes})")
-
-    def _ids(self, inputs: NodeSamplerInput) -> Tensor:
-        return inputs.node
-
-    def _owned_ids(self) -> tuple[Tensor, Any]:
-        return self.input_data.node, self.input_data.input_type
+    def _owned_ids(self) -> Owned:
+        return [(entry.node, entry.input_type) for entry in each_type(self.input_data)]
 
     def _label(self, batch: Data | HeteroData, out: Output) -> None:
         label_seeds(self, batch, out)
@@ -257,52 +240,9 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
 
 def label_seeds(loader: Any, batch: Data | HeteroData, out: Output) -> None:
     """Puts the fields of the seeds into a batch. ``loader``: of ours, or PyG's NodeLoader."""
-    node_type = loader.input_data.input_type
     input_id, time = out.metadata
-    put(fields_of(batch, node_type), {"input_id": input_id, "seed_time": time, "batch_size": input_id.size(0)})
-
-
-def _all_nodes(data: Any, input_nodes: Any, bounds: Mapping[Any, int] | None) -> Any:
-    """``input_nodes`` checked and in PyG's form. None for all nodes becomes their ids."""
-    if bounds is None:
-        return input_nodes
-    if None not in bounds:
-        node_type, nodes = input_nodes if _is_pair(input_nodes) else (input_nodes, None)
-        if not isinstance(node_type, str):
-            found = type(input_nodes).__name__
-            raise ValueError(f"input_nodes: expected a node type, or a pair of a node type and nodes, found {found}")
-        if node_type not in bounds:
-            raise ValueError(f"input_nodes: expected a node type of {list(bounds)}, found {node_type!r}")
-        count = bounds[node_type]
-        return node_type, torch.arange(count) if nodes is None else _as_nodes("input_nodes", nodes, count)
-    if _is_pair(input_nodes):
-        found = f"type {input_nodes[0]!r}"
-        raise ValueError(f"input_nodes: expected nodes of a graph without node types, found {found}")
-    if input_nodes is None:
-        return torch.arange(data.num_nodes if isinstance(data, Data) else bounds[None])
-    return _as_nodes("input_nodes", input_nodes, bounds[None])
-
-
-def _as_nodes(name: str, nodes: Any, num_nodes: int) -> Tensor:
-    """Ids, or a mask of ``num_nodes`` nodes, as a tensor. Ids are not checked for range.
-
-    Raises:
-        TypeError: neither integers nor booleans.
-        ValueError: not a vector.
-        IndexError: a mask that is shorter than ``num_nodes``.
-    """
-    nodes = as_tensor(name, nodes)
-    if nodes.dim() != 1:
-        raise ValueError(f"{name}: expected a vector or a mask, found shape {tuple(nodes.shape)}")
-    check_no_mask(name, nodes, num_nodes)
-    if nodes.dtype != torch.bool:
-        return as_ids(name, nodes)
-    if len(nodes) < num_nodes:
-        raise IndexError(f"{name}: expected a mask of {num_nodes} nodes, found one of {len(nodes)}")
-    return nodes
-
-
-def _is_pair(input_nodes: Any) -> bool:
-    """Whether it is a pair of a node type, which may be None, and nodes."""
-    pair = isinstance(input_nodes, (tuple, list)) and len(input_nodes) == 2
-    return pair and (input_nodes[0] is None or isinstance(input_nodes[0], str))
+    if not isinstance(input_id, dict):
+        input_id, time = ({loader.input_data.input_type: value} for value in (input_id, time))
+    for node_type, ids in input_id.items():
+        fields = {"input_id": ids, "seed_time": (time or {}).get(node_type), "batch_size": ids.size(0)}
+        put(fields_of(batch, node_type), fields)

@@ -63,18 +63,58 @@ class Chunks:
         return min(self.size, self.inputs - number % self.count * self.size)
 
 
-class ChunksOfParts:
-    """An order of inputs for each part: batch t has chunk t of each, one part after the other.
+class ChunksOfEach:
+    """An order of inputs for each group of them: batch t has chunk t of each group, one group after the other.
 
-    Part i permutes its inputs by batch_key(seed, epoch, i, SHUFFLE). After its last chunk, a part begins again
-    (``repeats``), or adds no inputs.
+    Group i of n permutes its inputs by batch_key(seed, epoch, shuffle.part * n + i, SHUFFLE).
+
+    Args:
+        groups: the group of each input: integers, shape [inputs].
+        sizes: sizes[i]: how many inputs group i adds to a batch.
+        drop_last: leave out a group's last chunk if it is smaller.
+        shuffle: permutes a group's inputs; None: they stay in their order.
+    """
+
+    def __init__(self, groups: Tensor, sizes: list[int], drop_last: bool, shuffle: KeyedShuffle | None) -> None:
+        of = groups.numpy()
+        first = 0 if shuffle is None else shuffle.part * len(sizes)
+        self.each = [
+            _chunks_of_group(np.flatnonzero(of == group), first + group, size, drop_last, shuffle)
+            for group, size in enumerate(sizes)
+        ]
+
+    @property
+    def count(self) -> int:
+        """How many batches there are."""
+        return max(chunks.count for chunks in self.each)
+
+    @property
+    def counts(self) -> list[int]:
+        """See :meth:`Chunks.counts`."""
+        return [self.count]
+
+    def of_epoch(self, epoch: int) -> Callable[[int], np.ndarray]:
+        """See :meth:`Chunks.of_epoch`."""
+        taken = [chunks.of_epoch(epoch) for chunks in self.each]
+        return lambda number: np.concatenate([taken[group](at) for group, at in self._adding(number)] or [_NONE])
+
+    def size_of(self, number: int) -> int:
+        """See :meth:`Chunks.size_of`."""
+        return sum(self.each[group].size_of(at) for group, at in self._adding(number))
+
+    def _adding(self, number: int) -> list[tuple[int, int]]:
+        """(group, number of its chunk) for the groups that add inputs to a batch."""
+        raise NotImplementedError
+
+
+class ChunksOfParts(ChunksOfEach):
+    """A group for each part. After its last chunk, a part begins again (``repeats``), or adds no inputs.
 
     Args:
         owners: the part of each input: integers, shape [inputs].
         parts: K, the number of parts.
         batch_size: the inputs of a batch; each part adds ``batch_size / K``.
-        drop_last: leave out a part's last chunk if it is smaller.
-        shuffle: permutes a part's inputs; None: they stay in their order.
+        drop_last, shuffle: as of :class:`ChunksOfEach`.
         repeats: whether a part begins again.
 
     Raises:
@@ -89,38 +129,38 @@ class ChunksOfParts:
                 f"batch_size: expected a multiple of {parts} parts with seed_order='owned', found {batch_size}"
             )
         self._key_of_owners, self.repeats = ids_key(0, owners), repeats
-        owner = owners.numpy()
-        self.each = [
-            _chunks_of_part(np.flatnonzero(owner == part), part, batch_size // parts, drop_last, shuffle)
-            for part in range(parts)
-        ]
-        self.counts = [chunks.count for chunks in self.each]
+        super().__init__(owners, [batch_size // parts] * parts, drop_last, shuffle)
+
+    @property
+    def counts(self) -> list[int]:
         """How many chunks each part has."""
+        return [chunks.count for chunks in self.each]
 
     def options(self) -> dict[str, Any]:
         """What decides the chunks besides inputs, seed, batch size and ``repeats``, in plain values."""
         return {"parts": len(self.each), "key_of_owners": self._key_of_owners}
 
-    def of_epoch(self, epoch: int) -> Callable[[int], np.ndarray]:
-        """See :meth:`Chunks.of_epoch`."""
-        taken = [chunks.of_epoch(epoch) for chunks in self.each]
-        return lambda number: np.concatenate([taken[part](number) for part in self._adding(number)] or [_NONE])
+    def _adding(self, number: int) -> list[tuple[int, int]]:
+        return [(part, number) for part, of in enumerate(self.each) if number < of.count or self.repeats]
 
-    def size_of(self, number: int) -> int:
-        """See :meth:`Chunks.size_of`."""
-        return sum(self.each[part].size_of(number) for part in self._adding(number))
 
-    def _adding(self, number: int) -> list[int]:
-        """The parts that add inputs to a batch."""
-        return [part for part, count in enumerate(self.counts) if number < count or self.repeats]
+class ChunksOfTypes(ChunksOfEach):
+    """A group for each type of inputs, which adds no more inputs after its last chunk. After the last batch come the
+    batches once more, with larger numbers."""
+
+    def _adding(self, number: int) -> list[tuple[int, int]]:
+        at = number % self.count
+        return [(group, at) for group, chunks in enumerate(self.each) if at < chunks.count]
 
 
 _NONE = np.empty(0, dtype=np.int64)
 
 
-def _chunks_of_part(inputs: np.ndarray, part: int, size: int, drop_last: bool, shuffle: KeyedShuffle | None) -> Chunks:
+def _chunks_of_group(
+    inputs: np.ndarray, number: int, size: int, drop_last: bool, shuffle: KeyedShuffle | None
+) -> Chunks:  # fmt: skip
     def order(epoch: int) -> np.ndarray:
-        return inputs if shuffle is None else inputs[shuffle.permutation(len(inputs), epoch, part)]
+        return inputs if shuffle is None else inputs[shuffle.permutation(len(inputs), epoch, number)]
 
     return Chunks(order, len(inputs), size, drop_last)
 
@@ -156,7 +196,7 @@ class NumberedBatches:
     """
 
     def __init__(
-        self, batches: Any, chunks: Chunks | ChunksOfParts | None, start: Callable[[], tuple[int, int]],
+        self, batches: Any, chunks: Chunks | ChunksOfEach | None, start: Callable[[], tuple[int, int]],
         share: Share | None = None, dealt: DistributedSampler | None = None,
     ) -> None:  # fmt: skip
         self.batches, self.chunks = batches, chunks
@@ -164,7 +204,9 @@ class NumberedBatches:
         self.share, self.dealt = share, dealt
 
     def __len__(self) -> int:
-        return len(self.batches) if self.share is None else self.share.steps(0)
+        if self.share is not None:
+            return self.share.steps(0)
+        return len(self.batches) if self.chunks is None else self.chunks.count
 
     @property
     def keyed(self) -> bool:
@@ -176,7 +218,7 @@ class NumberedBatches:
         if self.chunks is None:
             return self._number(islice(iter(self.batches), first, None), epoch, first, self.dealt)
         inputs, share = self.chunks.of_epoch(epoch), self.share
-        chosen = ((k, k) for k in range(first, len(self.batches))) if share is None else share.positions(first)
+        chosen = ((k, k) for k in range(first, self.chunks.count)) if share is None else share.positions(first)
         return (NumberedBatch(epoch, number, inputs(chunk)) for number, chunk in chosen)
 
     @staticmethod
@@ -191,8 +233,8 @@ class NumberedBatches:
 class SeedOrder(Epochs):
     """Numbers batches, makes their keys, and keeps the position of training; arguments as of :class:`Epochs`."""
 
-    chunks_of_parts: ChunksOfParts | None = None
-    """The inputs of batches, where each batch has some of every part's; set by the loader."""
+    chunks: ChunksOfParts | ChunksOfTypes | None = None
+    """The inputs of batches, where each batch has some of every part's or type's; set by the loader."""
 
     def key(self, index: NumberedBatch, purpose: Purpose = Purpose.SAMPLE) -> int:
         """The key of a batch."""
@@ -200,7 +242,7 @@ class SeedOrder(Epochs):
 
     def numbered(self, batches: Any, epoch: int | None = None) -> NumberedBatches:
         """A batch sampler's batches from the current position on, or all batches of ``epoch``."""
-        chunks = Chunks.of(batches) if self.chunks_of_parts is None else self.chunks_of_parts
+        chunks = Chunks.of(batches) if self.chunks is None else self.chunks
 
         def start() -> tuple[int, int]:
             return self.position if epoch is None else (epoch, 0)
@@ -212,14 +254,12 @@ class SeedOrder(Epochs):
     def options(self) -> dict[str, Any]:
         """What decides which batches an epoch has, in plain values. With one order for the seeds of all parts, neither
         the ranks nor ``uneven`` are among them: a run may go on with others."""
-        share = self.share
-        if share is None or (share.seed_order == "global" and self.chunks_of_parts is None):
+        share, of_parts = self.share, self.chunks if isinstance(self.chunks, ChunksOfParts) else None
+        if share is None or (share.seed_order == "global" and of_parts is None):
             return {"seed_order": "global"}
         ranks = share.ranks
-        of_parts: dict[str, Any] = {"ranks": ranks.world, "parts": ranks.parts, "consecutive": ranks.consecutive}
-        if self.chunks_of_parts is not None:
-            of_parts = self.chunks_of_parts.options()
-        return {"seed_order": "owned", **of_parts, "uneven": share.uneven}
+        own = {"ranks": ranks.world, "parts": ranks.parts, "consecutive": ranks.consecutive}
+        return {"seed_order": "owned", **(own if of_parts is None else of_parts.options()), "uneven": share.uneven}
 
     def state(self) -> dict[str, Any]:
         """The seed and the position in plain values."""

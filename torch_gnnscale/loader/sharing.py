@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,13 +20,16 @@ from ..sampler.base import Inputs, KeyedSampler
 from . import checks
 from .layout import EdgeLayouts
 from .line import Execution, Line
-from .order import Chunks, ChunksOfParts, NumberedBatch, SeedOrder
+from .order import Chunks, ChunksOfEach, ChunksOfParts, NumberedBatch, SeedOrder
 from .pipeline import USUAL
 from .positions import KeyedShuffle
 from .row_source import RowSource
 from .share import Shard, Share, SharedOrder, Uneven, agreed_share, common_seed, share_of
 from .split import Split, SplitBatches
 from .together import Together
+
+Owned: TypeAlias = list[tuple[Tensor, Any]]
+"""Pairs (ids of nodes, their type)."""
 
 
 class Sharing:
@@ -57,7 +60,7 @@ class Sharing:
         return rows
 
     def meet(
-        self, order: SeedOrder, batches: BatchSampler, owned: Callable[[], tuple[Tensor, Any]],
+        self, order: SeedOrder, batches: BatchSampler, owned: Callable[[], Owned],
         decides: Callable[[], dict[str, Any]],
     ) -> None:  # fmt: skip
         """Sets the share of ``order``, with counts. Called when the loader is complete.
@@ -65,7 +68,8 @@ class Sharing:
         Args:
             order: of the loader.
             batches: torch's batch sampler of all inputs that this rank was given.
-            owned: returns (the stores' ids of the nodes that decide which part an input belongs to, their type).
+            owned: returns, for each type of inputs, (the stores' ids of the nodes that decide which part an input
+                belongs to, their type).
             decides: returns what decides batches besides the seed, in plain values.
 
         Raises:
@@ -73,7 +77,9 @@ class Sharing:
         """
         self.has_met = True
         if self.share is not None:
-            order.share = self.share.with_counts([len(batches)])
+            chunks = order.numbered(batches).chunks
+            assert chunks is not None  # a loader with a share refuses a sampler of the user's
+            order.share = self.share.with_counts(chunks.counts)
 
     def batches(
         self, line: Line, execution: Execution, numbered: Iterator[NumberedBatch], finish: Callable[[Any], Any],
@@ -106,11 +112,11 @@ class SharedSteps(Sharing, ABC):
         """The loader's steps."""
 
     @abstractmethod
-    def _ordered(self, order: SeedOrder, batches: BatchSampler, owned: tuple[Tensor, Any]) -> str | None:
+    def _ordered(self, order: SeedOrder, batches: BatchSampler, owned: Owned) -> str | None:
         """Orders the inputs; returns None, or why that is not possible."""
 
     def meet(
-        self, order: SeedOrder, batches: BatchSampler, owned: Callable[[], tuple[Tensor, Any]],
+        self, order: SeedOrder, batches: BatchSampler, owned: Callable[[], Owned],
         decides: Callable[[], dict[str, Any]],
     ) -> None:  # fmt: skip
         """See :meth:`Sharing.meet`."""
@@ -120,7 +126,7 @@ class SharedSteps(Sharing, ABC):
             return {**decides(), "seed": order.seed, "uneven": self.share.uneven}
 
         self._seed_order, self._decides = order, all_that_decides
-        self._chunks: Chunks | ChunksOfParts | None = order.numbered(batches).chunks
+        self._chunks: Chunks | ChunksOfEach | None = order.numbered(batches).chunks
         assert self._chunks is not None  # a loader with a share refuses a sampler of the user's
         told = {**all_that_decides(), "seed": None if self._draws_seed else order.seed}
         self.has_met = True
@@ -155,8 +161,11 @@ class SharedParts(SharedSteps):
     def _open_steps(self) -> Steps:
         return self._rows.open_steps()
 
-    def _ordered(self, order: SeedOrder, batches: BatchSampler, owned: tuple[Tensor, Any]) -> str | None:
-        return self._rows.beyond_part(*owned) if self.share.seed_order == "owned" else None
+    def _ordered(self, order: SeedOrder, batches: BatchSampler, owned: Owned) -> str | None:
+        if self.share.seed_order != "owned":
+            return None
+        found = (self._rows.beyond_part(nodes, node_type) for nodes, node_type in owned)
+        return next((text for text in found if text is not None), None)
 
 
 class SharedBatches(SharedSteps):
@@ -185,13 +194,13 @@ class SharedBatches(SharedSteps):
     def _open_steps(self) -> Steps:
         return self._split.open_steps()
 
-    def _ordered(self, order: SeedOrder, batches: BatchSampler, owned: tuple[Tensor, Any]) -> str | None:
+    def _ordered(self, order: SeedOrder, batches: BatchSampler, owned: Owned) -> str | None:
         if not self._of_parts:
             return None
         shuffle = batches.sampler if isinstance(batches.sampler, KeyedShuffle) else None
         try:
-            order.chunks_of_parts = ChunksOfParts(
-                self._split.owners_of(owned[0]), self._split.parts, batches.batch_size, batches.drop_last, shuffle,
+            order.chunks = ChunksOfParts(
+                self._split.owners_of(owned[0][0]), self._split.parts, batches.batch_size, batches.drop_last, shuffle,
                 repeats=self.share.uneven != "serve",
             )  # fmt: skip
         except ValueError as error:

@@ -12,9 +12,9 @@ from .._host import on_host
 from ..ops.arguments import as_ids
 from .base import Inputs, KeyedSampler
 from .fanouts import NumNeighborsLike
+from .inputs import SeedRequest
 from .neighbor import NeighborSampler
 from .output import NeighborOutput
-from .requests import SeedRequest
 from .seeds import exclusions, typed
 
 

@@ -24,11 +24,11 @@ from ..random import Purpose, batch_key, draw_seed
 from ..topology.segmented import SegmentedCSC, check_graph_budgets
 from .base import Inputs, check_weight_name
 from .executor import GPULayers, HostLayers, LayerExecutor, LayerOptions, sampled_store
+from .inputs import SeedRequest, request_of_nodes
 from .links import LinkSampling, StrictNegatives
 from .on_executor import OnExecutor, PyGAttributes
 from .output import NeighborOutput, as_output
 from .relations import sampled_graph
-from .requests import SeedRequest, request_of_nodes
 from .sources import warn_of_sorted
 
 
@@ -181,7 +181,7 @@ class LayerSampler(PyGAttributes, OnExecutor):
 
     def check_many(self, inputs: type[Inputs], how: str) -> None:
         """See :meth:`KeyedSampler.check_many`."""
-        if inputs is not NodeSamplerInput:
+        if not issubclass(inputs, NodeSamplerInput):
             self.executor.check_links()
 
     def prepare_links(

@@ -15,8 +15,8 @@ from .. import ops
 from ..ops.arguments import as_ids, check_key
 from ..random import Purpose, batch_key
 from .graph import SampledGraph, check_times, end_types, ordered, ordered_limit, reverse_relations
+from .inputs import SeedRequest
 from .output import HeteroNeighborOutput, NeighborOutput, Seeds
-from .requests import SeedRequest
 
 ExcludeSeedEdges: TypeAlias = bool | Literal["reverse"]
 """True: edges between the ends of a batch's links are excluded from its sample. "reverse": their reverses, too."""

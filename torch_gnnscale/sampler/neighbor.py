@@ -25,11 +25,11 @@ from ..topology.segmented import SegmentedCSC, check_graph_budgets
 from .base import Inputs
 from .executor import Drawing, Executor, GPUExecutor, HostExecutor, check_bulk, sampled_store
 from .fanouts import NumNeighborsLike, as_num_neighbors, drawable, fanouts_of
+from .inputs import SeedRequest, request_of_nodes
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
 from .on_executor import OnExecutor, PyGAttributes
 from .output import HeteroNeighborOutput, NeighborOutput, Seeds, as_output, renumbered_trees
 from .relations import sampled_graph
-from .requests import SeedRequest, request_of_nodes
 from .reverse import ReverseIds, with_original_edges
 from .seeds import PreparedSeeds, prepared_seeds
 from .sources import warn_of_sorted
@@ -296,7 +296,7 @@ class NeighborSampler(PyGAttributes, OnExecutor):
 
     def check_many(self, inputs: type[Inputs], how: str) -> None:
         """See :meth:`KeyedSampler.check_many`."""
-        if inputs is not NodeSamplerInput:
+        if not issubclass(inputs, NodeSamplerInput):
             self.executor.check_links()
         self.executor.check(self.drawing, how, many=True)
 

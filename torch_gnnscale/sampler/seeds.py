@@ -9,9 +9,9 @@ from torch import Tensor
 
 from ..ops.arguments import as_ids, check_ids
 from .graph import SampledGraph, check_times, ordered_limit
+from .inputs import SeedRequest
 from .links import sorted_pairs
 from .output import NO_IDS, Seeds
-from .requests import SeedRequest
 
 
 class PreparedSeeds(NamedTuple):

@@ -1,0 +1,188 @@
+"""The seeds that a user gives to a loader: of one node type, or of several by type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.loader.utils import get_input_nodes
+from torch_geometric.sampler import BaseSampler, NodeSamplerInput
+
+from .. import ops
+from ..ops.arguments import as_ids, as_tensor, check_int, check_tensor
+from ..sampler.base import KeyedSampler
+from ..sampler.inputs import NodesByType, check_no_mask, each_type
+
+
+class OrderedSeeds(NamedTuple):
+    """Seeds as the constructors of loaders take them."""
+
+    first: Any
+    """The seeds in PyG's form; of several types, those of the first."""
+    time: Tensor | None
+    """Their times."""
+    input_id: Tensor | None
+    """Their ids."""
+    num_seeds: Callable[[], int]
+    """Returns how many seeds there are."""
+    by_type: NodesByType | None = None
+    """The seeds of several types."""
+
+
+class GivenSeeds(NamedTuple):
+    """Arguments of a loader: ``nodes``, ``time`` and ``input_id`` by node type if ``typed``."""
+
+    nodes: Any
+    time: Any
+    input_id: Any
+    sizes: dict[Any, int] | None
+    """How many seeds of each type a batch has; None: what falls into it."""
+    typed: bool
+
+    @classmethod
+    def of(cls, nodes: Any, time: Any, input_id: Any, batch_size: Any) -> GivenSeeds:
+        """The arguments ``input_nodes``, ``input_time``, ``input_id`` and ``batch_size``, checked for their form.
+
+        Raises:
+            TypeError, ValueError: a dictionary by type beside seeds of one type, or one of other types than the seeds.
+        """
+        if not isinstance(nodes, dict):
+            if time is not None:
+                check_tensor("input_time", time)
+            if isinstance(batch_size, dict):
+                raise TypeError("batch_size: expected a number, because input_nodes is no dictionary, found a dict")
+            return cls(nodes, time, input_id, None, typed=False)
+        if not nodes:
+            raise ValueError("input_nodes: expected seeds of at least one node type, found an empty dictionary")
+        for name, value in (("input_time", time), ("input_id", input_id)):
+            if value is not None:
+                _check_types(name, value, nodes)
+                for of, tensor in value.items():
+                    check_tensor(f"{name}[{of!r}]", tensor)
+        if input_id is not None and (missing := [of for of in nodes if of not in input_id]):
+            raise ValueError(f"input_id: expected ids of the seeds of all types, found none of {missing}")
+        sizes = None
+        if isinstance(batch_size, dict):
+            _check_types("batch_size", batch_size, nodes)
+            if missing := [of for of in nodes if of not in batch_size]:
+                raise ValueError(f"batch_size: expected a number for each of {list(nodes)}, found none for {missing}")
+            sizes = {of: check_int(f"batch_size[{of!r}]", batch_size[of], 1) for of in nodes}
+        return cls(nodes, time or None, input_id, sizes, typed=True)
+
+    def in_order(self, data: Any, sampler: BaseSampler) -> OrderedSeeds:
+        """The seeds as constructors take them; None for all nodes becomes their ids.
+
+        Args:
+            data, sampler: of the loader.
+
+        Raises:
+            TypeError, ValueError, IndexError: unknown types; neither ids nor masks; times that no sampler asks for.
+        """
+        keyed = isinstance(sampler, KeyedSampler)
+        bounds = sampler.node_bounds() if keyed else None
+        if keyed and self.time is not None and not sampler.is_temporal:
+            raise ValueError("input_time: expected none without time_attr, found some")
+        if not self.typed:
+            nodes = _all_nodes(data, self.nodes, bounds)
+            return OrderedSeeds(nodes, self.time, self.input_id, lambda: get_input_nodes(data, nodes)[1].numel())
+        if not keyed:
+            raise ValueError(
+                f"input_nodes: expected seeds of one type with a {type(sampler).__name__}, which is no KeyedSampler, "
+                f"found a dictionary"
+            )
+        if bounds is not None and None in bounds:
+            raise TypeError("input_nodes: expected nodes of a graph without node types, found a dictionary")
+        times, ids = self.time or {}, self.input_id or {}
+        each = {of: _all_nodes(data, (of, nodes), bounds) for of, nodes in self.nodes.items()}
+        if len(each) == 1:
+            ((of, pair),) = each.items()
+            return OrderedSeeds(pair, times.get(of), ids.get(of), lambda: get_input_nodes(data, pair)[1].numel())
+        found = []
+        for of, pair in each.items():
+            _, nodes, _ = get_input_nodes(data, pair)
+            if of in ids and ids[of].shape != nodes.shape:
+                raise ValueError(
+                    f"input_id[{of!r}]: expected {len(nodes)} ids, one per input, found shape {tuple(ids[of].shape)}"
+                )
+            found.append(NodeSamplerInput(ids.get(of), nodes, times.get(of), of))
+        by_type = NodesByType(found)
+        first, count = found[0], sum(len(entry.node) for entry in found)
+        return OrderedSeeds((first.input_type, first.node), first.time, None, lambda: count, by_type)
+
+    def check(self, inputs: Any, bounds: Mapping[Any, int] | None) -> None:
+        """Raises ValueError unless there is a time for each of a loader's ``inputs``, and IndexError unless all are in
+        range; the errors name the position in what was given."""
+        for entry in each_type(inputs):
+            of = f"[{entry.input_type!r}]" if self.typed else ""
+            given = self.nodes[entry.input_type] if self.typed else self.nodes
+            given = given[1] if _is_pair(given) else given
+            size = None if bounds is None else bounds[entry.input_type]
+            _check_seeds(entry.node, entry.time, of, given, size)
+
+
+def _check_types(name: str, value: Any, nodes: dict[Any, Any]) -> None:
+    if not isinstance(value, dict):
+        raise TypeError(f"{name}: expected a dictionary by node type, as input_nodes, found {type(value).__name__}")
+    if unknown := [of for of in value if of not in nodes]:
+        raise ValueError(f"{name}: expected node types of {list(nodes)}, found {unknown}")
+
+
+def _check_seeds(nodes: Tensor, time: Tensor | None, of: str, given: Any, num_nodes: int | None) -> None:
+    if time is not None and time.shape != nodes.shape:
+        raise ValueError(f"input_time{of}: expected {len(nodes)} times, found shape {tuple(time.shape)}")
+    if num_nodes is None or (at := ops.first_outside(nodes, num_nodes)) < 0:
+        return
+    if given is not None and as_tensor("input_nodes", given).dtype == torch.bool:
+        raise IndexError(
+            f"input_nodes{of}[{int(nodes[at])}] is set: expected a mask of {num_nodes} nodes, found one of {len(given)}"
+        )
+    raise IndexError(f"input_nodes{of}[{at}] = {int(nodes[at])} is out of range: expected nodes in [0, {num_nodes})")
+
+
+def _all_nodes(data: Any, input_nodes: Any, bounds: Mapping[Any, int] | None) -> Any:
+    """``input_nodes`` checked and in PyG's form. None for all nodes becomes their ids."""
+    if bounds is None:
+        return input_nodes
+    if None not in bounds:
+        node_type, nodes = input_nodes if _is_pair(input_nodes) else (input_nodes, None)
+        if not isinstance(node_type, str):
+            found = type(input_nodes).__name__
+            raise ValueError(f"input_nodes: expected a node type, or a pair of a node type and nodes, found {found}")
+        if node_type not in bounds:
+            raise ValueError(f"input_nodes: expected a node type of {list(bounds)}, found {node_type!r}")
+        count = bounds[node_type]
+        return node_type, torch.arange(count) if nodes is None else _as_nodes("input_nodes", nodes, count)
+    if _is_pair(input_nodes):
+        found = f"type {input_nodes[0]!r}"
+        raise ValueError(f"input_nodes: expected nodes of a graph without node types, found {found}")
+    if input_nodes is None:
+        return torch.arange(data.num_nodes if isinstance(data, Data) else bounds[None])
+    return _as_nodes("input_nodes", input_nodes, bounds[None])
+
+
+def _as_nodes(name: str, nodes: Any, num_nodes: int) -> Tensor:
+    """Ids, or a mask of ``num_nodes`` nodes, as a tensor. Ids are not checked for range.
+
+    Raises:
+        TypeError: neither integers nor booleans.
+        ValueError: not a vector.
+        IndexError: a mask that is shorter than ``num_nodes``.
+    """
+    nodes = as_tensor(name, nodes)
+    if nodes.dim() != 1:
+        raise ValueError(f"{name}: expected a vector or a mask, found shape {tuple(nodes.shape)}")
+    check_no_mask(name, nodes, num_nodes)
+    if nodes.dtype != torch.bool:
+        return as_ids(name, nodes)
+    if len(nodes) < num_nodes:
+        raise IndexError(f"{name}: expected a mask of {num_nodes} nodes, found one of {len(nodes)}")
+    return nodes
+
+
+def _is_pair(input_nodes: Any) -> bool:
+    """Whether it is a pair of a node type, which may be None, and nodes."""
+    pair = isinstance(input_nodes, (tuple, list)) and len(input_nodes) == 2
+    return pair and (input_nodes[0] is None or isinstance(input_nodes[0], str))

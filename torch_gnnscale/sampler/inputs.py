@@ -1,0 +1,129 @@
+"""The inputs of batches, of one type or of several; what is sampled for them, and what is then done with the output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
+from torch_geometric.typing import EdgeType, NodeType
+
+from ..ops.arguments import check_tensor
+from .graph import SampledGraph
+from .output import Seeds
+
+T = TypeVar("T", NodeSamplerInput, EdgeSamplerInput)
+
+
+class ByType(Generic[T]):
+    """Inputs of several types. Positions count those of the first type, then those of the second, and so on.
+
+    Args:
+        inputs: of each type; their ``input_type`` is set, and all differ.
+    """
+
+    def __init__(self, inputs: Sequence[T]) -> None:
+        self.inputs = tuple(inputs)
+        """Of each type, in the order in which the user gave them."""
+        counts = [inputs_ids(entry).size(-1) for entry in self.inputs]
+        self._begins = [sum(counts[:i]) for i in range(len(counts))]
+        self._ends = torch.tensor(counts).cumsum(0)
+
+    @property
+    def types(self) -> Tensor:
+        """The number of each input's type: int64, shape [inputs]."""
+        begins = torch.tensor([0, *self._ends.tolist()])
+        return torch.repeat_interleave(begins.diff())
+
+    def __getitem__(self, positions: Any) -> Any:
+        """The inputs at these positions. Every type stays, also one without inputs there."""
+        at = torch.as_tensor(positions, dtype=torch.int64)
+        of = torch.bucketize(at, self._ends, right=True)
+        each = enumerate(zip(self.inputs, self._begins, strict=True))
+        return type(self)([entry[at[of == i] - begin] for i, (entry, begin) in each])
+
+    @property
+    def input_type(self) -> tuple:
+        """The types."""
+        return tuple(entry.input_type for entry in self.inputs)
+
+    def _field(self, name: str) -> dict[Any, Tensor] | None:
+        """A field of the inputs by type, of those that have it; None if none has."""
+        found = {entry.input_type: getattr(entry, name) for entry in self.inputs}
+        return {of: value for of, value in found.items() if value is not None} or None
+
+    input_id = property(lambda self: self._field("input_id"), doc="Ids of the inputs, by type.")
+    time = property(lambda self: self._field("time"), doc="Times, by type; None without any.")
+
+
+class NodesByType(ByType[NodeSamplerInput], NodeSamplerInput):
+    """Seeds of several node types: ``node``, ``input_id`` and ``time`` are dictionaries by node type."""
+
+    node: dict[NodeType, Tensor] = property(lambda self: self._field("node"))  # type: ignore[assignment]
+
+
+class LinksByType(ByType[EdgeSamplerInput], EdgeSamplerInput):
+    """Links of several relations: ``row``, ``col``, ``label``, ``input_id`` and ``time`` are dictionaries by edge
+    type."""
+
+    row: dict[EdgeType, Tensor] = property(lambda self: self._field("row"))  # type: ignore[assignment]
+    col: dict[EdgeType, Tensor] = property(lambda self: self._field("col"))  # type: ignore[assignment]
+    label = property(lambda self: self._field("label"))  # type: ignore[assignment]
+
+
+def each_type(inputs: Any) -> tuple[Any, ...]:
+    """The inputs of each type, of one or several."""
+    return inputs.inputs if isinstance(inputs, ByType) else (inputs,)
+
+
+def inputs_ids(inputs: NodeSamplerInput | EdgeSamplerInput) -> Tensor:
+    """The ids of inputs of one type: seeds [s], or links [2, m]."""
+    return inputs.node if isinstance(inputs, NodeSamplerInput) else torch.stack([inputs.row, inputs.col])
+
+
+class SeedRequest(NamedTuple):
+    """Arguments of :meth:`NeighborSampler.sample`, and what completes its output."""
+
+    seeds: Seeds
+    seed_time: Seeds | None
+    exclude: Any = None
+    finish: Callable[[Any], Any] = lambda out: out
+
+
+def check_no_mask(name: str, nodes: Tensor, num_nodes: int) -> None:
+    """Raises ValueError for a 0 or 1 of type uint8 for each node: it could be ids or a mask."""
+    if nodes.dtype == torch.uint8 and len(nodes) == num_nodes > 0 and int(nodes.max()) <= 1:
+        raise ValueError(
+            f"{name}: expected a mask of torch.bool, or ids, found uint8 values of 0 and 1 for each of {num_nodes} "
+            f"nodes, which could be either; pass {name}.bool() for a mask, {name}.long() for ids"
+        )
+
+
+def request_of_nodes(inputs: NodeSamplerInput, graph: SampledGraph) -> SeedRequest:
+    """The seeds themselves; ``finish`` sets ``metadata`` to (input_id, time), as PyG's loaders expect. Of several types
+    these are dictionaries.
+
+    Raises:
+        TypeError, ValueError: seeds that could be a mask, or another number of ``input_id`` than of seeds.
+    """
+    entries = each_type(inputs)
+    for entry in entries:
+        check_tensor("seeds", entry.node)
+        if entry.node.dtype == torch.uint8:  # seeds of a batch are int64 elsewhere
+            check_no_mask("seeds", entry.node, graph.sizes[graph.node_index(entry.input_type)])
+        count, input_id = entry.node.numel(), entry.input_id  # len() of a tensor takes five times as long
+        if input_id is not None and input_id.numel() != count:
+            raise ValueError(f"input_id: expected {count} ids, one per seed, found {input_id.numel()}")
+    seeds: Seeds = inputs.node
+    seed_time: Seeds | None = inputs.time
+    if inputs.input_type is not None:
+        seeds = {entry.input_type: entry.node for entry in entries}
+        seed_time = {entry.input_type: entry.time for entry in entries if entry.time is not None} or None
+
+    def finish(out: Any) -> Any:
+        out.metadata = (inputs.input_id, inputs.time)
+        return out
+
+    return SeedRequest(seeds, seed_time, None, finish)
