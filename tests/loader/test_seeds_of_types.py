@@ -310,7 +310,7 @@ class Foreign(BaseSampler):
         (SEEDS, {"batch_size": {PAPER: 3, AUTHOR: 1}}, ValueError,
          "batch_size: expected a number for each of ['paper', 'author', 'venue'], found none for ['venue']"),
         (SEEDS, {"batch_size": {PAPER: 3, AUTHOR: 1, VENUE: 1, "book": 1}}, ValueError,
-         "batch_size: expected node types of ['paper', 'author', 'venue'], found ['book']"),
+         "batch_size: expected types of ['paper', 'author', 'venue'], found ['book']"),
         (SEEDS, {"batch_size": {PAPER: 3, AUTHOR: 0, VENUE: 1}}, ValueError,
          "batch_size['author']: expected 1 <= batch_size['author'] <= 4611686018427387904, found 0"),
         ((PAPER, None), {"batch_size": {PAPER: 3}}, TypeError,
@@ -319,7 +319,7 @@ class Foreign(BaseSampler):
          "batch_size={'paper': 3, 'author': 1, 'venue': 1}: expected neither sampler nor batch_sampler beside it, "
          "found one"),
         (SEEDS, {"time_attr": "time", "input_time": TIMES[PAPER]}, TypeError,
-         "input_time: expected a dictionary by node type, as input_nodes, found Tensor"),
+         "input_time: expected a dictionary by type, as input_nodes, found Tensor"),
         (SEEDS, {"input_time": TIMES}, ValueError, "input_time: expected none without time_attr, found some"),
         (SEEDS, {"time_attr": "time", "input_time": {AUTHOR: torch.arange(8), VENUE: torch.arange(2)}}, ValueError,
          "input_time['author']: expected 9 times, found shape (8,)"),

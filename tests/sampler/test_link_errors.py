@@ -201,7 +201,7 @@ def test_bad_input_of_the_sampler(arguments, error, message):
         ),
         (
             {"neg_sampling": NegativeSampling("triplet"), "edge_label": torch.ones(300)},
-            ValueError, "'edge_label' needs to be undefined",
+            ValueError, "edge_label: expected none with negatives in triplets, found some",
         ),
         ({"exclude_seed_edges": 1}, ValueError, "exclude_seed_edges: expected False, True or 'reverse', found 1"),
         ({"prefetch": -1}, ValueError, "prefetch: expected at least 0, found -1"),

@@ -335,12 +335,13 @@ def warn_of_options_of_links(sampler: Any) -> None:
             warn(f"{name} of neighbor_sampler has no effect: it is for links, and the seeds are nodes")
 
 
-def warn_of_negatives(sampler: Any, neg_sampling: Any, neg_sampling_ratio: float | None) -> None:
-    """Warns of arguments of negatives that none are drawn by."""
+def warn_of_negatives(
+    sampler: Any, neg_sampling: Any, neg_sampling_ratio: float | None, each: Sequence[NegativeSampling | None]
+) -> None:  # fmt: skip
+    """Warns of arguments of negatives that none are drawn by. ``each``: how those of each relation are drawn."""
     if neg_sampling is not None and neg_sampling_ratio:
         warn(f"neg_sampling has no effect beside neg_sampling_ratio={neg_sampling_ratio}, as in PyG")
-    negatives = None if neg_sampling_ratio else NegativeSampling.cast(neg_sampling)
-    if negatives is not None and negatives.is_triplet() and negatives.src_weight is not None:
+    if any(negatives and negatives.is_triplet() and negatives.src_weight is not None for negatives in each):
         warn("neg_sampling: src_weight has no effect in triplets, whose negatives have the sources of links")
-    if neg_sampling is None and not neg_sampling_ratio and getattr(sampler, "strict_negatives", False) is not False:
+    if not any(each) and getattr(sampler, "strict_negatives", False) is not False:
         warn("strict_negatives has no effect without neg_sampling: no negatives are drawn")

@@ -18,6 +18,7 @@ from torch_geometric.sampler import BaseSampler, NegativeSampling, NodeSamplerIn
 from ..feature.contract import Version, version_of
 from ..random import Purpose, batch_key, ids_key
 from ..sampler.base import Inputs, KeyedSampler, Output
+from ..sampler.inputs import LinksByType
 from ..stream_time import StreamTime
 from .collate import Collator, Noted
 from .order import NumberedBatch, SeedOrder
@@ -88,9 +89,12 @@ class Line:
         return ids_key(self.order.seed, self.ids_of(inputs))
 
     def labels(self) -> Version | None:
-        """The version of the labels of links; None without labels."""
+        """The version of the labels of links, of all relations together; None without labels."""
         label = getattr(self.inputs, "label", None)
-        return None if label is None else version_of(label)
+        if not isinstance(label, dict):
+            return None if label is None else version_of(label)
+        numbers = [version_of(of_type)[1] for of_type in label.values()]
+        return label, None if None in numbers else sum(numbers)  # type: ignore[arg-type]
 
     def _note(self, out: Output, index: NumberedBatch | Tensor | list[int], labels: Version | None) -> None:
         """Notes what is needed of a batch after it was sampled: the key of the draws of the user's transform, if there
@@ -161,13 +165,14 @@ class Line:
         """Puts labels of links into a batch again if they were changed since it was sampled."""
         if (now := self.labels()) is None:
             return
-        noted, (label, number) = Noted.of(out), now
+        noted, number = Noted.of(out), now[1]
         if noted is None or (noted.labels == number and number is not None):
             return
-        found, before = label[torch.as_tensor(noted.positions)], out.metadata[2]
-        if len(found) < len(before):  # those of negatives follow
-            found = torch.cat([found, before[len(found) :].detach()])
-        out.metadata = (*out.metadata[:2], found, *out.metadata[3:])
+        inputs = self.inputs_at(noted.positions)
+        if isinstance(inputs, LinksByType):
+            out.metadata = {of.input_type: _relabelled(out.metadata[of.input_type], of.label) for of in inputs.inputs}
+        else:
+            out.metadata = _relabelled(out.metadata, inputs.label)
         self.collator.relabel(batch, out)
 
     def batch(self, out: Output) -> Data | HeteroData:
@@ -249,6 +254,16 @@ class Line:
         where: Where = "in order" if any(step.where == "in order" for step in ahead) else "parallel"
         pipeline = Pipeline(lists, _stages([Step(on_stream, where)]), streams.take, prefetch)
         return Unpacked(pipeline, in_turn([*here, finish]), around)
+
+
+def _relabelled(metadata: tuple, label: Tensor | None) -> tuple:
+    """The metadata of links with the labels ``label``."""
+    if label is None:
+        return metadata
+    before = metadata[2]
+    if len(label) < len(before):  # those of negatives follow
+        label = torch.cat([label, before[len(label) :].detach()])
+    return *metadata[:2], label, *metadata[3:]
 
 
 def _divided(steps: list[Step]) -> tuple[list[Step], list[Callable[[Any], Any]]]:

@@ -58,18 +58,12 @@ class GivenSeeds(NamedTuple):
         if not nodes:
             raise ValueError("input_nodes: expected seeds of at least one node type, found an empty dictionary")
         for name, value in (("input_time", time), ("input_id", input_id)):
-            if value is not None:
-                _check_types(name, value, nodes)
-                for of, tensor in value.items():
-                    check_tensor(f"{name}[{of!r}]", tensor)
+            check_types(name, value, nodes, "input_nodes")
+            for of, tensor in (value or {}).items():
+                check_tensor(f"{name}[{of!r}]", tensor)
         if input_id is not None and (missing := [of for of in nodes if of not in input_id]):
             raise ValueError(f"input_id: expected ids of the seeds of all types, found none of {missing}")
-        sizes = None
-        if isinstance(batch_size, dict):
-            _check_types("batch_size", batch_size, nodes)
-            if missing := [of for of in nodes if of not in batch_size]:
-                raise ValueError(f"batch_size: expected a number for each of {list(nodes)}, found none for {missing}")
-            sizes = {of: check_int(f"batch_size[{of!r}]", batch_size[of], 1) for of in nodes}
+        sizes = sizes_by_type(batch_size, nodes, "input_nodes")
         return cls(nodes, time or None, input_id, sizes, typed=True)
 
     def in_order(self, data: Any, sampler: BaseSampler) -> OrderedSeeds:
@@ -123,11 +117,29 @@ class GivenSeeds(NamedTuple):
             _check_seeds(entry.node, entry.time, of, given, size)
 
 
-def _check_types(name: str, value: Any, nodes: dict[Any, Any]) -> None:
+def check_types(name: str, value: Any, inputs: dict[Any, Any], of: str) -> None:
+    """Raises TypeError or ValueError for a value, if there is one, that is no dictionary of types of the ``inputs``;
+    ``of``: the name of theirs."""
+    if value is None:
+        return
     if not isinstance(value, dict):
-        raise TypeError(f"{name}: expected a dictionary by node type, as input_nodes, found {type(value).__name__}")
-    if unknown := [of for of in value if of not in nodes]:
-        raise ValueError(f"{name}: expected node types of {list(nodes)}, found {unknown}")
+        raise TypeError(f"{name}: expected a dictionary by type, as {of}, found {type(value).__name__}")
+    if unknown := [key for key in value if key not in inputs]:
+        raise ValueError(f"{name}: expected types of {list(inputs)}, found {unknown}")
+
+
+def sizes_by_type(batch_size: Any, inputs: dict[Any, Any], of: str) -> dict[Any, int] | None:
+    """A loader's ``batch_size`` if it is a number for each type of its ``inputs``, whose name is ``of``; else None.
+
+    Raises:
+        TypeError, ValueError: other types, or what is no number of at least 1.
+    """
+    if not isinstance(batch_size, dict):
+        return None
+    check_types("batch_size", batch_size, inputs, of)
+    if missing := [key for key in inputs if key not in batch_size]:
+        raise ValueError(f"batch_size: expected a number for each of {list(inputs)}, found none for {missing}")
+    return {key: check_int(f"batch_size[{key!r}]", batch_size[key], 1) for key in inputs}
 
 
 def _check_seeds(nodes: Tensor, time: Tensor | None, of: str, given: Any, num_nodes: int | None) -> None:

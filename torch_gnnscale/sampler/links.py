@@ -15,8 +15,8 @@ from .. import ops
 from ..ops.arguments import as_ids, check_key
 from ..random import Purpose, batch_key
 from .graph import SampledGraph, check_times, end_types, ordered, ordered_limit, reverse_relations
-from .inputs import SeedRequest
-from .output import HeteroNeighborOutput, NeighborOutput, Seeds
+from .inputs import LinksByType, SeedRequest, each_type
+from .output import HeteroNeighborOutput, NeighborOutput
 
 ExcludeSeedEdges: TypeAlias = bool | Literal["reverse"]
 """True: edges between the ends of a batch's links are excluded from its sample. "reverse": their reverses, too."""
@@ -24,8 +24,8 @@ StrictNegatives: TypeAlias = bool | Tensor | dict[EdgeType, Tensor]
 """True: negatives are never edges. Links [2, m] (by edge type in a heterogeneous graph): negatives are never edges or
 these links. If every edge has its reverse, negatives are never the reverses of these links either."""
 
-_FEW_IDS = 8
-"""Up to this many ids, a dictionary finds the distinct ones faster than torch does."""
+Negatives: TypeAlias = NegativeSampling | dict[EdgeType, NegativeSampling | None] | None
+"""How negatives of links are drawn; of several relations, also by edge type."""
 
 
 class _Ends(NamedTuple):
@@ -142,52 +142,61 @@ class LinkSampling:
     # What is done for each batch #####################################################################################
 
     def request(
-        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None, key: int, disjoint: bool
-    ) -> SeedRequest:
+        self, inputs: EdgeSamplerInput, neg_sampling: Negatives, key: int, disjoint: bool
+    ) -> SeedRequest:  # fmt: skip
         """What is sampled for links and their negatives: the neighborhood of their ends. ``finish`` adds the metadata
-        that PyG's LinkLoader expects.
+        that PyG's LinkLoader expects; of several relations, a dictionary of it by edge type.
 
         Negative j belongs to link ``j % num_links``: it has that link's time and tree, and in triplets its source.
+        Trees are numbered over the links of the first relation, then of the second, and so on.
         """
-        triplets = neg_sampling is not None and neg_sampling.is_triplet()
-        src, dst, label = as_ids("row", inputs.row), as_ids("col", inputs.col), inputs.label
-        links, time, edge_type = src.numel(), inputs.time, inputs.input_type
-        if triplets and label is not None:
-            raise ValueError("edge_label: expected none with negatives in triplets, found some")
-        exclude = self._exclusions(src, dst, edge_type) if self.exclude_seed_edges else None
-        sources, destinations = [src], [dst]
-        src_time = dst_time = time
-        if neg_sampling is not None:
-            count = math.ceil(links * neg_sampling.amount)
-            neg_time = None
-            if time is not None:
-                check_times("edge_label_time", time, links)
-                neg_time = _repeated(time, count)
-                dst_time = torch.cat([time, neg_time])
-            neg_src, neg_dst = self._negatives(src, count, neg_time, edge_type, neg_sampling, key).unbind()
-            destinations.append(neg_dst)
-            if not triplets:
-                sources.append(neg_src)
-                src_time = dst_time
-                label = torch.ones(links) if label is None else label
-                label = torch.cat([label, label.new_zeros((count, *label.shape[1:]))])
-
-        num_sources = links if triplets or neg_sampling is None else links + count
-        seeds, index = _each_once(_by_end(sources, destinations, edge_type), disjoint)
-        seed_time = None if time is None else _by_end([src_time], [dst_time], edge_type)
+        drawn = [
+            self._with_negatives(entry, negatives_of(neg_sampling, entry.input_type), key, number)
+            for number, entry in enumerate(each_type(inputs))
+        ]
+        exclude = self._exclusions(drawn) if self.exclude_seed_edges else None
+        seeds, found = _each_once(_by_end(drawn, "nodes"), disjoint)
+        untimed = [links.edge_type for links in drawn if links.inputs.time is None]
+        if untimed and len(untimed) < len(drawn):
+            raise ValueError(
+                f"edge_label_time: expected times of the links of all relations, found none of those of {untimed[0]}"
+            )
+        seed_time = None if untimed else _by_end(drawn, "times")
+        several = isinstance(inputs, LinksByType)
 
         def finish(out: NeighborOutput | HeteroNeighborOutput) -> NeighborOutput | HeteroNeighborOutput:
             if disjoint:
-                out.batch = _map(out.batch, lambda tree: _link_of(tree, num_sources, links))
-            if neg_sampling is not None and triplets:
-                of_links = index[2 * links :].view(int(neg_sampling.amount), links).t().contiguous()
-                dst_neg_index = of_links[:, 0] if neg_sampling.amount == 1 else of_links
-                out.metadata = (inputs.input_id, index[:links], index[links : 2 * links], dst_neg_index, time)
-            else:
-                out.metadata = (inputs.input_id, index.view(2, num_sources), label, src_time)
+                link = torch.cat(list(_by_end(drawn, "numbers").values()))
+                out.batch = _map(out.batch, lambda tree: link[tree])
+            metadata, begins = {}, dict.fromkeys(found, 0)
+            for links in drawn:
+                metadata[links.edge_type] = links.metadata(found, begins)
+            out.metadata = metadata if several else metadata[drawn[0].edge_type]
             return out
 
-        return SeedRequest(seeds, seed_time, exclude, finish)
+        if self.graph.is_hetero:
+            return SeedRequest(seeds, seed_time, exclude, finish)
+        return SeedRequest(seeds[None], None if seed_time is None else seed_time[None], exclude, finish)
+
+    def _with_negatives(
+        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None, key: int, number: int
+    ) -> _Links:
+        """The links of one relation, the ``number``-th, with their negatives."""
+        src, dst = as_ids("row", inputs.row), as_ids("col", inputs.col)
+        links, time, edge_type = src.numel(), inputs.time, inputs.input_type
+        if neg_sampling is None:
+            return _Links(inputs, None, [src], [dst], 0)
+        if neg_sampling.is_triplet() and inputs.label is not None:
+            raise ValueError("edge_label: expected none with negatives in triplets, found some")
+        count, neg_time = math.ceil(links * neg_sampling.amount), None
+        if time is not None:
+            check_times("edge_label_time", time, links)
+            neg_time = _repeated(time, count)
+        negatives = self._negatives(src, count, neg_time, edge_type, neg_sampling, key, number)
+        neg_src, neg_dst = negatives.unbind()
+        return _Links(
+            inputs, neg_sampling, [src] if neg_sampling.is_triplet() else [src, neg_src], [dst, neg_dst], count
+        )
 
     def _negatives(
         self,
@@ -197,8 +206,10 @@ class LinkSampling:
         edge_type: EdgeType | None,
         neg_sampling: NegativeSampling,
         key: int,
+        number: int,
     ) -> Tensor:
-        """``count`` negatives of links with these sources; ``time``: of each negative's link."""
+        """``count`` negatives of the ``number``-th relation's links with these sources; ``time``: of each negative's
+        link."""
         src_type, dst_type = end_types(edge_type)
         destinations = self._candidates(dst_type, "dst_weight", neg_sampling.dst_weight)
         sources: Tensor | ops.Candidates
@@ -217,18 +228,91 @@ class LinkSampling:
             count,
             sources,
             destinations,
-            batch_key(check_key(key), purpose=Purpose.NEGATIVE),
+            batch_key(check_key(key), number, purpose=Purpose.NEGATIVE),
             seed_time=limits,
             edges=self._edge_set(edge_type),
         )
 
-    def _exclusions(self, src: Tensor, dst: Tensor, edge_type: EdgeType | None) -> Any:
-        pairs = torch.stack([src.to(torch.int64), dst.to(torch.int64)])
+    def _exclusions(self, drawn: list[_Links]) -> Any:
         found: dict[EdgeType | None, Tensor] = {}
-        for excluded, turned in self._exclusion_types(edge_type):
-            of_type = pairs.flip(0) if turned else pairs
-            found[excluded] = torch.cat([found[excluded], of_type], dim=1) if excluded in found else of_type
+        for links in drawn:
+            pairs = torch.stack([links.sources[0].to(torch.int64), links.destinations[0].to(torch.int64)])
+            for excluded, turned in self._exclusion_types(links.edge_type):
+                of_type = pairs.flip(0) if turned else pairs
+                found[excluded] = torch.cat([found[excluded], of_type], dim=1) if excluded in found else of_type
         return (found if self.graph.is_hetero else found[None]) if found else None
+
+
+class _Links(NamedTuple):
+    """A batch's links of one relation and their negatives."""
+
+    inputs: EdgeSamplerInput
+    negatives: NegativeSampling | None
+    sources: list[Tensor]
+    """Of the links; of binary negatives."""
+    destinations: list[Tensor]
+    """Of the links; of negatives."""
+    drawn: int
+    """How many negatives there are."""
+
+    @property
+    def edge_type(self) -> EdgeType | None:
+        return self.inputs.input_type
+
+    @property
+    def time(self) -> Tensor | None:
+        return self.inputs.time
+
+    def of_end(self, what: str, end: list[Tensor], first: int) -> list[Tensor]:
+        """Of one end's nodes: ``nodes``, they themselves; ``times``, of their links; ``numbers``, of their links, from
+        ``first`` on."""
+        if what == "nodes":
+            return end
+        values = self.time if what == "times" else torch.arange(first, first + self.inputs.row.numel())
+        assert values is not None
+        return [values] if len(end) == 1 else [values, _repeated(values, self.drawn)]
+
+    def metadata(self, found: dict[NodeType | None, Tensor], begins: dict[NodeType | None, int]) -> tuple:
+        """What PyG's LinkLoader expects.
+
+        Args:
+            found: by node type, the positions of the ends of all relations among the sampled nodes.
+            begins: by node type, where those of this relation begin; they are set to where they end.
+        """
+        links, time, input_id = self.inputs.row.numel(), self.time, self.inputs.input_id
+        triplets = self.negatives is not None and self.negatives.is_triplet()
+        (of_src, of_dst), count = end_types(self.edge_type), links + self.drawn
+        sources = links if triplets else count
+        if of_src == of_dst:
+            ends = _next(found, begins, of_src, sources + count)
+            index = ends if triplets else ends.view(2, count)
+            src, dst = (ends[:sources], ends[sources:]) if triplets else (ends, ends)
+        else:
+            src, dst = _next(found, begins, of_src, sources), _next(found, begins, of_dst, count)
+            index = src if triplets else torch.stack([src, dst])
+        if triplets:
+            assert self.negatives is not None
+            amount = int(self.negatives.amount)
+            of_links = dst[links:].view(amount, links).t().contiguous()
+            return input_id, src, dst[:links], of_links[:, 0] if amount == 1 else of_links, time
+        label = self.inputs.label
+        if self.negatives is not None:
+            label = torch.ones(links) if label is None else label
+            label = torch.cat([label, label.new_zeros((self.drawn, *label.shape[1:]))])
+            time = None if time is None else torch.cat([time, _repeated(time, self.drawn)])
+        return input_id, index, label, time
+
+
+def _next(found: dict[Any, Tensor], begins: dict[Any, int], node_type: NodeType | None, count: int) -> Tensor:
+    """The next ``count`` entries of a type, which ``begins`` then leaves out."""
+    of_type, begin = found[node_type], begins[node_type]
+    begins[node_type] = begin + count
+    return of_type if of_type.numel() == count else of_type[begin : begin + count]
+
+
+def negatives_of(neg_sampling: Negatives, edge_type: EdgeType | None) -> NegativeSampling | None:
+    """How negatives of a relation's links are drawn."""
+    return neg_sampling.get(edge_type) if isinstance(neg_sampling, dict) else neg_sampling
 
 
 def sorted_pairs(pairs: Tensor | None, backward: bool) -> Tensor | None:
@@ -290,43 +374,31 @@ def _repeated(values: Tensor, count: int) -> Tensor:
     return values[torch.arange(count) % len(values)]
 
 
-def _by_end(src: list[Tensor], dst: list[Tensor], edge_type: EdgeType | None) -> Seeds:
-    """Values of sources and destinations, in parts, in the form of seeds: by node type, sources first."""
-    if edge_type is None:
-        return torch.cat([*src, *dst])
-    if edge_type[0] == edge_type[-1]:
-        return {edge_type[0]: torch.cat([*src, *dst])}
-    return {edge_type[0]: torch.cat(src), edge_type[-1]: torch.cat(dst)}
+def _by_end(drawn: list[_Links], what: str) -> dict[NodeType | None, Tensor]:
+    """Values of the ends of links by node type, as of :meth:`_Links.of_end`: those of the first relation's sources,
+    then of its destinations, and so on."""
+    found: dict[NodeType | None, list[Tensor]] = {}
+    first = 0
+    for links in drawn:
+        of_src, of_dst = end_types(links.edge_type)
+        found.setdefault(of_src, []).extend(links.of_end(what, links.sources, first))
+        found.setdefault(of_dst, []).extend(links.of_end(what, links.destinations, first))
+        first += links.inputs.row.numel()
+    return {of: values[0] if len(values) == 1 else torch.cat(values) for of, values in found.items()}
 
 
-def _each_once(ends: Seeds, disjoint: bool) -> tuple[Seeds, Tensor]:
-    """(seeds, index): index[i] is the position of end i among the sampled nodes of its type; the ends of all types are
-    numbered together. Each node is a seed once; with ``disjoint``, once per end."""
-    by_type = ends if isinstance(ends, dict) else {None: ends}
-    if disjoint:
-        found = {node_type: (ids, torch.arange(len(ids))) for node_type, ids in by_type.items()}
-    else:
-        found = {node_type: _distinct(ids) for node_type, ids in by_type.items()}
-    seeds = {node_type: ids for node_type, (ids, _) in found.items()}
-    index = [inverse for _, inverse in found.values()]
-    return seeds if isinstance(ends, dict) else seeds[None], index[0] if len(index) == 1 else torch.cat(index)
-
-
-def _distinct(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """What ``ids.unique(return_inverse=True)`` returns; faster than it for a few ids."""
-    if ids.numel() > _FEW_IDS:
-        return ids.unique(return_inverse=True)
-    given = ids.tolist()
-    found = sorted(set(given))
-    position = {node: number for number, node in enumerate(found)}
-    index = [position[node] for node in given]
-    return torch.tensor(found, dtype=ids.dtype), torch.tensor(index, dtype=torch.int64)
+def _each_once(
+    ends: dict[NodeType | None, Tensor], disjoint: bool
+) -> tuple[dict[NodeType | None, Tensor], dict[NodeType | None, Tensor]]:
+    """(seeds, index), by node type: index[i] is the position of end i among the sampled nodes. Each node is a seed
+    once; with ``disjoint``, once per end."""
+    seeds, index = {}, {}
+    for node_type, ids in ends.items():
+        seeds[node_type], index[node_type] = (
+            (ids, torch.arange(ids.numel())) if disjoint else ids.unique(return_inverse=True)
+        )
+    return seeds, index
 
 
 def _map(value: Any, function: Callable) -> Any:
     return {name: function(entry) for name, entry in value.items()} if isinstance(value, dict) else function(value)
-
-
-def _link_of(tree: Tensor, sources: int, links: int) -> Tensor:
-    """The number of the link that each tree belongs to. Trees 0..sources-1 are those of sources."""
-    return torch.where(tree < sources, tree, tree - sources) % max(links, 1)

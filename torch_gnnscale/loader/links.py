@@ -1,0 +1,274 @@
+"""The links that a user gives to a loader: of one relation, or of several by edge type."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric import EdgeIndex
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
+from torch_geometric.typing import EdgeType
+
+from .._warn import warn
+from ..ops.arguments import as_tensor, check_tensor
+from ..sampler.base import KeyedSampler
+from ..sampler.graph import end_types
+from ..sampler.inputs import LinksByType
+from ..sampler.links import Negatives, check_links, check_weights, negatives_of
+from ..topology import CSC
+from ..topology.numbering import Numbering
+from . import checks
+from .seeds import check_types, sizes_by_type
+
+
+class GivenLinks(NamedTuple):
+    """Arguments of a loader of links, by edge type; the only one of a homogeneous graph is None."""
+
+    links: dict[EdgeType | None, Tensor]
+    """The links in the user's ids, [2, m] each."""
+    chosen: frozenset[EdgeType | None]
+    """The relations whose links the user gave; of the others, all edges are taken."""
+    label: dict[Any, Tensor]
+    time: dict[Any, Tensor]
+    input_id: dict[Any, Tensor]
+    neg_sampling: Negatives
+    """By edge type if ``typed``."""
+    sizes: dict[Any, int] | None
+    """How many links of each relation a batch has; None: what falls into it."""
+    typed: bool
+    """Whether the user gave a dictionary."""
+
+    @classmethod
+    def of(
+        cls, data: Any, links: Any, label: Any, time: Any, input_id: Any, batch_size: Any, neg_sampling: Any,
+        ratio: float | None,
+    ) -> GivenLinks:  # fmt: skip
+        """The arguments ``edge_label_index``, ``edge_label``, ``edge_label_time``, ``input_id``, ``batch_size``,
+        ``neg_sampling`` and ``neg_sampling_ratio`` of a loader over ``data``.
+
+        Raises:
+            TypeError, ValueError: unknown relations; what is no tensor of links, labels or times; a dictionary beside
+                links of one relation, or one of other relations than the links'.
+        """
+        fields = {"edge_label": label, "edge_label_time": time, "input_id": input_id}
+        if not isinstance(links, dict):
+            edge_type, found = _links_of(data, links)
+            for name, value in fields.items():
+                if value is not None:
+                    check_tensor(name, value)
+            if isinstance(batch_size, dict):
+                raise TypeError(
+                    "batch_size: expected a number, because edge_label_index is no dictionary, found a dict"
+                )
+            labels, times, ids = ({} if value is None else {edge_type: value} for value in fields.values())
+            negatives = NegativeSampling("binary", ratio) if ratio else NegativeSampling.cast(neg_sampling)
+            chosen = frozenset() if _type_and_links(links)[1] is None else frozenset([edge_type])
+            return cls({edge_type: found}, chosen, labels, times, ids, negatives, None, typed=False)
+        if not links:
+            raise ValueError("edge_label_index: expected links of at least one edge type, found an empty dictionary")
+        by_type = dict(_links_of(data, (edge_type, of_type)) for edge_type, of_type in links.items())
+        if None in by_type or len(by_type) < len(links):
+            raise ValueError(f"edge_label_index: expected different edge types, found {list(links)}")
+        names = dict(zip(links, by_type, strict=True))
+        for name, value in fields.items():
+            check_types(name, value, links, "edge_label_index")
+            for edge_type, tensor in (value or {}).items():
+                check_tensor(f"{name}[{edge_type!r}]", tensor)
+        labels, times, ids = ({names[of]: tensor for of, tensor in (value or {}).items()} for value in fields.values())
+        if ids and (missing := [of for of in by_type if of not in ids]):
+            raise ValueError(f"input_id: expected ids of the links of all relations, found none of {missing}")
+        if ratio or not isinstance(neg_sampling, dict) or "mode" in neg_sampling:
+            one = NegativeSampling("binary", ratio) if ratio else NegativeSampling.cast(neg_sampling)
+            negatives = dict.fromkeys(by_type, one)
+        else:
+            check_types("neg_sampling", neg_sampling, links, "edge_label_index")
+            negatives = {names[of]: NegativeSampling.cast(value) for of, value in neg_sampling.items()}
+        sizes = sizes_by_type(batch_size, links, "edge_label_index")
+        sizes = None if sizes is None else {names[of]: size for of, size in sizes.items()}
+        chosen = frozenset(names[of] for of, given in links.items() if given is not None)
+        return cls(by_type, chosen, labels, times, ids, negatives, sizes, typed=True)
+
+    def check(self, sampler: Any) -> None:
+        """Checks links, labels and times against each other and against the graph of a loader's sampler; warns of
+        labels that look like those of negatives.
+
+        Raises:
+            TypeError, ValueError, IndexError: ids out of range; another number of labels or times than of links; labels
+                with triplets; a dictionary with a sampler that is no KeyedSampler.
+        """
+        keyed = isinstance(sampler, KeyedSampler)
+        if self.typed and not keyed and len(self.links) > 1:
+            raise ValueError(
+                f"edge_label_index: expected links of one relation with a {type(sampler).__name__}, which is no "
+                f"KeyedSampler, found a dictionary"
+            )
+        for edge_type, links in self.links.items():
+            of = f"[{edge_type!r}]" if self.typed else ""
+            if keyed:
+                check_links(f"edge_label_index{of}", links, edge_type, sampler.node_bounds())
+            for name, values in (("edge_label", self.label), ("edge_label_time", self.time)):
+                value = values.get(edge_type)
+                if value is not None and value.shape[:1] != links.shape[1:]:
+                    found = len(value) if value.dim() else "a number"
+                    raise ValueError(f"{name}{of}: expected one for each of {links.size(1)} links, found {found}")
+            _check_labels(f"edge_label{of}", self.label.get(edge_type), negatives_of(self.neg_sampling, edge_type))
+            ids = self.input_id.get(edge_type)
+            if self.typed and ids is not None and ids.shape != links.shape[1:]:
+                raise ValueError(
+                    f"input_id{of}: expected {links.size(1)} ids, one per input, found shape {tuple(ids.shape)}"
+                )
+
+    def num_links(self) -> int:
+        """How many links there are."""
+        return sum(links.size(1) for links in self.links.values())
+
+    def inputs(self) -> EdgeSamplerInput | LinksByType:
+        """The inputs of a loader, in the user's ids and without labels."""
+        each = [
+            EdgeSamplerInput(self.input_id.get(of), *links.unbind(), None, self.time.get(of), of)
+            for of, links in self.links.items()
+        ]
+        return each[0] if len(each) == 1 else LinksByType(each)
+
+    def each_negatives(self) -> list[NegativeSampling | None]:
+        """How negatives of each relation are drawn."""
+        return [negatives_of(self.neg_sampling, edge_type) for edge_type in self.links]
+
+    def labels(self, edge_type: EdgeType | None) -> Tensor | None:
+        """The labels of a relation's links as batches have them: as in PyG, 1 is added beside binary negatives if the
+        smallest is 0."""
+        label, negatives = self.label.get(edge_type), negatives_of(self.neg_sampling, edge_type)
+        if label is None:
+            return None
+        if negatives is not None and negatives.is_binary() and label.numel() and bool(label.min() == 0):
+            label = label + 1
+        return label.cpu()
+
+    def strict(self, strict_negatives: Any) -> Any:
+        """The argument ``strict_negatives`` as a sampler takes it, by edge type in a graph with types."""
+        if isinstance(strict_negatives, Tensor) and None not in self.links:
+            if len(self.links) > 1:
+                raise TypeError("strict_negatives: expected a bool or a dictionary by edge type, found Tensor")
+            return {next(iter(self.links)): strict_negatives}
+        return strict_negatives
+
+    def in_stored_order(self, order: Numbering, num_nodes: Mapping[Any, int]) -> Negatives:
+        """``neg_sampling`` with weights by the stores' ids of nodes. ``num_nodes``: by type, if known."""
+        if not isinstance(self.neg_sampling, dict):
+            return _renumbered(self.neg_sampling, order, next(iter(self.links)), num_nodes)
+        return {of: _renumbered(negatives, order, of, num_nodes) for of, negatives in self.neg_sampling.items()}
+
+
+def _renumbered(
+    neg_sampling: NegativeSampling | None, order: Numbering, edge_type: EdgeType | None, num_nodes: Mapping[Any, int]
+) -> NegativeSampling | None:
+    if neg_sampling is None:
+        return None
+    renumbered = copy.copy(neg_sampling)
+    for name, node_type in zip(("src_weight", "dst_weight"), end_types(edge_type), strict=True):
+        if (weight := getattr(neg_sampling, name)) is not None:
+            size = num_nodes.get(node_type, len(weight))
+            check_weights(name, weight, size)  # here, so that the error names the user's id
+            stored = torch.empty_like(weight)
+            stored[order.to_stored(torch.arange(len(weight)), node_type)] = weight
+            setattr(renumbered, name, stored)
+    return renumbered
+
+
+def _check_labels(name: str, label: Tensor | None, negatives: NegativeSampling | None) -> None:
+    """Raises ValueError for labels beside triplets. Warns if links have the label that binary negatives get, 0: as in
+    PyG, 1 is added to labels only if 0 is the smallest of them."""
+    if label is None or negatives is None:
+        return
+    if negatives.is_triplet():
+        raise ValueError(f"{name}: expected none with negatives in triplets, found some")
+    if label.numel() and bool((label < 0).any() & (label == 0).any()):
+        warn(
+            f"{name}: links of label 0 look like negatives, which have label 0: 1 is not added to the labels, as "
+            f"in PyG, because the smallest is {label.min().item()}; pass labels of at least 0"
+        )
+
+
+def in_stored(order: Numbering, links: Tensor | dict[EdgeType, Tensor]) -> Tensor | dict[EdgeType, Tensor]:
+    """Links, by edge type in a graph with types, by the stores' ids."""
+    if isinstance(links, dict):
+        return {of: to_stored(order, of_type, of) for of, of_type in links.items()}
+    return to_stored(order, links, None)
+
+
+def _links_of(data: Any, edge_label_index: Any) -> tuple[EdgeType | None, Tensor]:
+    """(edge type, links in the user's ids) for a value of ``edge_label_index``."""
+    edge_type, links = _type_and_links(edge_label_index)
+    if isinstance(data, Data):
+        _check_type(edge_type, links, [None])
+        if links is None:
+            links = _stored_links(data, (data.num_nodes, data.num_nodes))
+    elif isinstance(data, HeteroData):
+        edge_type = None if edge_type is None else data._to_canonical(*edge_type)
+        _check_type(edge_type, links, data.edge_types)
+        if links is None:
+            links = _stored_links(data[edge_type], [data[end].num_nodes for end in end_types(edge_type)])
+    else:
+        _check_type(edge_type, links, list(dict.fromkeys(attr.edge_type for attr in data[1].get_all_edge_attrs())))
+    if links is None:
+        rows, cols, _ = data[1].coo(None if edge_type is None else [edge_type])
+        links = torch.stack([rows, cols] if edge_type is None else [rows[edge_type], cols[edge_type]])
+        order = checks.common_numbering(data)
+        if order is not None:
+            users = [order.to_user(ids, t) for ids, t in zip(links, end_types(edge_type), strict=True)]
+            if any(ids is None for ids in users):
+                raise NotImplementedError("edge_label_index=None over these stores is not implemented; give the links")
+            links = torch.stack(users)  # type: ignore[arg-type]
+    return edge_type, links.as_tensor() if isinstance(links, EdgeIndex) else links
+
+
+def _check_type(edge_type: EdgeType | None, links: Any, known: list) -> None:
+    """Raises ValueError for a type of links that a graph of the ``known`` edge types does not have. Links that are
+    given may be of an edge type without edges."""
+    if known == [None]:
+        if edge_type is not None:
+            raise ValueError(f"edge_label_index: expected links of a graph without edge types, found type {edge_type}")
+    elif edge_type is None:
+        raise ValueError("edge_label_index: expected an edge type, or a pair of an edge type and links, found neither")
+    elif links is None and edge_type not in known:
+        raise ValueError(f"edge_label_index: expected an edge type of {known}, found {edge_type}")
+
+
+def _type_and_links(edge_label_index: Any) -> tuple[tuple[str, ...] | None, Any]:
+    """(edge type as given, possibly shortened, or None; links as given or None)."""
+    if edge_label_index is None or isinstance(edge_label_index, Tensor):
+        return None, edge_label_index
+    given = (edge_label_index,) if isinstance(edge_label_index, str) else edge_label_index
+    if isinstance(given, (tuple, list)) and any(isinstance(entry, Tensor) for entry in given[:1]):
+        raise TypeError(
+            f"edge_label_index: expected links in a tensor of shape (2, num_links), found a {type(given).__name__} of "
+            f"tensors; use torch.stack"
+        )
+    if isinstance(given, (tuple, list)):
+        if given and all(isinstance(entry, str) for entry in given):
+            return tuple(given), None
+        if len(given) == 2 and (given[1] is None or isinstance(given[1], Tensor)):
+            return (given[0],) if isinstance(given[0], str) else given[0], given[1]
+    raise TypeError(
+        f"edge_label_index: expected links, an edge type, or a pair of an edge type and links, found "
+        f"{type(edge_label_index).__name__}"
+    )
+
+
+def to_stored(order: Numbering, links: Tensor, edge_type: EdgeType | None) -> Tensor:
+    """Links [2, m], converted from the user's ids to the stores' ids."""
+    ends = zip(links.to(torch.int64).cpu(), end_types(edge_type), strict=True)
+    return torch.stack([order.to_stored(ids, node_type) for ids, node_type in ends])
+
+
+def _stored_links(store: Any, size: Any) -> Tensor:
+    """All edges of a type in the order of their ids: shape [2, E]."""
+    if "edge_index" in store:
+        return as_tensor("edge_index", store["edge_index"])
+    csc = CSC.from_storage(store, tuple(size))
+    links = torch.stack([csc.row.to(torch.int64), csc.col()])
+    return links if csc.edge_id is None else links[:, torch.argsort(csc.edge_id)]
