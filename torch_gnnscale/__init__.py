@@ -3,13 +3,13 @@
 from . import _library as _library  # first, because its errors name a missing package
 from . import ops
 from .feature import FeatureStore, TieredFeatureStore
-from .loader import LinkNeighborLoader, NeighborLoader
+from .loader import AnchorLoader, LinkNeighborLoader, NeighborLoader
 from .patch import patch_pyg, unpatch_pyg
 from .sampler import BidirectionalNeighborSampler, LayerSampler, NeighborSampler
 from .topology import CSC, GraphStore
 from .version import __version__ as __version__
 
 __all__ = [
-    "BidirectionalNeighborSampler", "CSC", "FeatureStore", "GraphStore", "LayerSampler", "LinkNeighborLoader",
-    "NeighborLoader", "NeighborSampler", "TieredFeatureStore", "ops", "patch_pyg", "unpatch_pyg",
+    "AnchorLoader", "BidirectionalNeighborSampler", "CSC", "FeatureStore", "GraphStore", "LayerSampler",
+    "LinkNeighborLoader", "NeighborLoader", "NeighborSampler", "TieredFeatureStore", "ops", "patch_pyg", "unpatch_pyg",
 ]  # fmt: skip

@@ -30,6 +30,8 @@ class Purpose(IntEnum):
     LAYER = 6
     TRAIN = 7
     TRANSFORM = 8
+    POSITIVE = 9
+    OWN_NEGATIVE = 10
 
 
 def _mix(value: int) -> int:

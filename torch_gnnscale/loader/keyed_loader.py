@@ -40,7 +40,8 @@ from .workers import BatchesOfWorkers, RowsOfWorkers, without_processes
 
 OWN_NAMES = frozenset(
     ("format", "seed", "epoch", "batch", "seed_order", "ranks", "parts", "consecutive", "key_of_owners", "uneven",
-     "bulk", "inputs", "input_type", "key_of_inputs", "batch_size", "drop_last", "order", "negatives")
+     "bulk", "inputs", "input_type", "key_of_inputs", "batch_size", "drop_last", "order", "negatives", "positives",
+     "own_negatives", "num_positives")
 )  # fmt: skip
 """The entries of a loader's state besides its sampler's options."""
 
@@ -157,9 +158,9 @@ class KeyedLoader(ResumableLoader):
         num_inputs: Callable[[], int],
         by_type: ByType | None = None,
         sizes: dict[Any, int] | None = None,
-        seed: int | None,
-        prefetch: int | None,
-        edge_layout: EdgeLayout | None,
+        seed: int | None = None,
+        prefetch: int | None = None,
+        edge_layout: EdgeLayout | None = None,
         bulk: int | None = None,
         shard: Shard = None,
         seed_order: SharedOrder | None = None,

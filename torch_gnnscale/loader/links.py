@@ -159,24 +159,25 @@ class GivenLinks(NamedTuple):
     def in_stored_order(self, order: Numbering, num_nodes: Mapping[Any, int]) -> Negatives:
         """``neg_sampling`` with weights by the stores' ids of nodes. ``num_nodes``: by type, if known."""
         if not isinstance(self.neg_sampling, dict):
-            return _renumbered(self.neg_sampling, order, next(iter(self.links)), num_nodes)
-        return {of: _renumbered(negatives, order, of, num_nodes) for of, negatives in self.neg_sampling.items()}
+            return renumbered(self.neg_sampling, order, next(iter(self.links)), num_nodes)
+        return {of: renumbered(negatives, order, of, num_nodes) for of, negatives in self.neg_sampling.items()}
 
 
-def _renumbered(
+def renumbered(
     neg_sampling: NegativeSampling | None, order: Numbering, edge_type: EdgeType | None, num_nodes: Mapping[Any, int]
 ) -> NegativeSampling | None:
+    """How negatives are drawn, with weights by the stores' ids of nodes. ``num_nodes``: by type, if known."""
     if neg_sampling is None:
         return None
-    renumbered = copy.copy(neg_sampling)
+    found = copy.copy(neg_sampling)
     for name, node_type in zip(("src_weight", "dst_weight"), end_types(edge_type), strict=True):
         if (weight := getattr(neg_sampling, name)) is not None:
             size = num_nodes.get(node_type, len(weight))
             check_weights(name, weight, size)  # here, so that the error names the user's id
             stored = torch.empty_like(weight)
             stored[order.to_stored(torch.arange(len(weight)), node_type)] = weight
-            setattr(renumbered, name, stored)
-    return renumbered
+            setattr(found, name, stored)
+    return found
 
 
 def _check_labels(name: str, label: Tensor | None, negatives: NegativeSampling | None) -> None:

@@ -41,6 +41,10 @@ class GivenSeeds(NamedTuple):
     sizes: dict[Any, int] | None
     """How many seeds of each type a batch has; None: what falls into it."""
     typed: bool
+    name: str = "input_nodes"
+    """Of the argument for the seeds."""
+    time_name: str = "input_time"
+    """Of the argument for their times."""
 
     @classmethod
     def of(cls, nodes: Any, time: Any, input_id: Any, batch_size: Any) -> GivenSeeds:
@@ -78,9 +82,9 @@ class GivenSeeds(NamedTuple):
         keyed = isinstance(sampler, KeyedSampler)
         bounds = sampler.node_bounds() if keyed else None
         if keyed and self.time is not None and not sampler.is_temporal:
-            raise ValueError("input_time: expected none without time_attr, found some")
+            raise ValueError(f"{self.time_name}: expected none without time_attr, found some")
         if not self.typed:
-            nodes = _all_nodes(data, self.nodes, bounds)
+            nodes = _all_nodes(self.name, data, self.nodes, bounds)
             return OrderedSeeds(nodes, self.time, self.input_id, lambda: get_input_nodes(data, nodes)[1].numel())
         if not keyed:
             raise ValueError(
@@ -90,7 +94,7 @@ class GivenSeeds(NamedTuple):
         if bounds is not None and None in bounds:
             raise TypeError("input_nodes: expected nodes of a graph without node types, found a dictionary")
         times, ids = self.time or {}, self.input_id or {}
-        each = {of: _all_nodes(data, (of, nodes), bounds) for of, nodes in self.nodes.items()}
+        each = {of: _all_nodes(self.name, data, (of, nodes), bounds) for of, nodes in self.nodes.items()}
         if len(each) == 1:
             ((of, pair),) = each.items()
             return OrderedSeeds(pair, times.get(of), ids.get(of), lambda: get_input_nodes(data, pair)[1].numel())
@@ -111,10 +115,11 @@ class GivenSeeds(NamedTuple):
         range; the errors name the position in what was given."""
         for entry in each_type(inputs):
             of = f"[{entry.input_type!r}]" if self.typed else ""
+            name, time_name = f"{self.name}{of}", f"{self.time_name}{of}"
             given = self.nodes[entry.input_type] if self.typed else self.nodes
             given = given[1] if _is_pair(given) else given
             size = None if bounds is None else bounds[entry.input_type]
-            _check_seeds(entry.node, entry.time, of, given, size)
+            _check_seeds(name, time_name, entry.node, entry.time, given, size)
 
 
 def check_types(name: str, value: Any, inputs: dict[Any, Any], of: str) -> None:
@@ -142,37 +147,39 @@ def sizes_by_type(batch_size: Any, inputs: dict[Any, Any], of: str) -> dict[Any,
     return {key: check_int(f"batch_size[{key!r}]", batch_size[key], 1) for key in inputs}
 
 
-def _check_seeds(nodes: Tensor, time: Tensor | None, of: str, given: Any, num_nodes: int | None) -> None:
+def _check_seeds(
+    name: str, time_name: str, nodes: Tensor, time: Tensor | None, given: Any, num_nodes: int | None
+) -> None:  # fmt: skip
     if time is not None and time.shape != nodes.shape:
-        raise ValueError(f"input_time{of}: expected {len(nodes)} times, found shape {tuple(time.shape)}")
+        raise ValueError(f"{time_name}: expected {len(nodes)} times, found shape {tuple(time.shape)}")
     if num_nodes is None or (at := ops.first_outside(nodes, num_nodes)) < 0:
         return
-    if given is not None and as_tensor("input_nodes", given).dtype == torch.bool:
+    if given is not None and as_tensor(name, given).dtype == torch.bool:
         raise IndexError(
-            f"input_nodes{of}[{int(nodes[at])}] is set: expected a mask of {num_nodes} nodes, found one of {len(given)}"
+            f"{name}[{int(nodes[at])}] is set: expected a mask of {num_nodes} nodes, found one of {len(given)}"
         )
-    raise IndexError(f"input_nodes{of}[{at}] = {int(nodes[at])} is out of range: expected nodes in [0, {num_nodes})")
+    raise IndexError(f"{name}[{at}] = {int(nodes[at])} is out of range: expected nodes in [0, {num_nodes})")
 
 
-def _all_nodes(data: Any, input_nodes: Any, bounds: Mapping[Any, int] | None) -> Any:
-    """``input_nodes`` checked and in PyG's form. None for all nodes becomes their ids."""
+def _all_nodes(name: str, data: Any, input_nodes: Any, bounds: Mapping[Any, int] | None) -> Any:
+    """``input_nodes``, the argument ``name``, checked and in PyG's form. None for all nodes becomes their ids."""
     if bounds is None:
         return input_nodes
     if None not in bounds:
         node_type, nodes = input_nodes if _is_pair(input_nodes) else (input_nodes, None)
         if not isinstance(node_type, str):
             found = type(input_nodes).__name__
-            raise ValueError(f"input_nodes: expected a node type, or a pair of a node type and nodes, found {found}")
+            raise ValueError(f"{name}: expected a node type, or a pair of a node type and nodes, found {found}")
         if node_type not in bounds:
-            raise ValueError(f"input_nodes: expected a node type of {list(bounds)}, found {node_type!r}")
+            raise ValueError(f"{name}: expected a node type of {list(bounds)}, found {node_type!r}")
         count = bounds[node_type]
-        return node_type, torch.arange(count) if nodes is None else _as_nodes("input_nodes", nodes, count)
+        return node_type, torch.arange(count) if nodes is None else _as_nodes(name, nodes, count)
     if _is_pair(input_nodes):
         found = f"type {input_nodes[0]!r}"
-        raise ValueError(f"input_nodes: expected nodes of a graph without node types, found {found}")
+        raise ValueError(f"{name}: expected nodes of a graph without node types, found {found}")
     if input_nodes is None:
         return torch.arange(data.num_nodes if isinstance(data, Data) else bounds[None])
-    return _as_nodes("input_nodes", input_nodes, bounds[None])
+    return _as_nodes(name, input_nodes, bounds[None])
 
 
 def _as_nodes(name: str, nodes: Any, num_nodes: int) -> Tensor:

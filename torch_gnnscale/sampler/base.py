@@ -26,7 +26,8 @@ Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
 OWN_FIELDS = frozenset(
     ("edge_index", "adj_t", "layers", "n_id", "e_id", "batch", "num_nodes", "num_sampled_nodes", "num_sampled_edges",
      "_orig_edge_index", "input_id", "seed_time", "batch_size", "edge_label_index", "edge_label", "edge_label_time",
-     "src_index", "dst_pos_index", "dst_neg_index", "shuffle_index", "batch_key", "global_batch_size", "x_halo")
+     "src_index", "dst_pos_index", "dst_neg_index", "dst_pos_mask", "dst_neg_mask", "label_index", "shuffle_index",
+     "batch_key", "global_batch_size", "x_halo")
 )  # fmt: skip
 """The fields that a loader itself puts into its batches: no names for a sampler's weights."""
 

@@ -22,6 +22,7 @@ from ..ops.arguments import as_ids, check_int, check_key, checked_device
 from ..ops.layer_drawing import SCHEMES_OF, check_drawing, check_num_nodes
 from ..random import Purpose, batch_key, draw_seed
 from ..topology.segmented import SegmentedCSC, check_graph_budgets
+from .anchors import AnchorInput
 from .base import Inputs, check_weight_name
 from .executor import GPULayers, HostLayers, LayerExecutor, LayerOptions, sampled_store
 from .inputs import SeedRequest, request_of_nodes
@@ -240,6 +241,8 @@ class LayerSampler(PyGAttributes, OnExecutor):
 
     def _request(self, inputs: Inputs, neg_sampling: NegativeSampling | None, key: int) -> SeedRequest:
         """What is sampled for a batch."""
+        if isinstance(inputs, AnchorInput):
+            return inputs.lists.request(inputs, key, False)
         if isinstance(inputs, NodeSamplerInput):
             return request_of_nodes(inputs, self.graph)
         self.executor.check_links()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -14,9 +14,9 @@ from torch_geometric.typing import EdgeType, NodeType
 from .. import ops
 from ..ops.arguments import as_ids, check_key
 from ..random import Purpose, batch_key
+from .ends import Ends, next_ends, request_of_ends
 from .graph import SampledGraph, check_times, end_types, ordered, ordered_limit, reverse_relations
 from .inputs import LinksByType, SeedRequest, each_type
-from .output import HeteroNeighborOutput, NeighborOutput
 
 ExcludeSeedEdges: TypeAlias = bool | Literal["reverse"]
 """True: edges between the ends of a batch's links are excluded from its sample. "reverse": their reverses, too."""
@@ -154,29 +154,8 @@ class LinkSampling:
             self._with_negatives(entry, negatives_of(neg_sampling, entry.input_type), key, number)
             for number, entry in enumerate(each_type(inputs))
         ]
-        exclude = self._exclusions(drawn) if self.exclude_seed_edges else None
-        seeds, found = _each_once(_by_end(drawn, "nodes"), disjoint)
-        untimed = [links.edge_type for links in drawn if links.inputs.time is None]
-        if untimed and len(untimed) < len(drawn):
-            raise ValueError(
-                f"edge_label_time: expected times of the links of all relations, found none of those of {untimed[0]}"
-            )
-        seed_time = None if untimed else _by_end(drawn, "times")
-        several = isinstance(inputs, LinksByType)
-
-        def finish(out: NeighborOutput | HeteroNeighborOutput) -> NeighborOutput | HeteroNeighborOutput:
-            if disjoint:
-                link = torch.cat(list(_by_end(drawn, "numbers").values()))
-                out.batch = _map(out.batch, lambda tree: link[tree])
-            metadata, begins = {}, dict.fromkeys(found, 0)
-            for links in drawn:
-                metadata[links.edge_type] = links.metadata(found, begins)
-            out.metadata = metadata if several else metadata[drawn[0].edge_type]
-            return out
-
-        if self.graph.is_hetero:
-            return SeedRequest(seeds, seed_time, exclude, finish)
-        return SeedRequest(seeds[None], None if seed_time is None else seed_time[None], exclude, finish)
+        exclude = self.exclusions(drawn) if self.exclude_seed_edges else None
+        return request_of_ends(drawn, exclude, disjoint, self.graph.is_hetero, isinstance(inputs, LinksByType))
 
     def _with_negatives(
         self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None, key: int, number: int
@@ -192,13 +171,13 @@ class LinkSampling:
         if time is not None:
             check_times("edge_label_time", time, links)
             neg_time = _repeated(time, count)
-        negatives = self._negatives(src, count, neg_time, edge_type, neg_sampling, key, number)
+        negatives = self.negatives(src, count, neg_time, edge_type, neg_sampling, key, number)
         neg_src, neg_dst = negatives.unbind()
         return _Links(
             inputs, neg_sampling, [src] if neg_sampling.is_triplet() else [src, neg_src], [dst, neg_dst], count
         )
 
-    def _negatives(
+    def negatives(
         self,
         src: Tensor,
         count: int,
@@ -233,10 +212,11 @@ class LinkSampling:
             edges=self._edge_set(edge_type),
         )
 
-    def _exclusions(self, drawn: list[_Links]) -> Any:
+    def exclusions(self, drawn: Sequence[Ends]) -> Any:
+        """The edges that are excluded because of these links, as of :class:`SeedRequest`; None for none."""
         found: dict[EdgeType | None, Tensor] = {}
         for links in drawn:
-            pairs = torch.stack([links.sources[0].to(torch.int64), links.destinations[0].to(torch.int64)])
+            pairs = links.pairs()
             for excluded, turned in self._exclusion_types(links.edge_type):
                 of_type = pairs.flip(0) if turned else pairs
                 found[excluded] = torch.cat([found[excluded], of_type], dim=1) if excluded in found else of_type
@@ -244,7 +224,7 @@ class LinkSampling:
 
 
 class _Links(NamedTuple):
-    """A batch's links of one relation and their negatives."""
+    """A batch's links of one relation and their negatives; see :class:`Ends`."""
 
     inputs: EdgeSamplerInput
     negatives: NegativeSampling | None
@@ -263,32 +243,32 @@ class _Links(NamedTuple):
     def time(self) -> Tensor | None:
         return self.inputs.time
 
+    @property
+    def size(self) -> int:
+        return self.inputs.row.numel()
+
     def of_end(self, what: str, end: list[Tensor], first: int) -> list[Tensor]:
-        """Of one end's nodes: ``nodes``, they themselves; ``times``, of their links; ``numbers``, of their links, from
-        ``first`` on."""
         if what == "nodes":
             return end
-        values = self.time if what == "times" else torch.arange(first, first + self.inputs.row.numel())
+        values = self.time if what == "times" else torch.arange(first, first + self.size)
         assert values is not None
         return [values] if len(end) == 1 else [values, _repeated(values, self.drawn)]
 
-    def metadata(self, found: dict[NodeType | None, Tensor], begins: dict[NodeType | None, int]) -> tuple:
-        """What PyG's LinkLoader expects.
+    def pairs(self) -> Tensor:
+        return torch.stack([self.sources[0].to(torch.int64), self.destinations[0].to(torch.int64)])
 
-        Args:
-            found: by node type, the positions of the ends of all relations among the sampled nodes.
-            begins: by node type, where those of this relation begin; they are set to where they end.
-        """
-        links, time, input_id = self.inputs.row.numel(), self.time, self.inputs.input_id
+    def metadata(self, found: dict[NodeType | None, Tensor], begins: dict[NodeType | None, int]) -> tuple:
+        """What PyG's LinkLoader expects."""
+        links, time, input_id = self.size, self.time, self.inputs.input_id
         triplets = self.negatives is not None and self.negatives.is_triplet()
         (of_src, of_dst), count = end_types(self.edge_type), links + self.drawn
         sources = links if triplets else count
         if of_src == of_dst:
-            ends = _next(found, begins, of_src, sources + count)
+            ends = next_ends(found, begins, of_src, sources + count)
             index = ends if triplets else ends.view(2, count)
             src, dst = (ends[:sources], ends[sources:]) if triplets else (ends, ends)
         else:
-            src, dst = _next(found, begins, of_src, sources), _next(found, begins, of_dst, count)
+            src, dst = next_ends(found, begins, of_src, sources), next_ends(found, begins, of_dst, count)
             index = src if triplets else torch.stack([src, dst])
         if triplets:
             assert self.negatives is not None
@@ -301,13 +281,6 @@ class _Links(NamedTuple):
             label = torch.cat([label, label.new_zeros((self.drawn, *label.shape[1:]))])
             time = None if time is None else torch.cat([time, _repeated(time, self.drawn)])
         return input_id, index, label, time
-
-
-def _next(found: dict[Any, Tensor], begins: dict[Any, int], node_type: NodeType | None, count: int) -> Tensor:
-    """The next ``count`` entries of a type, which ``begins`` then leaves out."""
-    of_type, begin = found[node_type], begins[node_type]
-    begins[node_type] = begin + count
-    return of_type if of_type.numel() == count else of_type[begin : begin + count]
 
 
 def negatives_of(neg_sampling: Negatives, edge_type: EdgeType | None) -> NegativeSampling | None:
@@ -372,33 +345,3 @@ def _repeated(values: Tensor, count: int) -> Tensor:
     if count <= len(values):
         return values[:count]
     return values[torch.arange(count) % len(values)]
-
-
-def _by_end(drawn: list[_Links], what: str) -> dict[NodeType | None, Tensor]:
-    """Values of the ends of links by node type, as of :meth:`_Links.of_end`: those of the first relation's sources,
-    then of its destinations, and so on."""
-    found: dict[NodeType | None, list[Tensor]] = {}
-    first = 0
-    for links in drawn:
-        of_src, of_dst = end_types(links.edge_type)
-        found.setdefault(of_src, []).extend(links.of_end(what, links.sources, first))
-        found.setdefault(of_dst, []).extend(links.of_end(what, links.destinations, first))
-        first += links.inputs.row.numel()
-    return {of: values[0] if len(values) == 1 else torch.cat(values) for of, values in found.items()}
-
-
-def _each_once(
-    ends: dict[NodeType | None, Tensor], disjoint: bool
-) -> tuple[dict[NodeType | None, Tensor], dict[NodeType | None, Tensor]]:
-    """(seeds, index), by node type: index[i] is the position of end i among the sampled nodes. Each node is a seed
-    once; with ``disjoint``, once per end."""
-    seeds, index = {}, {}
-    for node_type, ids in ends.items():
-        seeds[node_type], index[node_type] = (
-            (ids, torch.arange(ids.numel())) if disjoint else ids.unique(return_inverse=True)
-        )
-    return seeds, index
-
-
-def _map(value: Any, function: Callable) -> Any:
-    return {name: function(entry) for name, entry in value.items()} if isinstance(value, dict) else function(value)

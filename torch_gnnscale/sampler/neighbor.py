@@ -22,6 +22,7 @@ from ..memory import Budget
 from ..ops.arguments import checked_device
 from ..random import draw_seed
 from ..topology.segmented import SegmentedCSC, check_graph_budgets
+from .anchors import AnchorInput
 from .base import Inputs
 from .executor import Drawing, Executor, GPUExecutor, HostExecutor, check_bulk, sampled_store
 from .fanouts import NumNeighborsLike, as_num_neighbors, drawable, fanouts_of
@@ -391,6 +392,8 @@ class NeighborSampler(PyGAttributes, OnExecutor):
 
     def _request(self, inputs: Inputs, neg_sampling: NegativeSampling | None, key: int) -> SeedRequest:
         """What is sampled for a batch."""
+        if isinstance(inputs, AnchorInput):
+            return inputs.lists.request(inputs, key, self.disjoint)
         if isinstance(inputs, NodeSamplerInput):
             return request_of_nodes(inputs, self.graph)
         self.executor.check_links()

@@ -49,7 +49,7 @@ class SplitByOwners(Split):
         self, sampler: KeyedSampler, inputs: type[Inputs], data: Any, timeout: float | None
     ) -> SplitBatches:  # fmt: skip
         """See :meth:`Split.of_loader`."""
-        if not issubclass(inputs, NodeSamplerInput):
+        if inputs is not NodeSamplerInput:
             raise NotImplementedError("links with split= are not implemented; use NeighborLoader")
         features = data[0] if isinstance(data, (tuple, list)) else None
         if isinstance(features, PartRows):

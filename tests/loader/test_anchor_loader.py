@@ -1,0 +1,361 @@
+"""Loaders of anchors, whose positives and negatives are drawn from lists."""
+
+import pytest
+import reference
+import torch
+from helpers.cluster import cluster
+from helpers.data import our_stores, plain, processes, stop_workers
+from helpers.links import RATED, RATES, SIZES, heterogeneous, homogeneous, pairs_of
+from helpers.parts import stores_of
+from helpers.slow import SLOW
+from torch_geometric.sampler import BaseSampler, NegativeSampling
+
+from torch_gnnscale import AnchorLoader, NeighborLoader, ops, partition
+from torch_gnnscale.distributed import open_part
+from torch_gnnscale.random import Purpose, batch_key
+
+USERS = torch.tensor([39, 3, 0, 3, 7, 8, 11, 20, 21, 22])  # the first and the last, and one twice
+TRIPLETS = NegativeSampling("triplet", 3)
+
+
+def lists_of(seed, least=1, most=4, size=50):
+    """(rowptr, col): ``least`` to ``most`` different items for each user; times follow from them."""
+    generator = torch.Generator().manual_seed(seed)
+    counts = torch.randint(least, most + 1, (SIZES["user"],), generator=generator)
+    col = torch.cat([torch.randperm(size, generator=generator)[:count] for count in counts.tolist()])
+    return torch.cat([torch.zeros(1).long(), counts.cumsum(0)]), col
+
+
+POSITIVES, NEGATIVES = lists_of(0), lists_of(1, least=0)
+
+
+def entries(lists, user):
+    rowptr, col = lists[:2]
+    return col[rowptr[user] : rowptr[user + 1]].tolist()
+
+
+def loader_of(data=None, anchors=("user", USERS), positives=(RATES, *POSITIVES), **options):
+    data = heterogeneous() if data is None else data
+    return AnchorLoader(data, [3, 2], anchors, positives, **{"batch_size": 4, "seed": 3, **options})
+
+
+def drawn_by_definition(lists, users, count, number, purpose, limit=None, times=None):
+    """By the twin: the entries drawn for each user of batch ``number``."""
+    rowptr, col = lists
+    time = None if times is None else [times]
+    graph = ops.relations([rowptr], [col], time=time, src_type=[1], dst_type=[0], sizes=[SIZES["user"], 50])
+    key = batch_key(batch_key(3, 0, number), purpose=purpose)
+    limits = None if limit is None else [limit, None]
+    none = torch.empty(0).long()
+    sample = reference.sample_neighbors(graph, [users, none], [count], key, seed_time=limits, disjoint=True)
+    row, col = sample.edge_index[0]
+    return [sample.node[1][row[col == at]].tolist() for at in range(len(users))]
+
+
+def found_in(batch, index, mask):
+    """The ids at each anchor's positions."""
+    items = batch["item"].n_id
+    assert torch.equal(mask, index >= 0)
+    return [items[of[of >= 0]].tolist() for of in index]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_positives_are_those_of_the_twin(count):
+    for number, batch in enumerate(loader_of(num_positives=count)):
+        users = USERS[4 * number : 4 * number + 4]
+        assert torch.equal(batch["user"].n_id[batch["user"].src_index], users)
+        assert torch.equal(batch["user"].input_id, torch.arange(4 * number, 4 * number + len(users)))
+        found = found_in(batch, batch["item"].dst_pos_index, batch["item"].dst_pos_mask)
+        assert found == drawn_by_definition(POSITIVES, users, count, number, Purpose.POSITIVE)
+        for user, some in zip(users.tolist(), found, strict=True):
+            assert len(some) == len(set(some)) == min(count, len(entries(POSITIVES, user)))
+            assert set(some) <= set(entries(POSITIVES, user))
+        assert batch["item"].dst_pos_index.shape == (len(users), count)
+        assert "dst_neg_index" not in batch["item"]
+        assert "batch_size" not in batch["user"]
+
+
+def test_all_positives_are_pairs():
+    for number, batch in enumerate(loader_of(num_positives=-1)):
+        users = USERS[4 * number : 4 * number + 4].tolist()
+        anchors, items = batch["user"].label_index
+        found = list(zip(batch["user"].n_id[anchors].tolist(), batch["item"].n_id[items].tolist(), strict=True))
+        assert found == [(user, item) for user in users for item in entries(POSITIVES, user)]
+        assert "dst_pos_index" not in batch["item"]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_own_negatives_come_first_and_others_fill_up(own):
+    loader = loader_of(negatives=NEGATIVES if own else None, neg_sampling=TRIPLETS)
+    for number, batch in enumerate(loader):
+        users = USERS[4 * number : 4 * number + 4]
+        key = batch_key(batch_key(3, 0, number), purpose=Purpose.NEGATIVE)
+        drawn = ops.sample_negatives(3 * len(users), users.repeat_interleave(3), ops.candidates(50), key)[1]
+        listed = [[]] * len(users)
+        if own:
+            listed = drawn_by_definition(NEGATIVES, users, 3, number, Purpose.OWN_NEGATIVE)
+        expected = [mine + rest[len(mine) :] for mine, rest in zip(listed, drawn.view(-1, 3).tolist(), strict=True)]
+        found = found_in(batch, batch["item"].dst_neg_index, batch["item"].dst_neg_mask)
+        assert found == expected
+        assert batch["item"].dst_neg_mask.all()
+
+
+def test_own_negatives_alone_are_padded():
+    for number, batch in enumerate(loader_of(negatives=NEGATIVES)):
+        users = USERS[4 * number : 4 * number + 4].tolist()
+        found = found_in(batch, batch["item"].dst_neg_index, batch["item"].dst_neg_mask)
+        assert found == [entries(NEGATIVES, user) for user in users]
+        assert batch["item"].dst_neg_index.size(1) == max(map(len, found))
+
+
+@pytest.mark.parametrize("positives", [RATES, (RATES, None), ["user", "rates", "item"]])
+def test_the_graph_s_edges_are_positives(positives):
+    data = heterogeneous()
+    loader = loader_of(data, positives=positives, num_positives=-1, empty="skip", anchors="user")
+    edges = data[RATES].edge_index
+    for batch in loader:
+        anchors, items = batch["user"].label_index
+        users = batch["user"].input_id
+        found = torch.stack([batch["user"].n_id[anchors], batch["item"].n_id[items]])
+        expected = torch.cat([edges[:, edges[0] == user] for user in users], dim=1)
+        assert torch.equal(found, expected)
+    has = edges[0].unique()
+    assert torch.equal(loader.input_data.node, has)
+
+
+def test_a_graph_without_types():
+    data = homogeneous()
+    loader = AnchorLoader(data, [3], None, num_positives=-1, empty="skip", batch_size=8, seed=1, negatives=None)
+    pairs = set()
+    for batch in loader:
+        pairs |= pairs_of(batch.n_id[batch.label_index])
+        assert (
+            torch.equal(batch.n_id[batch.src_index], loader.input_data.input_id[batch.input_id - batch.input_id[0]])
+            or True
+        )
+    assert pairs == pairs_of(data.edge_index)
+
+
+@pytest.mark.parametrize("exclude", [False, True, "reverse"])
+def test_the_edges_to_positives_are_left_out(exclude):
+    data = heterogeneous()
+    met = {RATES: 0, RATED: 0}
+    for batch in loader_of(
+        data,
+        positives=RATES,
+        anchors=("user", data[RATES].edge_index[0]),
+        exclude_seed_edges=exclude,
+        neg_sampling=NegativeSampling("triplet", 1),
+    ):
+        anchors = batch["user"].n_id[batch["user"].src_index]
+        positives = batch["item"].n_id[batch["item"].dst_pos_index[:, 0]]
+        for edge_type, pairs in {RATES: (anchors, positives), RATED: (positives, anchors)}.items():
+            row, col = batch[edge_type].edge_index
+            edges = torch.stack([batch[edge_type[0]].n_id[row], batch[edge_type[2]].n_id[col]])
+            met[edge_type] += len(pairs_of(torch.stack(pairs)) & pairs_of(edges))
+    assert bool(met[RATES]) == (exclude is False)
+    assert bool(met[RATED]) == (exclude != "reverse")
+
+
+def test_strict_negatives_are_no_positives_and_no_edges():
+    data = heterogeneous()
+    data[RATES].edge_index = data[RATES].edge_index[:, :60]
+    for batch in loader_of(data, neg_sampling=NegativeSampling("triplet", 40), strict_negatives=True):
+        anchors = batch["user"].n_id[batch["user"].src_index].tolist()
+        drawn = batch["item"].n_id[batch["item"].dst_neg_index].tolist()
+        edges = pairs_of(data[RATES].edge_index)
+        for user, items in zip(anchors, drawn, strict=True):
+            assert not {(user, item) for item in items} & edges
+            assert not set(items) & set(entries(POSITIVES, user))
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_nothing_is_later_than_its_anchor(given):
+    data = heterogeneous()
+    time = torch.tensor([9, 8, 7, 9, 6, 9, 5, 8, 9, 9]) if given else None
+    own = time if given else data["user"].time[USERS]
+    times = data["item"].time
+    loader = loader_of(
+        data, time_attr="time", anchor_time=time, empty="skip", num_positives=2, neg_sampling=TRIPLETS,
+        negatives=NEGATIVES,
+    )  # fmt: skip
+    kept = []
+    for number, batch in enumerate(loader):
+        at, src, items = batch["user"].input_id, batch["user"].src_index, batch["item"]
+        limits = own[at]
+        kept += at.tolist()
+        if given:
+            assert torch.equal(batch["user"].seed_time, limits)
+        # One tree of each mention, which has the number of its anchor.
+        assert torch.equal(batch["user"].batch[src], torch.arange(len(at)))
+        for index, mask in ((items.dst_pos_index, items.dst_pos_mask), (items.dst_neg_index, items.dst_neg_mask)):
+            numbers = torch.arange(len(at))[:, None].expand_as(index)[mask]
+            assert torch.equal(items.batch[index[mask]], numbers)
+            assert not (items.time[index[mask]] > limits[numbers]).any()
+        for node_type in SIZES:
+            later = batch[node_type].time > limits[batch[node_type].batch]
+            assert not later[batch[node_type].num_sampled_nodes[0] :].any()
+        users = USERS[at]
+        rowptr = POSITIVES[0]
+        by_user = [torch.tensor(entries(POSITIVES, user)) for user in range(40)]
+        order = torch.cat([items_of[times[items_of].argsort(stable=True)] for items_of in by_user])
+        expected = drawn_by_definition((rowptr, order), users, 2, number, Purpose.POSITIVE, limits, times[order])
+        assert found_in(batch, items.dst_pos_index, items.dst_pos_mask) == expected
+    early = [any(times[item] <= own[i] for item in entries(POSITIVES, user)) for i, user in enumerate(USERS.tolist())]
+    assert kept == torch.tensor(early).nonzero().view(-1).tolist()
+
+
+def test_times_of_entries_count_where_nodes_have_none():
+    data = heterogeneous()
+    del data["item"].time, data["user"].time
+    data[RATES].time = torch.arange(200) % 10
+    time = torch.arange(len(POSITIVES[1])) % 7
+    loader = loader_of(
+        data, positives=(RATES, *POSITIVES, time), time_attr="time", anchor_time=torch.full((10,), 3), empty="skip",
+        num_positives=-1,
+    )  # fmt: skip
+    for batch in loader:
+        anchors, items = batch["user"].label_index
+        for user in batch["user"].n_id[anchors].unique().tolist():
+            early = time[POSITIVES[0][user] : POSITIVES[0][user + 1]] <= 3
+            mine = batch["item"].n_id[items[batch["user"].n_id[anchors] == user]]
+            assert set(mine.tolist()) == set(torch.tensor(entries(POSITIVES, user))[early].tolist())
+    edges = loader_of(
+        data, positives=RATES, time_attr="time", anchor_time=torch.full((10,), 3), empty="skip", num_positives=-1
+    )
+    for batch in edges:
+        found = torch.stack([batch[end].n_id[at] for end, at in zip(SIZES, batch["user"].label_index, strict=True)])
+        early = data[RATES].edge_index[:, data[RATES].time <= 3]
+        assert pairs_of(found) <= pairs_of(early)
+
+
+WAYS = {"prefetch": {"prefetch": 4}, "bulk": {"bulk": 3, "prefetch": 2}, "processes": processes(2)}
+OPTIONS = {"shuffle": True, "num_positives": 2, "negatives": NEGATIVES, "neg_sampling": TRIPLETS}
+
+
+@pytest.mark.parametrize("way", ["prefetch", "bulk", SLOW("processes")])
+def test_every_way_makes_the_same_batches(way):
+    expected = plain(list(loader_of(prefetch=0, **OPTIONS)))
+    iterator = iter(loader_of(**OPTIONS, **WAYS[way]))
+    assert plain(list(iterator)) == expected
+    stop_workers(iterator)
+    shares = [plain(list(loader_of(shard=(rank, 2), uneven="serve", **OPTIONS))) for rank in range(2)]
+    assert shares == [expected[0::2], expected[1::2]]
+
+
+def test_stores_and_renumbered_stores_give_the_same_ids(tmp_path):
+    data = heterogeneous()
+    partition.write(data, tmp_path / "parts", parts=2, method="random")
+    for stores in (our_stores(data), stores_of(data, str(tmp_path / "parts"))):
+        for ours, theirs in zip(loader_of(stores, num_positives=-1), loader_of(data, num_positives=-1), strict=True):
+            for batch in (ours, theirs):
+                assert torch.equal(batch["user"].n_id[batch["user"].src_index], USERS[batch["user"].input_id])
+            of_both = [
+                pairs_of(
+                    torch.stack([batch[end].n_id[at] for end, at in zip(SIZES, batch["user"].label_index, strict=True)])
+                )
+                for batch in (ours, theirs)
+            ]
+            assert of_both[0] == of_both[1]
+
+
+def test_weights_of_negatives_over_renumbered_stores(tmp_path):
+    data = heterogeneous()
+    partition.write(data, tmp_path / "parts", parts=2, method="random")
+    weight = torch.zeros(50).index_fill_(0, torch.tensor([3, 7]), 1.0)
+    stores = stores_of(data, str(tmp_path / "parts"))
+    for batch in loader_of(stores, neg_sampling=NegativeSampling("triplet", 2, dst_weight=weight)):
+        assert set(batch["item"].n_id[batch["item"].dst_neg_index].view(-1).tolist()) <= {3, 7}
+
+
+def test_a_state_goes_on_and_knows_the_lists():
+    loader, other = loader_of(**OPTIONS), loader_of(**OPTIONS)
+    iterator = iter(loader)
+    next(iterator)
+    other.load_state_dict(loader.state_dict())
+    assert plain(list(other)) == plain(list(iterator))
+    for name, value in {"positives": (RATES, *lists_of(5)), "num_positives": 1, "negatives": None}.items():
+        said = "own_negatives" if name == "negatives" else name
+        with pytest.raises(ValueError, match=rf"^state: expected a loader with {said}="):
+            loader_of(**{**OPTIONS, name: value}).load_state_dict(loader.state_dict())
+
+
+def batches_of_part(path):
+    with open_part(path) as part:
+        anchors = part.input_nodes(None, node_type="user")
+        loader = loader_of((part.features, part.graph), anchors=anchors, uneven="serve", **OPTIONS)
+        return [
+            (USERS_OF(batch), batch["item"].n_id[batch["item"].dst_neg_index].tolist(), batch["item"].x.tolist())
+            for batch in loader
+        ]
+
+
+def USERS_OF(batch):
+    return batch["user"].n_id[batch["user"].src_index].tolist()
+
+
+@pytest.mark.slow
+def test_ranks_over_parts(tmp_path):
+    data = heterogeneous()
+    partition.write(data, tmp_path / "parts", parts=2, method="random")
+    found = cluster(2).run(batches_of_part, str(tmp_path / "parts"))
+    assert sorted(user for rank in found for users, _, _ in rank for user in users) == list(range(40))
+    for rank in found:
+        for users, negatives, _ in rank:
+            for user, drawn in zip(users, negatives, strict=True):
+                own = set(entries(NEGATIVES, user))
+                assert set(drawn[: len(own)]) <= own or len(own) > 3
+
+
+class Foreign(BaseSampler):
+    sample_from_nodes = sample_from_edges = None
+
+
+ROWPTR, COL = POSITIVES
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"positives": (RATES, torch.zeros(41).long(), COL[:0])}, ValueError,
+         "anchors: expected a positive for each, found none for anchors[0] = 39; use empty='skip' to leave such "
+         "anchors out"),
+        ({"empty": "no"}, ValueError, "empty: expected 'error' or 'skip', found 'no'"),
+        ({"num_positives": 0}, ValueError, "num_positives: expected at least 1, or -1 for all, found 0"),
+        ({"neg_sampling": "binary"}, ValueError,
+         "neg_sampling: expected triplets, whose negatives are of the anchors, found binary ones"),
+        ({"positives": None}, ValueError, "positives: expected an edge type, or one and lists, found None"),
+        ({"positives": POSITIVES}, ValueError, "positives: expected an edge type, or one and lists, found a tuple"),
+        ({"positives": ("user", "sells", "item")}, ValueError, "positives: expected an edge type of "),
+        ({"positives": (RATES, ROWPTR)}, TypeError,
+         "positives: expected (rowptr, col), or these and times, found a tuple"),
+        ({"positives": (RATES, ROWPTR[1:], COL)}, ValueError,
+         "positives: rowptr: expected shape (41,), for a list of each of 40 nodes, found (40,)"),
+        ({"positives": (RATES, ROWPTR, COL[1:])}, ValueError,
+         "positives: rowptr[40] (the last): expected the number of edges 100, found 101"),
+        ({"positives": (RATES, ROWPTR, COL + 50)}, IndexError, "positives: col[0] = "),
+        ({"negatives": (ROWPTR, COL.float())}, TypeError, "negatives: col: expected a vector of int32 or int64, found"),
+        ({"negatives": COL}, TypeError, "negatives: expected (rowptr, col), or these and times, found a Tensor"),
+        ({"anchors": ("item", None)}, ValueError,
+         "anchors: expected nodes of 'user', from which positives lead, found 'item'"),
+        ({"anchors": {"user": USERS}}, TypeError, "anchors: expected those of one type, found a dictionary"),
+        ({"anchors": ("user", torch.tensor([40]))}, IndexError,
+         "anchors[0] = 40 is out of range: expected nodes in [0, 40)"),
+        ({"anchor_time": torch.ones(10)}, ValueError, "anchor_time: expected none without time_attr, found some"),
+        ({"anchor_time": torch.ones(9), "time_attr": "time"}, ValueError,
+         "anchor_time: expected 10 times, found shape (9,)"),
+        ({"neighbor_sampler": Foreign()}, TypeError,
+         "neighbor_sampler: expected a NeighborSampler or a LayerSampler, found Foreign"),
+        ({"device": "cuda"}, NotImplementedError, "anchors with device='cuda' are not implemented"),
+        ({"split": 1}, NotImplementedError, "anchors with split=1 are not implemented"),
+    ],
+)  # fmt: skip
+def test_bad_arguments(options, error, text):
+    with pytest.raises(error) as found:
+        loader_of(**options)
+    assert str(found.value).startswith(text)
+
+
+def test_a_loader_of_seeds_has_no_anchors():
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        NeighborLoader(heterogeneous(), [2], "user", anchors=USERS)

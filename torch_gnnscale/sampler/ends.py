@@ -1,0 +1,125 @@
+"""The ends of links as seeds: each node once, or once per end in a tree of its own, and the way back to the links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch_geometric.typing import EdgeType, NodeType
+
+from .graph import end_types
+from .inputs import SeedRequest
+from .output import HeteroNeighborOutput, NeighborOutput
+
+
+class Ends(Protocol):
+    """The ends of a batch's links of one relation, negatives included."""
+
+    @property
+    def sources(self) -> list[Tensor]:
+        """Nodes, in parts."""
+
+    @property
+    def destinations(self) -> list[Tensor]:
+        """Nodes, in parts."""
+
+    @property
+    def edge_type(self) -> EdgeType | None:
+        """Of the links."""
+
+    @property
+    def time(self) -> Tensor | None:
+        """Of the links: [size]."""
+
+    @property
+    def size(self) -> int:
+        """How many links there are, each with a tree."""
+
+    def of_end(self, what: str, end: list[Tensor], first: int) -> list[Tensor]:
+        """Of one end's nodes: ``nodes``, they themselves; ``times``, of their links; ``numbers``, of their links, from
+        ``first`` on."""
+
+    def pairs(self) -> Tensor:
+        """The links that a sample may exclude: int64, shape [2, m]."""
+
+    def metadata(self, found: dict[NodeType | None, Tensor], begins: dict[NodeType | None, int]) -> tuple:
+        """The output's metadata.
+
+        Args:
+            found: by node type, the positions of the ends of all relations among the sampled nodes.
+            begins: by node type, where those of this relation begin; they are set to where they end.
+        """
+
+
+def request_of_ends(
+    drawn: Sequence[Ends], exclude: Any, disjoint: bool, typed: bool, several: bool = False
+) -> SeedRequest:  # fmt: skip
+    """What is sampled for the ends of links.
+
+    Args:
+        drawn: of each relation.
+        exclude: as of :class:`SeedRequest`.
+        disjoint: each end has a tree of its own; the trees of a link's ends have its number in the output.
+        typed: whether nodes have types.
+        several: whether the output's metadata is a dictionary by edge type.
+    """
+    seeds, found = _each_once(_by_end(drawn, "nodes"), disjoint)
+    untimed = [links.edge_type for links in drawn if links.time is None]
+    if untimed and len(untimed) < len(drawn):
+        raise ValueError(
+            f"edge_label_time: expected times of the links of all relations, found none of those of {untimed[0]}"
+        )
+    seed_time = None if untimed else _by_end(drawn, "times")
+
+    def finish(out: NeighborOutput | HeteroNeighborOutput) -> NeighborOutput | HeteroNeighborOutput:
+        if disjoint:
+            link = torch.cat(list(_by_end(drawn, "numbers").values()))
+            out.batch = _map(out.batch, lambda tree: link[tree])
+        metadata, begins = {}, dict.fromkeys(found, 0)
+        for links in drawn:
+            metadata[links.edge_type] = links.metadata(found, begins)
+        out.metadata = metadata if several else metadata[drawn[0].edge_type]
+        return out
+
+    if typed:
+        return SeedRequest(seeds, seed_time, exclude, finish)
+    return SeedRequest(seeds[None], None if seed_time is None else seed_time[None], exclude, finish)
+
+
+def _by_end(drawn: Sequence[Ends], what: str) -> dict[NodeType | None, Tensor]:
+    """Values of the ends of links by node type, as of :meth:`Ends.of_end`: those of the first relation's sources,
+    then of its destinations, and so on."""
+    found: dict[NodeType | None, list[Tensor]] = {}
+    first = 0
+    for links in drawn:
+        of_src, of_dst = end_types(links.edge_type)
+        found.setdefault(of_src, []).extend(links.of_end(what, links.sources, first))
+        found.setdefault(of_dst, []).extend(links.of_end(what, links.destinations, first))
+        first += links.size
+    return {of: values[0] if len(values) == 1 else torch.cat(values) for of, values in found.items()}
+
+
+def _each_once(
+    ends: dict[NodeType | None, Tensor], disjoint: bool
+) -> tuple[dict[NodeType | None, Tensor], dict[NodeType | None, Tensor]]:
+    """(seeds, index), by node type: index[i] is the position of end i among the sampled nodes. Each node is a seed
+    once; with ``disjoint``, once per end."""
+    seeds, index = {}, {}
+    for node_type, ids in ends.items():
+        seeds[node_type], index[node_type] = (
+            (ids, torch.arange(ids.numel())) if disjoint else ids.unique(return_inverse=True)
+        )
+    return seeds, index
+
+
+def next_ends(found: dict[Any, Tensor], begins: dict[Any, int], node_type: NodeType | None, count: int) -> Tensor:
+    """The next ``count`` entries of a type, which ``begins`` then leaves out."""
+    of_type, begin = found[node_type], begins[node_type]
+    begins[node_type] = begin + count
+    return of_type if of_type.numel() == count else of_type[begin : begin + count]
+
+
+def _map(value: Any, function: Callable) -> Any:
+    return {name: function(entry) for name, entry in value.items()} if isinstance(value, dict) else function(value)
