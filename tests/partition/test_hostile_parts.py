@@ -20,7 +20,8 @@ from torch_gnnscale.split import Plan
 def whole(tmp_path_factory):
     """A directory of one part, and one of two parts of edges."""
     path, data = tmp_path_factory.mktemp("whole"), homogeneous(60)
-    arguments = {"method": "random", "links": {"train": data.edge_index[:, ::40]}, "graph_attrs": ["time"]}
+    links = {"train": torch.arange(0, data.num_edges, 40)}
+    arguments = {"method": "random", "links": links, "graph_attrs": ["time", "kind"]}
     partition.write(data, path / "replicated", 1, **arguments)
     partition.write(data, path / "partitioned", 2, topology="partitioned", **arguments)
     return path
@@ -83,6 +84,69 @@ def test_edges_that_lead_outside(whole, tmp_path, value):
     message = rf"^{path}/ids/edges_0.npy: expected numbers in \[0, 1500\), found {value}$"
     with pytest.raises(ValueError, match=message):
         rows_of(path, prefetch=0)
+
+
+# The array that is changed, by the directory: (entry, value, what the error says was expected).
+OUTSIDE = {
+    "partitioned/part-00000/0_colptr": (3, 1 << 40, "column pointers, found colptr[4] = "),
+    "replicated/graph/0_colptr": (3, 1 << 40, "column pointers, found colptr[4] = "),
+    "partitioned/part-00000/seeds_0": (0, -1, "numbers in [0, 60), found -1"),
+    "partitioned/part-00000/links_0": (1, 60, "numbers in [0, 60), found 60"),
+    "partitioned/part-00000/link_ids_0": (0, 1500, "numbers in [0, 1500), found 1500"),
+    "partitioned/part-00000/user_ids_0": (2, 1 << 40, "numbers in [0, 60), found 1099511627776"),
+    "replicated/ids/seeds_0": (0, 60, "numbers in [0, 60), found 60"),
+    "replicated/ids/links_0": (-1, -1, "numbers in [0, 60), found -1"),
+    "replicated/ids/link_ids_0": (0, -1, "numbers in [0, 1500), found -1"),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_arrays_that_lead_outside(whole, tmp_path, name):
+    """They are read where nobody verifies the files, too."""
+    (at, value, message), (kind, _, array) = OUTSIDE[name], name.partition("/")
+    path = shutil.copytree(whole / kind, tmp_path / "parts")
+    change(path, array, partial(set_to, at, value))
+    parts = partition.open_parts(path, verify=False)
+    with pytest.raises(ValueError, match="^" + re.escape(f"{path}/{array}.npy: expected {message}")):
+        _ = parts.part(0), parts.input_nodes("train"), parts.links("train"), parts.link_ids("train")
+
+
+@pytest.mark.parametrize(("column", "limit"), [(0, 60), (1, 1500)])
+def test_edges_of_a_part_are_verified(whole, tmp_path, column, limit):
+    """Their sources and ids."""
+    path = shutil.copytree(whole / "partitioned", tmp_path / "parts")
+    change(path, "part-00000/0_edges", lambda edges: edges.index_fill_(1, torch.tensor([column]), limit))
+    message = rf"^{path}/part-00000/0_edges.npy: expected numbers in \[0, {limit}\), found {limit}$"
+    with pytest.raises(ValueError, match=message):
+        partition.open_parts(path).part(0)
+    partition.open_parts(path).part(0, verify=False)
+
+
+@pytest.mark.parametrize(("name", "value"), [("weight", -1.0), ("time", float("nan"))])
+def test_weights_and_times_of_a_part(tmp_path, name, value):
+    data = homogeneous(60)
+    data[name] = torch.ones(data.num_edges)
+    partition.write(data, tmp_path, 1, topology="partitioned")
+    rows = [
+        attr["name"] for attr in json.loads((tmp_path / "book" / files.MANIFEST).read_text())["meta"]["given"]["rows"]
+    ]
+    array = f"part-00000/rows_{rows.index(name)}"
+    change(tmp_path, array, partial(set_to, 7, value))
+    with open_part(tmp_path, verify=False) as part:
+        options = {f"{name}_attr": name, "batch_size": 60}
+        with pytest.raises(ValueError, match=rf"^rank 0: ValueError: {tmp_path}/{array}.npy: {name}_attr='{name}'"):
+            NeighborLoader((part.features, part.graph), [4], part.input_nodes(None), **options)
+
+
+@pytest.mark.parametrize("value", [-1, 1500])
+def test_edge_ids_of_weights(whole, tmp_path, value):
+    """An id is no way to another edge's weight."""
+    path = shutil.copytree(whole / "replicated", tmp_path / "parts")
+    change(path, "graph/0_edges", lambda edges: edges.index_fill_(1, torch.tensor([1]), value))
+    with open_part(path, verify=False) as part:
+        message = rf"^edge_id\[0\] = {value}: expected ids of edges in \[0, 1500\)$"
+        with pytest.raises(ValueError, match=message):
+            NeighborLoader((part.features, part.graph), [4], part.input_nodes("train"), weight_attr="kind")
 
 
 def test_nodes_that_lead_outside(whole, tmp_path):

@@ -105,8 +105,9 @@ class PartitionedGraphStore(SampledStore):
         positions = CSC(stored.colptr, stored.row, None, stored.num_src)
         try:
             if time is not None:
-                check_times(f"time_attr={time_attr!r}", time, len(time))
-            made = prepared_edges(positions, f"weight_attr={weight_attr!r}", weight, of_nodes, of_edges, floating)
+                check_times(f"{self._file_of(time_attr)}time_attr={time_attr!r}", time, len(time))
+            name = f"{self._file_of(weight_attr)}weight_attr={weight_attr!r}"
+            made = prepared_edges(positions, name, weight, of_nodes, of_edges, floating)
         except (TypeError, ValueError) as error:
             problem = error
             ones, zeros = torch.ones(stored.num_edges), torch.zeros(stored.num_edges)  # in their place, for the options
@@ -143,6 +144,11 @@ class PartitionedGraphStore(SampledStore):
     def _of_own_edges(self, name: str | None) -> Tensor | None:
         """An attribute of this part's edges, in the order of its relation; None if there is none."""
         return None if name is None else self.part.rows.get(((None, None), name))
+
+    def _file_of(self, name: str | None) -> str:
+        """The file of an attribute of this part's edges, for errors; "" if there is none."""
+        folder, _, array = self.part.origins.get(((None, None), name), ("", "", ""))
+        return f"{folder}/{array}.npy: " if array else ""
 
     def _of_all_nodes(self, name: str) -> Tensor | None:
         """An attribute of the nodes of all parts by stored id; None if there is none.

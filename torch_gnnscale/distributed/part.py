@@ -22,7 +22,6 @@ from ..comm.rendezvous import Rendezvous, rank_and_world
 from ..comm.steps import Steps
 from ..feature import TieredFeatureStore
 from ..memory import Budget
-from ..ops.arguments import check_ids
 from ..partition import StoredPart, StoredParts, open_parts
 from ..partition.part_numbering import numbering_of
 from ..topology import GraphStore
@@ -143,7 +142,6 @@ class Part:
                 f"attrs: expected links that were written by ids of edges, found ends alone; use "
                 f"partition.write(..., links={{{split!r}: ids}})"
             )
-        check_ids("link_ids", ids, self.parts.book.num_edges(edge_type), "edges")
         return found, {name: self._of_edges(name, ids, edge_type, own) for name in attrs}
 
     def _of_edges(self, name: str, ids: Tensor, edge_type: EdgeType | None, own: bool) -> Tensor:

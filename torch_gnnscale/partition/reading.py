@@ -17,6 +17,7 @@ from .. import files, ops
 from ..ops.arguments import ID_DTYPES, check_ids, to_int
 from ..sampler.graph import end_types
 from ..topology import CSC, GraphStore
+from ..topology.csc import CHUNK
 from . import directory
 from .all_parts import NumberingOfAllParts, RowsOfAllParts, joined_columns
 from .book import PartitionBook, RowsMeta, check_part_number, edge_type_of
@@ -149,24 +150,30 @@ class StoredParts:
         if split is None:
             _place("node type", self.book.bounds, node_type)
             return torch.arange(self.book.num_nodes(node_type))
-        return self._ids[f"seeds_{_place('split', self.splits, (node_type, split))}"]
+        name = f"seeds_{_place('split', self.splits, (node_type, split))}"
+        return _checked(self._ids[name], self.book.num_nodes(node_type), self.path / "ids" / f"{name}.npy")
 
     def links(self, split: str, edge_type: EdgeType | None = None) -> Tensor:
         """The links of a split in all parts: the user's ids in the user's order, int64, shape [2, m]."""
         self._check_open()
-        return self._ids[f"links_{_place('link split', self.link_splits, (edge_type, split))}"]
+        name = f"links_{_place('link split', self.link_splits, (edge_type, split))}"
+        return _checked_links(self._ids[name], self.book, edge_type, self.path / "ids" / f"{name}.npy")
 
     def link_ids(self, split: str, edge_type: EdgeType | None = None) -> Tensor | None:
         """The ids of the edges that these links are: int64, shape [m]; None unless they were written by these."""
         self._check_open()
-        return self._ids.get(f"link_ids_{_place('link split', self.link_splits, (edge_type, split))}")
+        name = f"link_ids_{_place('link split', self.link_splits, (edge_type, split))}"
+        if (ids := self._ids.get(name)) is None:
+            return None
+        return _checked(ids, self.book.num_edges(edge_type), self.path / "ids" / f"{name}.npy")
 
     def part(self, number: int, verify: bool | None = None) -> StoredPart:
         """Opens a part.
 
         Args:
             number: the part.
-            verify: read its files once and compare checksums; by default as :func:`open_parts` was told.
+            verify: read its files once, compare checksums, and check the sources and ids of its edges; by default as
+                :func:`open_parts` was told. Column pointers, seeds, links and ids of nodes are always checked.
 
         Raises:
             FileNotFoundError, ValueError: names the file that is missing, truncated, corrupt or of another book.
@@ -174,7 +181,8 @@ class StoredParts:
         """
         self._check_open()
         folder = directory.part_folder(self.path, check_part_number("part", number, self.book.num_parts))
-        arrays, meta = files.load(folder, directory.PART, self._verify if verify is None else verify)
+        verify = self._verify if verify is None else verify
+        arrays, meta = files.load(folder, directory.PART, verify)
         directory.check_part_of(folder, meta, number, self._mark.fingerprint)
         if (found := files.checksum(folder)) != (expected := self._mark.parts[number]):
             raise ValueError(f"{folder / files.MANIFEST}: expected checksum {expected}, found {found}: it was replaced")
@@ -182,19 +190,27 @@ class StoredParts:
         names = {(meta.group_name, meta.attr_name): f"rows_{i}" for i, meta in enumerate(self.attrs)}
         rows = [of(f"rows_{i}", m.dtype, len(book.rows(number, m)), *m.shape) for i, m in enumerate(self.attrs)]
         nodes = {node_type: len(book.nodes(number, node_type)) for node_type in book.bounds}
+
+        def ids_of(name: str, count: int, limit: int) -> Tensor:
+            return _checked(of(name, torch.int64, count), limit, folder / f"{name}.npy")
+
         halos = [of(f"halo_{i}", torch.int64, -1) for i in range(len(nodes))]
         degrees = [of(f"degree_{i}", torch.int64, len(halo)) for i, halo in enumerate(halos)]
-        links = {pair: of(f"links_{i}", torch.int64, 2, -1) for i, pair in enumerate(self.link_splits)}
+        links = {
+            (t, split): _checked_links(of(name, torch.int64, 2, -1), book, t, folder / f"{name}.npy")
+            for i, (t, split) in enumerate(self.link_splits)
+            if (name := f"links_{i}")
+        }
         return StoredPart(
             number,
-            {t: self._relation(folder, arrays, i, t, number) for i, t in enumerate(book.edge_bounds)},
+            {t: self._relation(folder, arrays, i, t, number, verify) for i, t in enumerate(book.edge_bounds)},
             dict(zip(names, rows, strict=True)),
             {key: (str(folder), directory.PART, name) for key, name in names.items()},
-            {t: of(f"user_ids_{i}", torch.int64, count) for i, (t, count) in enumerate(nodes.items())},
-            {pair: of(f"seeds_{i}", torch.int64, -1) for i, pair in enumerate(self.splits)},
+            {t: ids_of(f"user_ids_{i}", count, book.num_nodes(t)) for i, (t, count) in enumerate(nodes.items())},
+            {(t, split): ids_of(f"seeds_{i}", -1, book.num_nodes(t)) for i, (t, split) in enumerate(self.splits)},
             links,
             {
-                pair: of(name, torch.int64, links[pair].size(1))
+                pair: ids_of(name, links[pair].size(1), book.num_edges(pair[0]))
                 for i, pair in enumerate(self.link_splits)
                 if (name := f"link_ids_{i}") in arrays
             },
@@ -229,25 +245,31 @@ class StoredParts:
             raise ValueError(f"{self.path}: expected parts that are open, found closed ones")
 
     def _relation(
-        self, folder: Path, arrays: dict[str, Tensor], i: int, edge_type: EdgeType | None, number: int
+        self, folder: Path, arrays: dict[str, Tensor], i: int, edge_type: EdgeType | None, number: int, verify: bool
     ) -> CSC:
-        """The columns of a part: those of its own folder, or of the whole graph, that lead to its nodes."""
+        """The columns of a part: those of its own folder, or of the whole graph, that lead to its nodes. ``verify``:
+        check the sources and ids of edges, too, those of the whole graph excepted."""
         origin = (partial(_reopened, self.path, edge_type), (number,))
         src, dst = end_types(edge_type)
         nodes, edges = self.book.nodes(number, dst), self.book.edges(number, edge_type)
-        if self._graph is None:
-            of = partial(directory.array_of, folder, arrays)
-            if f"{i}_edges" in arrays:
-                row, edge_id = of(f"{i}_edges", ID_DTYPES, len(edges), 2).unbind(1)
-            else:
-                row, edge_id = (of(f"{i}_{name}", ID_DTYPES, len(edges)) for name in ("row", "edge_id"))
-            colptr = of(f"{i}_colptr", torch.int64, len(nodes) + 1)
-            return CSC(colptr, row, edge_id, self.book.num_nodes(src), origin)
-        whole = self._graph.relation(edge_type)
-        assert whole.edge_id is not None
-        colptr = whole.colptr[nodes.start : nodes.stop + 1] - edges.start
-        at = slice(edges.start, edges.stop)
-        return CSC(colptr, whole.row[at], whole.edge_id[at], whole.num_src, origin)
+        if self._graph is not None:
+            whole = self._graph.relation(edge_type)
+            assert whole.edge_id is not None
+            at, colptr = slice(edges.start, edges.stop), whole.colptr[nodes.start : nodes.stop + 1] - edges.start
+            csc = CSC(colptr, whole.row[at], whole.edge_id[at], whole.num_src, origin)
+            _check_colptr(csc, self.path / "graph" / f"{i}_colptr.npy")
+            return csc
+        of = partial(directory.array_of, folder, arrays)
+        if f"{i}_edges" in arrays:
+            row, edge_id = of(f"{i}_edges", ID_DTYPES, len(edges), 2).unbind(1)
+        else:
+            row, edge_id = (of(f"{i}_{name}", ID_DTYPES, len(edges)) for name in ("row", "edge_id"))
+        csc = CSC(of(f"{i}_colptr", torch.int64, len(nodes) + 1), row, edge_id, self.book.num_nodes(src), origin)
+        _check_colptr(csc, folder / f"{i}_colptr.npy")
+        for name, ids, limit in (("row", row, csc.num_src), ("edge_id", edge_id, self.book.num_edges(edge_type))):
+            if verify:
+                _checked(ids, limit, folder / f"{i}_{'edges' if f'{i}_edges' in arrays else name}.npy")
+        return csc
 
     def close(self) -> None:
         """Lets go of the mapped files."""
@@ -359,9 +381,23 @@ def _reopened(path: Path, edge_type: EdgeType | None, number: int) -> CSC:
 
 def _checked(found: Tensor, limit: int, file: Path) -> Tensor:
     """What a table in a file says, unless it leads outside of [0, limit); then raises ValueError."""
-    if (at := ops.first_outside(found.reshape(-1), limit)) >= 0:
-        raise ValueError(f"{file}: expected numbers in [0, {limit}), found {int(found.reshape(-1)[at])}")
+    for some in found.reshape(-1).split(CHUNK):
+        if (at := ops.first_outside(some, limit)) >= 0:
+            raise ValueError(f"{file}: expected numbers in [0, {limit}), found {int(some[at])}")
     return found
+
+
+def _checked_links(links: Tensor, book: PartitionBook, edge_type: EdgeType | None, file: Path) -> Tensor:
+    """Links, [2, m], of a file; raises ValueError unless both ends are nodes."""
+    for end, node_type in zip(links, end_types(edge_type), strict=True):
+        _checked(end, book.num_nodes(node_type), file)
+    return links
+
+
+def _check_colptr(csc: CSC, file: Path) -> None:
+    """Raises ValueError unless the column pointers of a file rise from 0 to the number of edges."""
+    with files.described(file, "column pointers"):
+        ops.check_colptr(csc.colptr, csc.num_edges)
 
 
 def _place(what: str, known: Iterable[Any], wanted: Any) -> int:

@@ -118,7 +118,7 @@ def prepared_edges(
     if node_time is not None:
         time = ordered(node_time, floating)[csc.row.to(torch.int64)]
     elif edge_time is not None:
-        time = ordered(edge_time, floating)[_edge_ids(csc)]
+        time = _of_stored(csc, ordered(edge_time, floating))
     if time is not None:
         csc, time, weight = _by_time(csc, time, weight)
     return PreparedEdges(csc, None if weight is None else ops.weight_sums(csc.colptr, weight), time, left_out)
@@ -138,6 +138,15 @@ def _edge_ids(csc: CSC) -> Tensor:
     return torch.arange(csc.num_edges) if csc.edge_id is None else csc.edge_id.to(torch.int64)
 
 
+def _of_stored(csc: CSC, values: Tensor) -> Tensor:
+    """The values of the stored edges from those by edge ids, [E, ...]; ValueError for an id that no edge has, as a file
+    that nobody verified may hold."""
+    edge_id = _edge_ids(csc)
+    if (at := ops.first_outside(edge_id, len(values))) >= 0:
+        raise ValueError(f"edge_id[{at}] = {int(edge_id[at])}: expected ids of edges in [0, {len(values)})")
+    return values[edge_id]
+
+
 def _with_weights(name: str, csc: CSC, weight: Tensor) -> tuple[CSC, Tensor, Tensor | None]:
     """(edges of positive weight, their weights in stored order, the other edges as (source, destination) [2, k] or
     None)."""
@@ -148,7 +157,7 @@ def _with_weights(name: str, csc: CSC, weight: Tensor) -> tuple[CSC, Tensor, Ten
     if bool((wrong := ~(torch.isfinite(weight) & (weight >= 0))).any()):
         edge = int(wrong.nonzero()[0])
         raise ValueError(f"{name}: expected finite numbers of at least 0, found {weight[edge].item()} at edge {edge}")
-    weight = weight[_edge_ids(csc)]
+    weight = _of_stored(csc, weight)
     kept = weight > 0
     if bool(kept.all()):
         return csc, weight, None
