@@ -12,7 +12,9 @@ from torch_gnnscale import CSC, GraphStore
 from torch_gnnscale.cli import main
 from torch_gnnscale.topology import EdgeFiles, build_on_disk
 from torch_gnnscale.topology.edge_files import Ends
-from torch_gnnscale.topology.edge_text import TextFormat, first_refused
+from torch_gnnscale.topology.edge_text import OF_WORDS, TextFormat, first_refused
+
+WORDS = re.escape(OF_WORDS)
 
 
 def write(path, edges):
@@ -71,10 +73,10 @@ def test_only_the_first_line_is_taken_for_a_header(tmp_path):
     hint = "; is it a header? Then say so (header='yes', --header yes)"
     for read in (0, 1):
         found = first_refused(tmp_path / "x.csv", TextFormat(0, ",", 2, (0, 1), True), read)
-        assert found == f"{tmp_path}/x.csv, line 2: expected two ids, found 'src,dst'"
+        assert found == f"{tmp_path}/x.csv, line 2: expected two integer ids, found 'src,dst'; {OF_WORDS}"
     (tmp_path / "x.csv").write_text("src,dst\n")
     found = first_refused(tmp_path / "x.csv", TextFormat(0, ",", 2, (0, 1), True), 0)
-    assert found == f"{tmp_path}/x.csv, line 1: expected two ids, found 'src,dst'{hint}"
+    assert found == f"{tmp_path}/x.csv, line 1: expected two integer ids, found 'src,dst'{hint}; {OF_WORDS}"
 
 
 @pytest.mark.parametrize(
@@ -150,25 +152,29 @@ def test_no_line_of_text_is_lost(tmp_path, name):
 
 
 REFUSED = {
-    "empty cell": (b",1\n2,3\n", 1, "expected two ids, found ',1'$"),
-    "empty cell and name": (b",dst\n2,3\n", 1, "expected two ids, found ',dst'$"),
-    "two spaces": (b"0  1\n2  3\n", 1, "expected two ids, found '0  1'$"),
-    "other comment": (b"% c\n2 3\n", 1, "expected two ids, found '% c'$"),
-    "like numbers": (b"nan,1e5\n2,3\n", 1, "expected two ids, found 'nan,1e5'$"),
-    "hexadecimal and name": (b"0xA,dst\n2,3\n", 1, "expected two ids, found '0xA,dst'$"),
-    "zero bytes": (b"s\0,d\0\n2,3\n", 1, r"expected two ids, found 's\\x00,d\\x00'$"),
-    "floats": (b"0.0,1.0\n2,3\n", 1, "expected two ids, found '0.0,1.0'$"),
-    "negative first": (b"1,-2\n2,3\n", 1, "expected two ids, found '1,-2'$"),
-    "letter": (b"O,1\n2,3\n", 1, "expected two ids, found 'O,1'$"),
-    "names that say nothing": (b"a,b\n1,2\n", 1, r"expected two ids, found 'a,b'; is it a header\? Then say so"),
-    "one known name": (b"src,x\n1,2\n", 1, "expected two ids, found 'src,x'; is it a header"),
-    "name and number": (b"# a\n\nid,1\n1,2\n", 3, "expected two ids, found 'id,1'$"),
-    "negative": (b"1,2\n\n-1,2\n", 3, "expected two ids, found '-1,2'$"),
-    "2^63": (b"1,2\n9223372036854775808,2\n", 2, "expected two ids, found '9223372036854775808,2'$"),
-    "hexadecimal 2^63": (b"1,2\n2,0x8000000000000000\n", 2, "expected two ids, found '2,0x8000000000000000'$"),
-    "hexadecimal before": (b"1,2\n3,0X4\nO,1\n", 3, "expected two ids, found 'O,1'$"),
-    "missing value": (b"1,2\nNA,2\n", 2, "expected two ids, found 'NA,2'$"),
-    "second header": (b"src,dst\n1,2\nsrc,dst\n", 3, "expected two ids, found 'src,dst'$"),
+    "empty cell": (b",1\n2,3\n", 1, "expected two integer ids, found ',1'$"),
+    "empty cell and name": (b",dst\n2,3\n", 1, "expected two integer ids, found ',dst'$"),
+    "two spaces": (b"0  1\n2  3\n", 1, "expected two integer ids, found '0  1'$"),
+    "other comment": (b"% c\n2 3\n", 1, "expected two integer ids, found '% c'$"),
+    "like numbers": (b"nan,1e5\n2,3\n", 1, "expected two integer ids, found 'nan,1e5'$"),
+    "hexadecimal and name": (b"0xA,dst\n2,3\n", 1, "expected two integer ids, found '0xA,dst'$"),
+    "zero bytes": (b"s\0,d\0\n2,3\n", 1, r"expected two integer ids, found 's\\x00,d\\x00'$"),
+    "floats": (b"0.0,1.0\n2,3\n", 1, "expected two integer ids, found '0.0,1.0'$"),
+    "negative first": (b"1,-2\n2,3\n", 1, "expected two integer ids, found '1,-2'$"),
+    "letter": (b"O,1\n2,3\n", 1, "expected two integer ids, found 'O,1'$"),
+    "names that say nothing": (
+        b"a,b\n1,2\n",
+        1,
+        r"expected two integer ids, found 'a,b'; is it a header\? Then say so",
+    ),
+    "one known name": (b"src,x\n1,2\n", 1, "expected two integer ids, found 'src,x'; is it a header"),
+    "name and number": (b"# a\n\nid,1\n1,2\n", 3, "expected two integer ids, found 'id,1'$"),
+    "negative": (b"1,2\n\n-1,2\n", 3, "expected two integer ids, found '-1,2'$"),
+    "2^63": (b"1,2\n9223372036854775808,2\n", 2, "expected two integer ids, found '9223372036854775808,2'$"),
+    "hexadecimal 2^63": (b"1,2\n2,0x8000000000000000\n", 2, "expected two integer ids, found '2,0x8000000000000000'$"),
+    "hexadecimal before": (b"1,2\n3,0X4\nO,1\n", 3, "expected two integer ids, found 'O,1'$"),
+    "missing value": (b"1,2\nNA,2\n", 2, "expected two integer ids, found 'NA,2'$"),
+    "second header": (b"src,dst\n1,2\nsrc,dst\n", 3, "expected two integer ids, found 'src,dst'; for words"),
     "comment in the middle": (b"1,2\n# a\n", 2, "expected 2 columns, found 1: '# a'$"),
     "short": (b"1,2\n3\n", 2, "expected 2 columns, found 1: '3'$"),
     "long": (b"1,2\n1,2,3\n", 2, "expected 2 columns, found 3: '1,2,3'$"),
@@ -176,10 +182,10 @@ REFUSED = {
     "one column": (b"#\n1\n2\n", 2, "expected two columns, found '1'$"),
     "header of one column": (b"#\nsrc\n2\n", 2, "expected two columns, found 'src'$"),
     "open quote": (b'1,2\n"3,4\n5,6\n', 2, "expected 2 columns, found 1: "),
-    "underscores": (b"1,2\n1_0,2\n", 2, "expected two ids, found '1_0,2'$"),
-    "other digits": ("1,2\n１,2\n".encode(), 2, "expected two ids, found '１,2'$"),
-    "zero byte": (b"1,2\n3,4\x00\n", 2, r"expected two ids, found '3,4\\x00'$"),
-    "UTF-16 without a mark": ("1,2\n".encode("utf-16-le"), 1, "expected two ids, found "),
+    "underscores": (b"1,2\n1_0,2\n", 2, "expected two integer ids, found '1_0,2'$"),
+    "other digits": ("1,2\n１,2\n".encode(), 2, "expected two integer ids, found '１,2'$"),
+    "zero byte": (b"1,2\n3,4\x00\n", 2, r"expected two integer ids, found '3,4\\x00'$"),
+    "UTF-16 without a mark": ("1,2\n".encode("utf-16-le"), 1, "expected two integer ids, found "),
 }
 
 
@@ -201,7 +207,7 @@ def test_a_line_that_is_no_edge_is_named(tmp_path, name, before):
     [
         ("a,b\n1,2\n", "yes", [[1], [2]]), ("1,2\n3,4\n", "yes", [[3], [4]]), ("1,2\n3,4\n", "no", [[1, 3], [2, 4]]),
         ("dst,src\n1,2\n", "yes", [[2], [1]]), ("a,b,c\n1,2,3\n", "yes", "expected two columns, or some named"),
-        ("src,dst\n1,2\n", "no", "line 1: expected two ids, found 'src,dst'$"),
+        ("src,dst\n1,2\n", "no", "line 1: expected two integer ids, found 'src,dst'; for words as ids, number"),
         ("a,a\n1,2\n", "yes", "expected one column named 'a', found 2"),
     ],
 )  # fmt: skip
@@ -227,7 +233,7 @@ POSITIONS = [
     (",0,1\n0,5,6\n", ("1", "2"), "auto", "line 1: ',0,1' may be an edge or the names of columns; say which"),
     (",0,1\n0,5,6\n", ("1", "0"), "yes", [[6], [5]]),
     ("w,src,dst\n9,1,2\n", ("1", "2"), "auto", [[1], [2]]),
-    ("w,a,b\n9,1,2\n", ("1", "2"), "auto", "line 1: expected two ids, found 'w,a,b'; is it a header?"),
+    ("w,a,b\n9,1,2\n", ("1", "2"), "auto", "line 1: expected two integer ids, found 'w,a,b'; is it a header?"),
     ("w,a,b\n9,1,2\n", ("1", "b"), "auto", [[1], [2]]),
     ("w,a,b\n9,1,2\n", ("a", "2"), "yes", [[1], [2]]),
     ("w,a,b\n9,1,2\n", ("b", 2), "auto", "expected two different columns, found ['b', 2]"),
@@ -305,7 +311,10 @@ def test_bad_arguments(tmp_path):
 @pytest.mark.parametrize("header", ["auto", "yes"])
 def test_a_line_below_a_header_is_taken_for_none(tmp_path, header):
     (tmp_path / "x.csv").write_text("src,dst\na,b\n1,2\n")
-    message = f"{tmp_path}/x.csv, line 2: expected two ids, found 'a,b'"
+    message = (
+        f"{tmp_path}/x.csv, line 2: expected two integer ids, found 'a,b'; for words as ids, number the nodes first: "
+        f"numpy.unique(words, return_inverse=True)"
+    )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         list(EdgeFiles([tmp_path / "x.csv"], header=header).chunks())
 
@@ -321,6 +330,7 @@ def test_bad_arrays(tmp_path):
     np.save(tmp_path / "float.npy", np.zeros((2, 3)))
     np.save(tmp_path / "wide.npy", np.zeros((3, 3), dtype=int))
     np.save(tmp_path / "scalar.npy", np.array(3))
+    np.save(tmp_path / "words.npy", np.array([["a", "b"]]))
     np.save(tmp_path / "objects.npy", np.array([[1, "a"]], dtype=object))
     np.save(tmp_path / "large.npy", np.full((2, 2), 2**63, dtype=np.uint64))
     np.save(tmp_path / "cut.npy", np.zeros((2, 300), dtype=int))
@@ -333,7 +343,8 @@ def test_bad_arrays(tmp_path):
     for name, message in (
         ("text", "expected a .npy file"), ("empty", "expected a .npy file"), ("gzip", "expected a .npy file"),
         ("archive", "expected a .npy file"), ("cut", "expected a .npy file"), ("objects", "expected a .npy file"),
-        ("float", "expected integers, found float64"), ("wide", r"expected shape \(2, edges\)"),
+        ("words", f"expected integers, found <U1; {WORDS}$"),
+        ("float", "expected integers, found float64$"), ("wide", r"expected shape \(2, edges\)"),
         ("scalar", r"expected shape \(2, edges\)"), ("large", "expected ids below 2"),
     ):  # fmt: skip
         files = EdgeFiles([tmp_path / f"{name}.npy"])
@@ -351,7 +362,8 @@ def test_bad_parquet(tmp_path):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "x.parquet"
     for values, message in (
-        ([1.0, 2.0], ": expected integers, found double"), (["1", "2"], ": expected integers, found string"),
+        ([1.0, 2.0], ": expected integers, found double"),
+        (["a", "2"], f", row 0: expected an integer id, found 'a'; {WORDS}"),
         ([1, None], ", row 1: expected an id, found an empty cell"), ([True, False], ": expected integers, found bool"),
         ([*range(6), None], ", row 6: expected an id, found an empty cell"),
     ):  # fmt: skip
@@ -419,7 +431,7 @@ def test_command_with_a_header(tmp_path, capsys):
     arguments = ["convert", str(tmp_path / "x.csv"), "--out", str(tmp_path / "graph")]
     with pytest.raises(SystemExit):
         main(arguments)
-    assert "x.csv, line 1: expected two ids, found 'a,b'; is it a header?" in capsys.readouterr().err
+    assert "x.csv, line 1: expected two integer ids, found 'a,b'; is it a header?" in capsys.readouterr().err
     main([*arguments, "--header", "yes"])
     assert GraphStore.open(tmp_path / "graph").relation().num_edges == 1
 
@@ -428,11 +440,11 @@ def test_a_line_that_is_refused_after_the_first_block(tmp_path):
     path, line = tmp_path / "edges.txt", "1234567 1234567\n"
     block = (1 << 20) // len(line)  # lines that are read at once
     path.write_text(line * block + "12345O7 1234567\n" + line)
-    with pytest.raises(ValueError, match=rf"edges.txt, line {block + 1}: expected two ids, found"):
+    with pytest.raises(ValueError, match=rf"edges.txt, line {block + 1}: expected two integer ids, found"):
         list(EdgeFiles([path]).chunks(1))
 
 
 def test_of_a_long_line_the_beginning_is_shown(tmp_path):
     (tmp_path / "x.csv").write_text("1,2\n" + "x" * 90 + ",1\n")
     found = first_refused(tmp_path / "x.csv", TextFormat(0, ",", 2, (0, 1), False), 0)
-    assert found == f"{tmp_path}/x.csv, line 2: expected two ids, found '{'x' * 80}'"
+    assert found == f"{tmp_path}/x.csv, line 2: expected two integer ids, found '{'x' * 80}'"

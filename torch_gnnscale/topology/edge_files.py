@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .csc import CHUNK
 from .edge_columns import Columns, find_ends, position
-from .edge_text import HEADERS, TextFormat, find_format, first_refused
+from .edge_text import HEADERS, OF_WORDS, TextFormat, find_format, first_refused
 
 Source = str | os.PathLike | tuple[str | os.PathLike, str | os.PathLike]
 _TEXT = (".csv", ".tsv", ".txt", ".edges")
@@ -152,7 +152,8 @@ def _array(file: str | os.PathLike) -> np.ndarray:
     except _HEADER_ERRORS as error:
         raise ValueError(f"{file}: expected a .npy file, found something else ({error})") from None
     if array.dtype.kind not in "iu":
-        raise ValueError(f"{file}: expected integers, found {array.dtype}")
+        hint = f"; {OF_WORDS}" if array.dtype.kind in "US" else ""
+        raise ValueError(f"{file}: expected integers, found {array.dtype}{hint}")
     return array
 
 
@@ -221,6 +222,8 @@ def _cells(path: Path, column: Any, first: int) -> Tensor:
         at = first + column.is_null().index(True).as_py()
         raise ValueError(f"{path}, row {at}: expected an id, found an empty cell")
     values = column.to_numpy(zero_copy_only=False)
+    if values.dtype.kind == "O" and len(values) and isinstance(values[0], str):
+        raise ValueError(f"{path}, row {first}: expected an integer id, found {values[0]!r}; {OF_WORDS}")
     if values.dtype.kind not in "iu":
         raise ValueError(f"{path}: expected integers, found {column.type}")
     return _ids(path, values, first)

@@ -20,6 +20,9 @@ _FOREIGN = {b"\x1f\x8b": "gzip: unpack it first", b"\xff\xfe": "UTF-16", b"\xfe\
             b"PAR1": "parquet"}  # fmt: skip
 """How files begin that are no text that is read here."""
 
+OF_WORDS = "for words as ids, number the nodes first: numpy.unique(words, return_inverse=True)"
+"""What to do about words in place of ids."""
+
 
 @dataclass(frozen=True)
 class TextFormat:
@@ -125,7 +128,8 @@ def first_refused(path: Path, how: TextFormat, read: int) -> str | None:
             return f"{path}, line {number}: expected {how.num_columns} columns, found {len(fields)}: {_shown(line)}"
         if not all(is_id(fields[end]) for end in how.ends):
             hint = "; is it a header? Then say so (header='yes', --header yes)" if first and how.may_be_header else ""
-            return f"{path}, line {number}: expected two ids, found {_shown(line)}{hint}"
+            hint += f"; {OF_WORDS}" if all(_is_name(fields[end]) for end in how.ends) else ""
+            return f"{path}, line {number}: expected two integer ids, found {_shown(line)}{hint}"
         first = False
     return None
 
