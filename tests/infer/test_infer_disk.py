@@ -233,9 +233,11 @@ def test_too_little_space(tmp_path, monkeypatch):
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: usage)
     # Of 200 nodes: the degree and two layers' outputs, of which the first is also an input; and the results.
     text = r"expected [\d.]+ KiB for rows of nodes, found 4.0 KiB free: "
-    with pytest.raises(OSError, match=text) as caught:
-        infer(model_of(), make_data(), out=tmp_path)
-    assert caught.value.errno == 28
+    for out in (tmp_path, tmp_path / "new" / "rows"):
+        with pytest.raises(OSError, match=text) as caught:
+            infer(model_of(), make_data(), out=out)
+        assert caught.value.errno == 28
+        assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -315,9 +315,10 @@ def without_space(path: str, out: str, free: int) -> None:
 @pytest.mark.slow
 def test_ranks_that_share_a_disk_need_space_for_all(parts, tmp_path):
     """A part's 100 nodes take 100 (8 + 2 * 8 * 8 + 4 * 8 + 8) bytes at most: 17,600."""
-    answers = cluster(2).results(without_space, parts(2), str(tmp_path / "a"), 20_000)
+    answers = cluster(2).results(without_space, parts(2), str(tmp_path / "new" / "a"), 20_000)
     text = r"OSError: \[Errno 28\] expected [\d.]+ KiB for rows of nodes, found 19.5 KiB free: '.*part-{}'"
     assert all(re.match(text.format(rank), said) for rank, (_, said) in enumerate(answers)), answers
+    assert list(tmp_path.iterdir()) == []
     cluster(2).run(without_space, parts(2), str(tmp_path / "b"), 50_000)
 
 

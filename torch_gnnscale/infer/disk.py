@@ -9,6 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -51,13 +52,20 @@ def check_space(of_folders: Sequence[Needed], own: Needed) -> None:
         raise OSError(errno.ENOSPC, found, own.folder)
 
 
+def missing(folder: Path) -> list[Path]:
+    """The folder and those above it that are not there, the folder first."""
+    return [path for path in (folder, *folder.absolute().parents) if not path.exists()]
+
+
 class DiskRows(Rows):
-    """:class:`Rows` in a folder. A process that is killed at any moment leaves a folder with which another one goes on.
+    """:class:`Rows` in a folder. A process that is killed at any moment leaves a folder with which another one goes on;
+    one that is refused before its first stage leaves nothing.
 
     Args:
         folder: a new or empty directory, or one in which the same inference was begun or finished.
         fingerprint: what the results depend on, in values that JSON keeps.
         ids: by type, the user's ids of the results, which are written beside them; None: they are not.
+        new: what :func:`missing` returned before any rank made a folder; by default, what it returns now.
 
     Raises:
         FileExistsError: the folder holds something else.
@@ -68,7 +76,7 @@ class DiskRows(Rows):
 
     def __init__(
         self, plan: Plan, graph: StagedGraph, places: Mapping[Any, Places] | None, folder: Path,
-        fingerprint: dict[str, Any], ids: Mapping[Any, Tensor] | None = None,
+        fingerprint: dict[str, Any], ids: Mapping[Any, Tensor] | None = None, new: Sequence[Path] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(plan, graph, places)
         self._folder, self._fingerprint, self._ids = folder, fingerprint, ids or {}
@@ -77,6 +85,7 @@ class DiskRows(Rows):
         self._files |= {table: f"{self._names[node_type]}.npy" for node_type, table in plan.results.items()}
         self._maps: dict[Table, np.memmap] = {}
         self._saved, self._took = time.monotonic(), 0.0
+        self._new = missing(folder) if new is None else new
         self._lock = self._open()
 
     def _open(self) -> Any:
@@ -171,11 +180,17 @@ class DiskRows(Rows):
         return {node_type: arrays[name] for name, node_type in meta["types"].items()}
 
     def close(self) -> None:
-        """Lets go of the files, and lets others write into the folder."""
+        """Lets go of the files, and lets others write into the folder, which goes if nothing was begun in it."""
         self._of.clear()
         self._maps.clear()
-        if self._lock is not None:
-            self._lock.close()
+        if self._lock is None:
+            return
+        if not (self._folder / _PROGRESS).exists():
+            (self._folder / _LOCK).unlink(missing_ok=True)
+            with suppress(OSError):  # until one in which something is
+                for made in self._new:
+                    made.rmdir()
+        self._lock.close()
 
     def _save(self, stage: int, batches: int) -> None:
         """Writes the progress, after all rows."""

@@ -16,7 +16,7 @@ from .. import machine
 from ..distributed.own_rows import MappedRows, OwnRows
 from ..distributed.row_exchange import RowKind
 from .arguments import check_memory, most_edges_of, peak_of, refuse_hubs
-from .disk import DiskRows, check_space
+from .disk import DiskRows, check_space, missing
 from .fingerprint import fingerprint, of_model, of_nodes
 from .model import StagedModel
 from .nodes import Masks, Sets, Work, sets_of_stages, work_of_stage
@@ -70,9 +70,11 @@ def infer_over_ranks(
             users, folder = graph.part.user_ids, part_folder(out, number)
             ids = {t: users[t] if own is None else users[t][own.get(t, none) - graph.first[t]] for t in plan.results}
 
+            new = missing(folder)
+
             def on_disk() -> DiskRows:
                 check_folder(out, count)
-                return opened.enter_context(closing(DiskRows(plan, graph, places, folder, of, ids)))
+                return opened.enter_context(closing(DiskRows(plan, graph, places, folder, of, ids, new)))
 
             begun = steps.all_made(lambda: on_disk() if folder.exists() else None)  # before others make a folder
             rows = steps.all_made(lambda: on_disk() if begun is None else begun)
