@@ -3,14 +3,16 @@
 import re
 import sys
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch_geometric import EdgeIndex
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
-from torch_gnnscale import CSC, GraphStore, ops
+from torch_gnnscale import CSC, FeatureStore, GraphStore, TieredFeatureStore, ops
+from torch_gnnscale.datasets import NodeTask
 from torch_gnnscale.topology import csc as of_csc
 from torch_gnnscale.topology.edge_files import EdgeFiles
 from torch_gnnscale.topology.reorder import Order, TypedOrder
@@ -70,11 +72,30 @@ POINTER, ROW = torch.tensor([0, 0, 2]), torch.tensor([4, 1])
         (lambda: Order.from_permutation(torch.tensor([0, 1]), 3), ValueError,
          "order: expected int64 of shape (3,), found torch.int64 (2,)"),
         (lambda: Order.from_permutation([0, 1], 2), TypeError, "order: expected a tensor, found list"),
+        (lambda: GraphStore.from_csc((POINTER, ROW)), TypeError, "csc: expected a CSC, found tuple"),
+        (lambda: CSC.from_data(HeteroData()), TypeError, "data: expected a Data, found HeteroData"),
     ],
 )  # fmt: skip
 def test_what_is_no_graph(call, error, message):
     with pytest.raises(error, match=f"^{re.escape(message)}$"):
         call()
+
+
+BOTH = "a Data or a HeteroData"
+DOORS = {
+    GraphStore.from_data: BOTH, FeatureStore.from_data: BOTH, TieredFeatureStore.from_data: BOTH,
+    CSC.from_data: "a Data", partial(NodeTask.from_data, "made"): "a Data",
+    partial(NodeTask.from_types, "made", node_type="paper"): "a HeteroData",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("data", [[], [Data(), Data()], None, "cora", EDGES, (FeatureStore(), GraphStore())])
+def test_data_of_another_kind(data):
+    for door, expected in DOORS.items():
+        with pytest.raises(TypeError, match=f"^data: expected {expected}, found {type(data).__name__}$"):
+            door(data=data)
+    with pytest.raises(ValueError, match=r"^node_type: expected one of \[\], found 'paper'$"):
+        NodeTask.from_types("made", HeteroData(), "paper")
 
 
 def test_the_least_that_is_a_graph():

@@ -16,6 +16,7 @@ from .. import files
 from ..feature import FeatureStore
 from ..ops.arguments import as_tensor
 from ..topology import GraphStore
+from ..topology.csc import check_graph
 from . import archives, saved
 from .downloads import from_ogb, from_pyg
 from .planted import planted
@@ -85,8 +86,10 @@ class NodeTask:
         used. Classes and masks may be NumPy arrays. ``data`` stays as it is; the task has a shallow copy.
 
         Raises:
+            TypeError: ``data`` is no Data.
             ValueError: an attribute is missing or malformed, or there is no such split.
         """
+        check_graph(data, Data)
         data = copy(data)
         masks = _labels(name, data, split)
         metric = "roc_auc" if name.lower().split("/")[-1] in ROC_AUC else "accuracy"
@@ -97,8 +100,12 @@ class NodeTask:
         """A task from a HeteroData whose nodes of ``node_type`` have the attributes that :meth:`from_data` needs.
 
         Raises:
-            ValueError: an attribute is missing or malformed, or there is no such split.
+            TypeError: ``data`` is no HeteroData.
+            ValueError: no such type, an attribute that is missing or malformed, or no such split.
         """
+        check_graph(data, HeteroData)
+        if node_type not in data.node_types:
+            raise ValueError(f"node_type: expected one of {data.node_types}, found {node_type!r}")
         data = copy(data)
         store = data[node_type]
         masks = _labels(name, store, split)

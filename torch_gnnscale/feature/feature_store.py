@@ -17,6 +17,7 @@ from .._host import on_host
 from .._warn import warn
 from ..ops.arguments import check_ids, found_instead
 from ..ops.rows import has_contiguous_rows
+from ..topology.csc import check_graph
 from ..topology.numbering import Numbering
 from ..topology.reorder import Order, TypedOrder, order_arrays, saved_order
 from .attributes import EDGES, check_layout, typed_storages, unlike_rows
@@ -46,9 +47,10 @@ class FeatureStore(RowStore):
         warning names other attributes that have, or seem to have, an entry for each node or edge, such as lists.
 
         Raises:
-            TypeError: ``order`` is not an Order, or with a HeteroData not a TypedOrder.
+            TypeError: ``data`` is neither, or ``order`` is not an Order, or with a HeteroData not a TypedOrder.
             ValueError: ``order`` is one of another number of nodes.
         """
+        check_graph(data, Data, HeteroData)
         kind = TypedOrder if isinstance(data, HeteroData) else Order
         if not isinstance(order, (kind, type(None))):
             raise TypeError(f"order: expected {kind.__name__}, such as a store's order, found {type(order).__name__}")

@@ -19,6 +19,7 @@ from torch_geometric.typing import NodeType
 from .._host import on_host
 from ..memory import Budget, HostArray, HostMemory, is_bytes
 from ..ops.arguments import checked_device
+from ..topology.csc import check_graph
 from ..topology.reorder import Order, TypedOrder, by_score
 from .contract import BoundedAttr, Version
 from .feature_store import FeatureStore, row_ids
@@ -122,6 +123,7 @@ class TieredFeatureStore(FeatureStore):
             MemoryError, OSError: too little memory is free, memory cannot be pinned, or a disk is full.
             NotImplementedError: attributes that are not tensors of one row per node or edge.
         """
+        check_graph(data, Data, HeteroData)
         sources = sources_of(data, names, storage)
         of_edges = any(isinstance(source.key[0], tuple) for source in sources)
         scores = scores_of(data, hotness, labelled, of_edges)

@@ -42,6 +42,13 @@ def _tensor(name: str, value: Any) -> Tensor:
     return value.detach().cpu()
 
 
+def check_graph(data: Any, *kinds: type) -> None:
+    """Raises TypeError unless the data are of one of these kinds of PyG's graphs."""
+    if not isinstance(data, kinds):
+        expected = " or ".join(f"a {kind.__name__}" for kind in kinds)
+        raise TypeError(f"data: expected {expected}, found {type(data).__name__}")
+
+
 def bound_of(ids: Tensor) -> int:
     """All ids are in [0, bound_of(ids)): the largest one + 1, or 0."""
     return int(ids.max()) + 1 if ids.numel() else 0
@@ -202,8 +209,10 @@ class CSC:
         """From a Data's ``adj_t`` or ``edge_index``; a Data that has neither has no edges.
 
         Raises:
+            TypeError: ``data`` is no Data.
             ValueError: the edges are in ``adj``, a layout that batches do not have, or the number of nodes is unknown.
         """
+        check_graph(data, Data)
         num_nodes = data.num_nodes
         if num_nodes is None:
             raise ValueError("data: expected it to know its number of nodes; set data.num_nodes")

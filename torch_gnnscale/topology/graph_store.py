@@ -15,7 +15,7 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from .. import files, ops
 from .._host import on_host
-from .csc import CSC, bound_of
+from .csc import CSC, bound_of, check_graph
 from .numbering import Numbering
 from .reorder import Order, TypedOrder, order_arrays, reorder_csc, reorder_relation, saved_order
 
@@ -41,7 +41,9 @@ class GraphStore(PyGGraphStore):
 
     @classmethod
     def from_csc(cls, csc: CSC) -> GraphStore:
-        """A homogeneous store over ``csc``."""
+        """A homogeneous store over ``csc``; TypeError for anything else than a CSC."""
+        if not isinstance(csc, CSC):
+            raise TypeError(f"csc: expected a CSC, found {type(csc).__name__}")
         store = cls()
         store._relations[None] = csc
         return store
@@ -54,9 +56,10 @@ class GraphStore(PyGGraphStore):
         """A store of the edges of a Data or HeteroData (see :meth:`CSC.from_data`), its nodes renumbered by ``order``.
 
         Raises:
-            TypeError: ``order`` is not an Order, or with a HeteroData not a TypedOrder.
+            TypeError: ``data`` is neither, or ``order`` is not an Order, or with a HeteroData not a TypedOrder.
             ValueError: ``order`` is one of other nodes.
         """
+        check_graph(data, Data, HeteroData)
         kind = TypedOrder if isinstance(data, HeteroData) else Order
         if not isinstance(order, (kind, type(None))):
             raise TypeError(f"order: expected {kind.__name__}, such as a store's order, found {type(order).__name__}")
