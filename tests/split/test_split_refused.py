@@ -120,6 +120,8 @@ PLANS = [
      "owners: expected the parts of 200 nodes, found shape (199,)"),
     ({"weights": torch.full((200,), 2)}, IndexError, "owners[0] = 2 is out of range: expected parts in [0, 2)"),
     ({"load": "nodes"}, ValueError, "load: expected one of ('edges', 'layers'), found 'nodes'"),
+    ({"data": []}, TypeError,
+     "data: expected a Data, a HeteroData or a (FeatureStore, GraphStore) pair, found list"),
     ({"data": make_hetero()}, NotImplementedError, "a split plan of a HeteroData is not implemented: use a Data"),
     ({"data": (FeatureStore(), GraphStore.from_data(make_hetero()))}, NotImplementedError,
      "a split plan of a graph with types is not implemented: expected one without"),

@@ -23,6 +23,7 @@ from ..partition.whole import Whole
 from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.relations import sampled_graph
+from ..sampler.sources import check_data
 from ..topology import CSC
 from ..topology.csc import CHUNK
 from .cut_sampler import check_sampler
@@ -243,6 +244,7 @@ def _draws_evenly(sampler: Any) -> bool:
 
 def _graph(data: Any) -> CSC:
     """The edges, by the stores' ids."""
+    check_data(data)
     if isinstance(data, HeteroData):
         raise NotImplementedError("a split plan of a HeteroData is not implemented: use a Data")
     if of_part(data):
