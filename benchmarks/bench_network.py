@@ -66,7 +66,7 @@ class HopByHop(HostExecutor):
 
     def sample(
         self, seeds: Sequence[Tensor], key: int, drawing: Drawing, seed_time: Sequence[Tensor | None] | None = None,
-        exclude: Sequence[Tensor | None] | None = None,
+        seed_start_time: Sequence[Tensor | None] | None = None, exclude: Sequence[Tensor | None] | None = None,
     ) -> ops.Sample:  # fmt: skip
         """See :meth:`Executor.sample`; uniform, and without times."""
 

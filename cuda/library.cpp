@@ -33,12 +33,12 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
       "hold_relations(Tensor[] colptr, Tensor[] row, Tensor?[] edge_id, Tensor?[] weight, Tensor?[] time, "
       "int[] src_type, int[] dst_type, int[] reverse, int[] sizes) -> Tensor");
   library.def(
-      "sample_neighbors(Tensor graph, Tensor fanouts, Tensor[] seeds, Tensor?[] seed_time, Tensor?[] exclude, "
-      "int[] keys, int options, int threads) -> Tensor[]");
+      "sample_neighbors(Tensor graph, Tensor fanouts, Tensor[] seeds, Tensor?[] seed_time, Tensor?[] seed_start_time, "
+      "Tensor?[] exclude, int[] keys, int options, int threads) -> Tensor[]");
   library.def(
       "pick_neighbors(Tensor colptr, Tensor row, Tensor? edge_id, Tensor? weight, Tensor? time, int first, "
-      "int num_src, Tensor node, int[] node_ptr, int[] keys, Tensor? tree, Tensor? node_time, int hop, int fanout, "
-      "int options, int threads) -> (Tensor num_edges, Tensor source, Tensor edge_id)");
+      "int num_src, Tensor node, int[] node_ptr, int[] keys, Tensor? tree, Tensor? node_time, Tensor? node_start_time, "
+      "int hop, int fanout, int options, int threads) -> (Tensor num_edges, Tensor source, Tensor edge_id)");
   library.def(
       "relabel(Tensor known, Tensor ids, Tensor? known_tree, Tensor? tree) -> (Tensor local, Tensor node, "
       "Tensor tree)");

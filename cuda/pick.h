@@ -76,6 +76,11 @@ GNNSCALE_HD int64_t first_above(const T* values, int64_t first, int64_t last, in
   return first;
 }
 
+// The first of [first, last) whose entry of the ascending `values` is at least `bound`; `last` if none is.
+GNNSCALE_HD int64_t first_from(const int64_t* values, int64_t first, int64_t last, int64_t bound) {
+  return first < last && values[first] < bound ? first_above(values, first, last, bound - 1) : first;
+}
+
 // Candidates that are drawn by weight: the stored positions [first, first + length). sums[p] is the sum of the weights
 // of a column up to and with position p; `before` is that sum before the first candidate. A candidate has as many units
 // as its weight, numbered from 0 in the order of positions.

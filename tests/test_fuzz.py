@@ -88,8 +88,10 @@ def graphs(draw):
     return colptr, row
 
 
-def sample(colptr, row, seeds, fanouts, key, edge_id=None, **options):
-    return ops.sample_neighbors(ops.relations([colptr], [row], edge_id=[edge_id]), [seeds], fanouts, key, **options)
+def sample(colptr, row, seeds, fanouts, key, edge_id=None, time=None, **options):
+    options |= {name: [options[name]] for name in ("seed_time", "seed_start_time") if name in options}
+    graph = ops.relations([colptr], [row], edge_id=[edge_id], time=[time])
+    return ops.sample_neighbors(graph, [seeds], fanouts, key, **options)
 
 
 def layers(colptr, row, seeds, num_nodes, key, drawing, edge_id=None, **options):
@@ -111,6 +113,9 @@ flags = st.booleans()
 quadrants = st.lists(st.floats(-1, 2) | st.just(0.25), max_size=4)
 sampling = {
     "edge_id": optional,
+    "time": optional,
+    "seed_time": optional,
+    "seed_start_time": optional,
     "replace": flags,
     "layers": flags,
     "with_edge_id": flags,

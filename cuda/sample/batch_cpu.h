@@ -18,6 +18,7 @@ struct Request {
   const IncomingRelations* incoming;  // of each node type
   std::vector<int64_t> sizes;         // nodes of each type
   Vector<int64_t> seed_time;          // of each tree; empty without times
+  Vector<int64_t> seed_start_time;    // the same; empty where no seed has a start
   int64_t hops;
   uint64_t key;
   bool replace, disjoint, last, layers, bidirectional, induced, with_edge_id, with_col;

@@ -30,12 +30,16 @@ constexpr int64_t kSearchGrain = 512;  // the same where each node's times or ex
 // The nodes that draw.
 struct Frontier {
   int64_t size;
-  const int64_t* node;      // [size] global ids
-  const int64_t* tree;      // [size], or null: tree 0
-  const int64_t* time;      // the bound of node i is time[time_row[i]], or time[i] without time_row; null: no bounds
+  const int64_t* node;  // [size] global ids
+  const int64_t* tree;  // [size], or null: tree 0
+  // Node i draws edges of times start_time[k] to time[k], where k is time_row[i], or i without time_row. Without
+  // start_time any up to time[k], without both any.
+  const int64_t *time, *start_time;
   const int64_t* time_row;  // [size], or null
 
-  int64_t bound(int64_t i) const { return time == nullptr ? 0 : time[time_row == nullptr ? i : time_row[i]]; }
+  int64_t entry(const int64_t* times, int64_t i) const {
+    return times == nullptr ? 0 : times[time_row == nullptr ? i : time_row[i]];
+  }
 };
 
 // How they draw, in one hop.
@@ -147,16 +151,21 @@ class Drawing {
   // The same where times or exclusions rule neighbors out.
   void count_candidates(int64_t from, int64_t to, int64_t sum) {
     Vector<int64_t> excluded;
-    int64_t first[kSearches], last[kSearches], bound[kSearches];
+    const bool starts = frontier_.start_time != nullptr;
+    int64_t first[kSearches], last[kSearches], bound[kSearches], start_bound[kSearches];
     for (int64_t start = from; start < to; start += kSearches) {
       const int64_t count = std::min(to - start, kSearches);
       for (int64_t k = 0; k < count; ++k) {
         const int64_t i = start + k;
         if (i + kSearches < to) GNNSCALE_PREFETCH(relation_.pointer_of(frontier_.node[i + kSearches]));
         std::tie(first[k], last[k]) = reader_.stored(frontier_.node[i]);
-        bound[k] = frontier_.bound(i);
+        bound[k] = frontier_.entry(frontier_.time, i);
+        if (starts) start_bound[k] = frontier_.entry(frontier_.start_time, i);
       }
-      if (relation_.time != nullptr) cut_off(relation_.time, count, first, last, bound);
+      if (relation_.time != nullptr) {
+        cut_off(relation_.time, count, first, last, bound);
+        if (starts) cut_off_start(relation_.time, count, first, last, start_bound);
+      }
       for (int64_t k = 0; k < count; ++k) {
         const int64_t i = start + k;
         const CandidateRange found =

@@ -75,8 +75,9 @@ class Expansion {
   }
 
   Frontier frontier(int64_t size) const {
-    const Vector<int64_t>& time = batch_.request.seed_time;
-    return {size, nodes(), trees(), time.empty() ? nullptr : time.data(), trees()};
+    const auto from = [](const Vector<int64_t>& times) { return times.empty() ? nullptr : times.data(); };
+    const Request& request = batch_.request;
+    return {size, nodes(), trees(), from(request.seed_time), from(request.seed_start_time), trees()};
   }
 
   // Takes the columns with stored edges alone, and prefetches where these begin; returns how many there are.

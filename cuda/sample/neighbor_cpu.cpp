@@ -151,8 +151,16 @@ std::vector<Relation> relations_of(const HeldGraph& held, const int64_t* fanouts
   return relations;
 }
 
+// Appends the times of `count` seeds.
+void append_times(const char* name, const Tensor& time, int64_t count, Vector<int64_t>& out) {
+  check_int64(name, time, count);
+  const int64_t* const times = static_cast<const int64_t*>(time.const_data_ptr());
+  out.insert(out.end(), times, times + count);
+}
+
 // The seeds of a batch, which are those of its types from number `first` on, and their times, which go to the request.
-std::vector<Seeds> seeds_of(Request& request, const Tensors& seeds, const OptionalTensors& seed_time, size_t first) {
+std::vector<Seeds> seeds_of(Request& request, const Tensors& seeds, const OptionalTensors& seed_time,
+                            const OptionalTensors& seed_start_time, size_t first) {
   std::vector<Seeds> found;
   int64_t trees = 0;
   for (size_t at = first; at < first + request.sizes.size(); ++at) {
@@ -160,11 +168,15 @@ std::vector<Seeds> seeds_of(Request& request, const Tensors& seeds, const Option
     check_contiguous_ids("seeds", seeds[at]);
     found.push_back({seeds[at].const_data_ptr(), dtype_of(seeds[at]) == ScalarType::Long, count});
     trees += count;
-    if (seed_time.empty() || !seed_time[at].has_value()) continue;
-    check_int64("seed_time", seed_time[at], count);
-    const int64_t* const times = data_or_null(seed_time[at]);
-    request.seed_time.insert(request.seed_time.end(), times, times + count);
+    const bool timed = !seed_time.empty() && seed_time[at].has_value();
+    const bool starts = count > 0 && !seed_start_time.empty() && seed_start_time[at].has_value();
+    STD_TORCH_CHECK(timed || !starts, "seed_start_time: expected seed_time for the same seeds, found none");
+    if (timed) append_times("seed_time", *seed_time[at], count, request.seed_time);
+    if (!starts) continue;
+    request.seed_start_time.resize(request.seed_time.size() - static_cast<size_t>(count), INT64_MIN);
+    append_times("seed_start_time", *seed_start_time[at], count, request.seed_start_time);
   }
+  if (!request.seed_start_time.empty()) request.seed_start_time.resize(request.seed_time.size(), INT64_MIN);
   for (const Relation& relation : request.relations) {
     STD_TORCH_CHECK(relation.time == nullptr || static_cast<int64_t>(request.seed_time.size()) == trees,
                     "expected a time for each of ", trees, " seeds");
@@ -232,20 +244,23 @@ Tensor counts_of(const std::vector<Outcome>& found, int64_t types, int64_t relat
 }
 
 // See torch_gnnscale.ops.sample_neighbors, which checks the arguments. fanouts: int64, [relations, hops]; a list would
-// be converted number by number in each call. A batch for each key: `seeds`, `seed_time` and `exclude` are those of the
-// first batch, then those of the second, and so on; the last two may be empty. One batch is sampled by all threads,
-// several are dealt to them. All tensors are returned in one list, because converting a list
+// be converted number by number in each call. A batch for each key: `seeds`, `seed_time`, `seed_start_time` and
+// `exclude` are those of the first batch, then those of the second, and so on; the last three may be empty. One batch
+// is sampled by all threads, several are dealt to them. All tensors are returned in one list, because converting a list
 // for Python takes time. Their order, batch after batch: nodes by type; edge_index, colptr and, if asked for, edge ids
 // by relation; trees by type if they are disjoint. Then, of all batches, the counts of their hops.
 Tensors sample_neighbors(const Tensor& graph, const Tensor& fanouts, const Tensors& seeds,
-                         const OptionalTensors& seed_time, const OptionalTensors& exclude, const Ints& keys,
-                         int64_t options, int64_t threads) {
+                         const OptionalTensors& seed_time, const OptionalTensors& seed_start_time,
+                         const OptionalTensors& exclude, const Ints& keys, int64_t options, int64_t threads) {
   const std::shared_ptr<const HeldGraph> holder = held_graph(graph);
   const HeldGraph& held = *holder;
   const size_t types = held.sizes.size(), batches = keys.size();
-  STD_TORCH_CHECK(
-      types > 0 && seeds.size() == types * batches && (seed_time.empty() || seed_time.size() == seeds.size()),
-      "expected seeds and times of ", types, " node types for ", batches, " keys");
+  STD_TORCH_CHECK(types > 0 && seeds.size() == types * batches, "expected seeds of ", types, " node types for ",
+                  batches, " keys");
+  for (const auto* const times : {&seed_time, &seed_start_time}) {
+    STD_TORCH_CHECK(times->empty() || times->size() == seeds.size(), "expected times of ", types, " node types for ",
+                    batches, " keys");
+  }
   const size_t relations = held.relations.size();
   STD_TORCH_CHECK(exclude.empty() || exclude.size() == relations * batches, "expected exclusions of ", relations,
                   " relations for ", batches, " keys, found ", exclude.size());
@@ -293,7 +308,7 @@ Tensors sample_neighbors(const Tensor& graph, const Tensor& fanouts, const Tenso
       relation.exclude_src = data_or_null(pairs);
       relation.exclude_dst = relation.exclude_src + relation.num_excluded;
     }
-    seeds_by_batch.push_back(seeds_of(request, seeds, seed_time, b * types));
+    seeds_by_batch.push_back(seeds_of(request, seeds, seed_time, seed_start_time, b * types));
     request.lookup = lookup_of(request, seeds_by_batch.back());
   }
   std::vector<Outcome> found(batches);

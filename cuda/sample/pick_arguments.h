@@ -33,16 +33,18 @@ inline void check_columns(const Tensor& colptr, const Tensor& row, const std::op
 }
 
 inline void check_requests(const Tensor& node, const std::vector<int64_t>& node_ptr, const std::vector<int64_t>& keys,
-                           const std::optional<Tensor>& tree, const std::optional<Tensor>& time) {
+                           const std::optional<Tensor>& tree, const std::optional<Tensor>& time,
+                           const std::optional<Tensor>& start_time) {
   check_int64("node", node);
   check_int64("tree", tree);
   check_int64("node_time", time);
+  check_int64("node_start_time", start_time);
   STD_TORCH_CHECK(node_ptr.size() == keys.size() + 1 && node_ptr.front() == 0 && node_ptr.back() == node.numel() &&
                       std::is_sorted(node_ptr.begin(), node_ptr.end()),
                   "pick_neighbors: expected node_ptr to lead from 0 to ", node.numel(), " in ", keys.size(), " steps");
-  for (const auto* const entry : {&tree, &time}) {
+  for (const auto* const entry : {&tree, &time, &start_time}) {
     STD_TORCH_CHECK(!entry->has_value() || (*entry)->numel() == node.numel(),
-                    "pick_neighbors: expected a tree and a time for each node");
+                    "pick_neighbors: expected a tree and times for each node");
   }
 }
 

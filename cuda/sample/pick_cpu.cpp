@@ -36,12 +36,13 @@ std::tuple<Tensor, Tensor, Tensor> pick_neighbors(
     const Tensor& colptr, const Tensor& row, const std::optional<Tensor>& edge_id, const std::optional<Tensor>& weight,
     const std::optional<Tensor>& time, int64_t first, int64_t num_src, const Tensor& node,
     std::vector<int64_t> node_ptr, std::vector<int64_t> keys, const std::optional<Tensor>& tree,
-    const std::optional<Tensor>& node_time, int64_t hop, int64_t fanout, int64_t options, int64_t threads) {
+    const std::optional<Tensor>& node_time, const std::optional<Tensor>& node_start_time, int64_t hop, int64_t fanout,
+    int64_t options, int64_t threads) {
   const SampleOptions asked("pick_neighbors", options,
                             SampleOptions::kReplace | SampleOptions::kLast | SampleOptions::kWithEdgeId);
   const bool with_edge_id = asked.has(SampleOptions::kWithEdgeId);
   check_columns(colptr, row, edge_id, weight, time, hop, fanout);
-  check_requests(node, node_ptr, keys, tree, node_time);
+  check_requests(node, node_ptr, keys, tree, node_time, node_start_time);
   check_nodes(colptr, first, node);
   Relation relation = to_relation(colptr, row, edge_id, with_edge_id);
   relation.first = first;
@@ -51,7 +52,7 @@ std::tuple<Tensor, Tensor, Tensor> pick_neighbors(
 
   const int64_t size = node.numel(), batches = static_cast<int64_t>(keys.size());
   const int64_t *const nodes = data_or_null(node), *const trees = data_or_null(tree),
-                       *const times = data_or_null(node_time);
+                       *const times = data_or_null(node_time), *const start_times = data_or_null(node_start_time);
   const auto from = [](const int64_t* values, int64_t i) { return values == nullptr ? nullptr : values + i; };
   PooledArray<int64_t> colptr_out(size + 1);
   colptr_out[0] = 0;
@@ -60,7 +61,7 @@ std::tuple<Tensor, Tensor, Tensor> pick_neighbors(
   std::list<Drawing> drawings;
   const auto frontier = [&](int64_t batch) {
     const int64_t i = node_ptr[batch];
-    return Frontier{node_ptr[batch + 1] - i, nodes + i, from(trees, i), from(times, i), nullptr};
+    return Frontier{node_ptr[batch + 1] - i, nodes + i, from(trees, i), from(times, i), from(start_times, i), nullptr};
   };
   for (int64_t b = 0; b < batches; ++b) {
     const DrawRule rule{static_cast<uint64_t>(keys[b]), static_cast<int>(hop), fanout,

@@ -18,7 +18,7 @@ struct StoredColumns {
 
 struct HopRequests {
   int64_t size;
-  const int64_t *node, *tree, *time;  // [size]; tree and time may be null
+  const int64_t *node, *tree, *time, *start_time;  // [size]; all but node may be null
   int64_t batches;
   const int64_t *begin, *key;  // [batches + 1], [batches]: requests begin[b] to begin[b + 1] - 1 have key[b]
 };
@@ -78,6 +78,9 @@ struct CountRequest {
     if (first < 0 || last < first || last > stored.num_edges) return atomic_lower(hop.word[kBadColumn], column);
     if (stored.time != nullptr) {
       last = first_above(stored.time, first, last, hop.requests.time[i]);
+      if (hop.requests.start_time != nullptr) {
+        first = first_from(stored.time, first, last, hop.requests.start_time[i]);
+      }
       if (hop.last && hop.fanout >= 0 && last - first > hop.fanout) first = last - hop.fanout;
     }
     hop.first[i] = first;

@@ -201,13 +201,10 @@ inline void find_excluded(const Relation& relation, int64_t node, int64_t first,
 
 constexpr int64_t kSearches = 32;
 
-// The ends of up to kSearches ranges [first, last) of ascending times, each cut down to the times that do not exceed
-// its bound, as by first_above. The searches are interleaved, so that their cache misses overlap.
-inline void cut_off(const int64_t* time, int64_t count, const int64_t* first, int64_t* last, const int64_t* bound) {
-  int64_t low[kSearches], left[kSearches];
+// Up to kSearches searches of first_above among the ascending times [low, low + left), which leave what they find in
+// `low` and 0 in `left`. They are interleaved, so that their cache misses overlap.
+inline void search_times(const int64_t* time, int64_t count, int64_t* low, int64_t* left, const int64_t* bound) {
   for (int64_t i = 0; i < count; ++i) {
-    low[i] = first[i];
-    left[i] = last[i] - first[i];
     if (left[i] > 0) GNNSCALE_PREFETCH(time + low[i] + (left[i] >> 1));
   }
   for (bool searching = true; searching;) {
@@ -222,7 +219,30 @@ inline void cut_off(const int64_t* time, int64_t count, const int64_t* first, in
       searching |= left[i] > 0;
     }
   }
+}
+
+// The ends of up to kSearches ranges [first, last) of ascending times, each cut down to the times that do not exceed
+// its bound, as by first_above.
+inline void cut_off(const int64_t* time, int64_t count, const int64_t* first, int64_t* last, const int64_t* bound) {
+  int64_t low[kSearches], left[kSearches];
+  for (int64_t i = 0; i < count; ++i) {
+    low[i] = first[i];
+    left[i] = last[i] - first[i];
+  }
+  search_times(time, count, low, left, bound);
   std::copy_n(low, count, last);
+}
+
+// Their beginnings, each moved up to the first time that is not below its bound, as by first_from.
+inline void cut_off_start(const int64_t* time, int64_t count, int64_t* first, const int64_t* last,
+                          const int64_t* bound) {
+  int64_t left[kSearches], below[kSearches];
+  for (int64_t i = 0; i < count; ++i) {
+    const bool searched = first[i] < last[i] && time[first[i]] < bound[i];
+    left[i] = searched ? last[i] - first[i] : 0;
+    below[i] = searched ? bound[i] - 1 : 0;
+  }
+  search_times(time, count, first, left, below);
 }
 
 // The candidates of a node among the stored positions [first, last), which its time allows: those that are not excluded

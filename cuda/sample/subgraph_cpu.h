@@ -25,13 +25,17 @@ class Induction {
     PendingPicks none(relation);
     for (int64_t column = 0; column < destinations.count; ++column) {
       const int64_t node = destinations.id[column];
-      const auto [first, last] = reader.stored(node);
+      auto [first, last] = reader.stored(node);
       reader.check_pointers();
-      const int64_t end = relation.time == nullptr
-                              ? last
-                              : first_above(relation.time, first, last,
-                                            batch.request.seed_time[static_cast<size_t>(destinations.tree[column])]);
-      const CandidateRange found = find_candidates(relation, node, first, end, -1, false, excluded);
+      if (relation.time != nullptr) {
+        const size_t seed = static_cast<size_t>(destinations.tree[column]);
+        const Request& request = batch.request;
+        last = first_above(relation.time, first, last, request.seed_time[seed]);
+        if (!request.seed_start_time.empty()) {
+          first = first_from(relation.time, first, last, request.seed_start_time[seed]);
+        }
+      }
+      const CandidateRange found = find_candidates(relation, node, first, last, -1, false, excluded);
       if (static_cast<int64_t>(positions.size()) < found.length) {
         for (Vector<int64_t>* const list : {&positions, &ids, &edge_ids}) {
           list->resize(static_cast<size_t>(found.length));

@@ -191,6 +191,7 @@ def check_random_hop(seed: int, put: Put) -> None:
     options = {"first": first, "replace": bool(seed & 1), "last": timed and bool(seed & 2)}
     tree = torch.randint(1 << 31, (count,), generator=generator) if seed & 4 else None
     bound = torch.randint(22, (count,), generator=generator) if timed else None
+    start = torch.randint(-2, 20, (count,), generator=generator) if timed and seed & 8 else None
 
     def answer(by, place: Callable[[Tensor, bool], Tensor]) -> ops.Picks:
         """Of ``ops`` or ``reference``. ``place(tensor, stored)`` returns a copy."""
@@ -203,10 +204,11 @@ def check_random_hop(seed: int, put: Put) -> None:
             weight=of_edges(weight, weighted), time=of_edges(time, timed), src_type=[0], dst_type=[1],
             sizes=[nodes, columns],
         )  # fmt: skip
-        given = [None if entry is None else place(entry, False) for entry in (node, tree, bound)]
+        given = [None if entry is None else place(entry, False) for entry in (node, tree, bound, start)]
         return by.pick_neighbors(
             part, given[0], [0, *cuts, count], list(range(seed, seed + batches)), seed % 64,
-            [-1, 0, 1, 5, 32, 33, 70][seed % 7], tree=given[1], time=given[2], **options,
+            [-1, 0, 1, 5, 32, 33, 70][seed % 7], tree=given[1], time=given[2], start_time=given[3],
+            **options,
         )  # fmt: skip
 
     expected = answer(reference, lambda values, _: values)

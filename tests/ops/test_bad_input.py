@@ -220,6 +220,8 @@ def test_seed_times():
             ops.sample_neighbors(relations, [seeds], [1], 3, seed_time=wrong)
         with refuses(error, message):
             prepared.sample_many([[seeds]] * 2, [3, 4], seed_time=[None, wrong])
+        with refuses(error, message.replace("seed_time", "seed_start_time")):
+            prepared.sample_many([[seeds]] * 2, [3, 4], seed_start_time=[None, wrong])
 
 
 def test_huge_pages_of_the_wrong_kind():

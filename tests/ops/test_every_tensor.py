@@ -25,21 +25,21 @@ BATCH = ops.sample_neighbors(GRAPH.relations(), [torch.arange(9)], [3, 2], 1)
 FASTGCN = ops.LayerDrawing("fastgcn")
 
 
-def sampled(colptr, row, edge_id, weight, time, seeds, seed_time, exclude):
+def sampled(colptr, row, edge_id, weight, time, seeds, seed_time, seed_start_time, exclude):
     graph = ops.relations([colptr], [row], edge_id=[edge_id], weight=[weight], time=[time])
-    options = {"seed_time": [seed_time], "exclude": [exclude], "disjoint": True}
+    options = {"seed_time": [seed_time], "seed_start_time": [seed_start_time], "exclude": [exclude], "disjoint": True}
     return ops.sample_neighbors(graph, [seeds], [3, 2], 7, **options)
 
 
-def sampled_many(seeds, seed_time, exclude):
+def sampled_many(seeds, seed_time, seed_start_time, exclude):
     graph = ops.relations([GRAPH.colptr], [GRAPH.row], time=[TIMES])
     prepared = ops.PreparedNeighbors(graph, [3, 2], disjoint=True)
-    return prepared.sample_many([[seeds]] * 2, [7, 8], [[seed_time]] * 2, [[exclude], None])
+    return prepared.sample_many([[seeds]] * 2, [7, 8], [[seed_time]] * 2, [[seed_start_time], None], [[exclude], None])
 
 
-def picked(colptr, row, edge_id, weight, time, node, tree, times):
+def picked(colptr, row, edge_id, weight, time, node, tree, times, starts):
     graph = ops.relations([colptr], [row], edge_id=[edge_id], weight=[weight], time=[time])
-    return ops.pick_neighbors(graph, node, [0, 4, 12], [1, 2], 1, 3, tree=tree, time=times)
+    return ops.pick_neighbors(graph, node, [0, 4, 12], [1, 2], 1, 3, tree=tree, time=times, start_time=starts)
 
 
 def of_layers(score, seeds):
@@ -133,9 +133,11 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Tensor]]] = {
     "sample_neighbors": (
         sampled,
         {"colptr": GRAPH.colptr, "row": GRAPH.row, "edge_id": BY_EDGE.flip(0), "weight": WEIGHTS, "time": TIMES,
-         "seeds": IDS, "seed_time": IDS % 9, "exclude": PAIRS},
+         "seeds": IDS, "seed_time": IDS % 9, "seed_start_time": IDS % 4, "exclude": PAIRS},
     ),
-    "sample_many": (sampled_many, {"seeds": IDS, "seed_time": IDS % 9, "exclude": PAIRS}),
+    "sample_many": (
+        sampled_many, {"seeds": IDS, "seed_time": IDS % 9, "seed_start_time": IDS % 4, "exclude": PAIRS},
+    ),
     "sample_bulk": (
         lambda colptr, row, edge_id, seeds: ops.sample_bulk(
             colptr, row, seeds, [0, 5, 12], [3, 2], [1, 2], edge_id=edge_id
@@ -145,7 +147,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Tensor]]] = {
     "pick_neighbors": (
         picked,
         {"colptr": GRAPH.colptr, "row": GRAPH.row, "edge_id": BY_EDGE, "weight": WEIGHTS, "time": TIMES, "node": IDS,
-         "tree": torch.arange(12), "times": IDS % 9},
+         "tree": torch.arange(12), "times": IDS % 9, "starts": IDS % 4},
     ),
     "relabel": (
         lambda known, ids, known_tree, tree: ops.relabel(known, ids, known_tree=known_tree, tree=tree),

@@ -15,7 +15,7 @@ from torch_gnnscale import ops
 from torch_gnnscale.sampler.hop_by_hop import sample_by_hops
 
 INDEX = [torch.int32, torch.int64]
-MODES = ["uniform", "weight", "disjoint", "time", "last"]
+MODES = ["uniform", "weight", "disjoint", "time", "last", "window"]
 
 
 def case(graph: Graph, mode: str, seeds: torch.Tensor, seed: int = 1) -> tuple[ops.Relations, dict]:
@@ -24,13 +24,15 @@ def case(graph: Graph, mode: str, seeds: torch.Tensor, seed: int = 1) -> tuple[o
     if mode == "weight":
         weight = torch.rand(edges, generator=generator) ** 4 + 1e-6
         return graph.relations(weight=[ops.weight_sums(graph.colptr, weight)]), {}
-    if mode not in ("time", "last"):
+    if mode not in ("time", "last", "window"):
         return graph.relations(), {"disjoint": mode == "disjoint"}
     column = torch.arange(graph.num_nodes).repeat_interleave(graph.colptr.diff())
     drawn = torch.randint(20, (edges,), generator=generator)
     time = drawn[torch.argsort(column * 20 + drawn)]
     seed_time = torch.randint(22, (len(seeds),), generator=generator)
     options = {"disjoint": True, "last": mode == "last", "seed_time": [seed_time]}
+    if mode == "window":
+        options["seed_start_time"] = [seed_time - torch.randint(-1, 9, (len(seeds),), generator=generator)]
     return graph.relations(time=[time]), options
 
 
@@ -52,7 +54,7 @@ def parts_of(graph: ops.Relations, bounds: list[int]) -> list[tuple[int, ops.Rel
 def by_hops(
     by, graph: ops.Relations, seeds: torch.Tensor, fanouts: list[int], key: int, *, bounds: list[int] | None = None,
     disjoint: bool = False, last: bool = False, layers: bool = False, replace: bool = False,
-    seed_time: list[torch.Tensor] | None = None,
+    seed_time: list[torch.Tensor] | None = None, seed_start_time: list[torch.Tensor] | None = None,
 ) -> ops.Sample:  # fmt: skip
     """A sample of ``ops`` or ``reference``, each hop's requests sent to the parts between ``bounds``."""
     parts = parts_of(graph, [0, graph.sizes[0]] if bounds is None else bounds)
@@ -66,6 +68,7 @@ def by_hops(
                 part, node[mine], [0, len(mine)], [key], frontier.hop, frontier.fanout, first=first, replace=replace,
                 tree=None if frontier.tree is None else frontier.tree[mine], last=last,
                 time=None if frontier.time is None else frontier.time[mine],
+                start_time=None if frontier.start_time is None else frontier.start_time[mine],
             )  # fmt: skip
             count[mine] = found.num_edges
             replies = [entry.split(found.num_edges.tolist()) for entry in found[1:]]
@@ -74,8 +77,11 @@ def by_hops(
         source, edge = (torch.cat(entry) for entry in zip(none, *(pieces[i] for i in range(len(node))), strict=True))
         return ops.Picks(count, source, edge)
 
-    time = None if seed_time is None else seed_time[0]
-    return sample_by_hops(pick, seeds, fanouts, disjoint=disjoint, layers=layers, seed_time=time, relabel=by.relabel)
+    time, start_time = (None if given is None else given[0] for given in (seed_time, seed_start_time))
+    return sample_by_hops(
+        pick, seeds, fanouts, disjoint=disjoint, layers=layers, seed_time=time, seed_start_time=start_time,
+        relabel=by.relabel,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("fanouts", [[5, 4, 3], [-1, 2], [1, 0, 4], [33, 40], []])
@@ -117,7 +123,8 @@ def test_small_graphs(graph, data, fanouts, key, flags, mode):
 def test_requests_of_several_keys_and_threads(mode):
     graph, node = random_graph(3000, 12, seed=8), random_ids(3000, 2500, seed=9)
     stored, options = case(graph, mode, node)
-    given = {"time": options["seed_time"][0]} if "seed_time" in options else {}
+    names = {"seed_time": "time", "seed_start_time": "start_time"}
+    given = {name: options[of_seeds][0] for of_seeds, name in names.items() if of_seeds in options}
     given |= {"tree": random_ids(50, 2500)} if options.get("disjoint") else {}
     ends, keys = [0, 1000, 1000, 1003, 2500], [5, -6, 7, 1 << 40]
     for hop, fanout in ((0, 7), (3, -1), (63, 40)):
@@ -207,6 +214,9 @@ NODE = torch.tensor([0, 2])
         (ValueError, "time: expected it where edges have times", {"graph": TIMED}),
         (ValueError, "time: expected it only where edges have times", {"time": NODE}),
         (TypeError, "time: expected an int64 vector, found torch.int32", {"graph": TIMED, "time": NODE.int()}),
+        (ValueError, "start_time: expected it only where edges have times", {"start_time": NODE}),
+        (ValueError, "start_time: expected shape (2,), found (1,)",
+         {"graph": TIMED, "time": NODE, "start_time": NODE[:1]}),
         (ValueError, "last: expected a graph whose edges have times", {"last": True}),
         (RuntimeError, "the graph is malformed: row[5] = 9 in a graph of 3 nodes",
          {"graph": STORED._replace(row=[torch.tensor([0, 1, 2, 0, 1, 9])])}),

@@ -85,6 +85,7 @@ def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool, subgraph:
     exclude = [torch.tensor([[1, 2], [3, 3]]), None] if layers else none
     seeds = [random_ids(30, 5), random_ids(40, 6)]
     seed_time = [torch.arange(5), torch.arange(6)] if layers else none
+    seed_start_time = [torch.arange(5) - 3, None] if layers else none
     relations = ([graph.colptr, back.colptr], rows, edge_id, weight, time, [0, 1], [1, 0], [1, 0], [30, 40])
     options = sample_options.DISJOINT * disjoint | sample_options.LAYERS * (layers and subgraph == "directional")
     options |= (
@@ -92,7 +93,8 @@ def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool, subgraph:
         | sample_options.WITH_COL * with_col
         | sample_options.OF_SUBGRAPH[subgraph]
     )
-    return relations, (torch.tensor([[3, -1], [2, 2]]), seeds, seed_time, exclude, [5], options, 0)
+    return relations, (torch.tensor([[3, -1], [2, 2]]), seeds, seed_time, seed_start_time, exclude, [5],
+                       options, 0)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -106,10 +108,10 @@ def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool, subgraph:
 def test_sample_neighbors(with_edge_id, with_col, layers, subgraph):
     relations, arguments = sample_arguments(with_edge_id, with_col, layers, subgraph)
     check(OPS.hold_relations.default, *relations, tests=EVERY_CHECK[:3])  # each call returns another number
-    fanouts, seeds, seed_time, exclude, keys, *others = arguments
+    fanouts, *of_batch, keys, options, threads = arguments
     for times in (1, 2):  # batches
-        check(OPS.sample_neighbors.default, OPS.hold_relations(*relations), fanouts, seeds * times, seed_time * times,
-              exclude * times, keys * times, *others)  # fmt: skip
+        check(OPS.sample_neighbors.default, OPS.hold_relations(*relations), fanouts,
+              *(entries * times for entries in of_batch), keys * times, options, threads)  # fmt: skip
 
 
 @pytest.mark.slow
@@ -123,7 +125,7 @@ def test_hops(dtype, full):
     tree, time = (torch.arange(9), torch.arange(9)) if full else (None, None)
     options = sample_options.REPLACE | sample_options.LAST | sample_options.WITH_EDGE_ID if full else 0
     check(OPS.pick_neighbors.default, graph.colptr, graph.row.to(dtype), *given, 0, 40, node, [0, 4, 9], [1, 2], tree,
-          time, 1, 3, options, 0)  # fmt: skip
+          time, time, 1, 3, options, 0)  # fmt: skip
     check(OPS.relabel.default, node, node.flip(0), tree, time)
 
 
@@ -149,9 +151,9 @@ def test_options_that_an_operator_does_not_have(operator):
     graph, ids, none = random_graph(40, 4, seed=1), random_ids(40, 9, seed=2), [None]
     arguments = {
         "sample_neighbors": (OPS.hold_relations([graph.colptr], [graph.row], none, none, none, [0], [0], [0], [40]),
-                             torch.tensor([[2]]), [ids], none, none, [5]),
+                             torch.tensor([[2]]), [ids], none, none, none, [5]),
         "sample_bulk": (graph.colptr, [graph.row], [], [1], ids, [0, 9], [2], [5]),
-        "pick_neighbors": (*graph[:2], *none * 3, 0, 40, ids, [0, 9], [5], None, None, 0, 2),
+        "pick_neighbors": (*graph[:2], *none * 3, 0, 40, ids, [0, 9], [5], None, None, None, 0, 2),
     }[operator]  # fmt: skip
     unknown = {
         "sample_neighbors": 1 << 8,

@@ -35,13 +35,13 @@ def held(colptr=COLPTR, row=ROW, sizes=(20,), reverse=(0,), edge_id=None, weight
 
 
 def sampled(seeds=NODES, fanouts=((2,),), **options):
-    given = {"seed_time": [], "exclude": [], **options}
-    return OPS.sample_neighbors(held(), torch.tensor(fanouts), [seeds], given["seed_time"], given["exclude"], [1], 0, 1)
+    of_seeds = [options.get(name, []) for name in ("seed_time", "seed_start_time", "exclude")]
+    return OPS.sample_neighbors(held(), torch.tensor(fanouts), [seeds], *of_seeds, [1], 0, 1)
 
 
 def picked(colptr=COLPTR, row=ROW, node=NODES, hop=0, fanout=2, edge_id=None):
-    return OPS.pick_neighbors(colptr, row, edge_id, None, None, 0, 20, node, [0, len(node)], [1], None, None, hop,
-                              fanout, 0, 1)  # fmt: skip
+    return OPS.pick_neighbors(colptr, row, edge_id, None, None, 0, 20, node, [0, len(node)], [1], None, None, None,
+                              hop, fanout, 0, 1)  # fmt: skip
 
 
 def negatives(count=4, size=20, node=None, weight=None, edges=(None, None), src=None):
@@ -117,6 +117,9 @@ WRONG = {
     "many hops": lambda: sampled(fanouts=((1,) * 65,)),
     "a vector of exclusions": lambda: sampled(exclude=[ids(1, 2)]),
     "fewer times than seeds": lambda: sampled(seed_time=[ids(1)]),
+    "fewer starts than seeds": lambda: sampled(seed_time=[NODES], seed_start_time=[ids(1)]),
+    "starts without ends": lambda: sampled(seed_start_time=[NODES]),
+    "starts of two types": lambda: sampled(seed_time=[NODES], seed_start_time=[NODES, NODES]),
     "picks of no column": lambda: picked(node=ids(20)),
     "picks of a malformed column": lambda: picked(colptr=broken(COLPTR, 3, FAR)),
     "picks in a hop too many": lambda: picked(hop=64),
@@ -211,16 +214,17 @@ def test_a_graph_is_released_by_its_own_number():
     second.copy_(first)
     del second
     gc.collect()
-    expected = OPS.sample_neighbors(held(), torch.tensor([[2]]), [NODES], [], [], [1], 0, 1)
-    found = OPS.sample_neighbors(first, torch.tensor([[2]]), [NODES], [], [], [1], 0, 1)
+    expected = OPS.sample_neighbors(held(), torch.tensor([[2]]), [NODES], [], [], [], [1], 0, 1)
+    found = OPS.sample_neighbors(first, torch.tensor([[2]]), [NODES], [], [], [], [1], 0, 1)
     assert all(map(torch.equal, found, expected))
     other = held()
     first.fill_(FAR)
     with pytest.raises(RuntimeError, match="expected what hold_relations returned and is still held"):
-        OPS.sample_neighbors(first, torch.tensor([[2]]), [NODES], [], [], [1], 0, 1)
+        OPS.sample_neighbors(first, torch.tensor([[2]]), [NODES], [], [], [], [1], 0, 1)
     del first
     gc.collect()
-    assert all(map(torch.equal, OPS.sample_neighbors(other, torch.tensor([[2]]), [NODES], [], [], [1], 0, 1), expected))
+    found = OPS.sample_neighbors(other, torch.tensor([[2]]), [NODES], [], [], [], [1], 0, 1)
+    assert all(map(torch.equal, found, expected))
 
 
 # What NamedTuples say that nobody made ###############################################################################

@@ -24,6 +24,12 @@ def times_of(colptr: torch.Tensor, generator: torch.Generator, limit: int = 20) 
     return drawn[torch.argsort(column * limit + drawn)]
 
 
+def starts_of(count: int, generator: torch.Generator) -> torch.Tensor:
+    """Random starts of windows, the least time and times after the end among them."""
+    starts = torch.randint(-2, 22, (count,), generator=generator)
+    return torch.where(starts < 0, torch.iinfo(torch.int64).min, starts)
+
+
 def pairs_of(count: int, num_src: int, num_dst: int, generator: torch.Generator) -> torch.Tensor:
     """Random pairs, sorted by destination, then source."""
     pairs = torch.stack([torch.randint(size, (count,), generator=generator) for size in (num_src, num_dst)])
@@ -68,6 +74,7 @@ def random_case(number: int, counts: Sequence[int] = (1, 1, 2, 4, 5)) -> tuple[t
         ]
     options |= {
         "seed_time": [torch.randint(22, (len(s),), generator=generator) for s in seeds] if timed else None,
+        "seed_start_time": None,
         "src_type": src_type,
         "dst_type": dst_type,
         "sizes": sizes,
@@ -76,6 +83,8 @@ def random_case(number: int, counts: Sequence[int] = (1, 1, 2, 4, 5)) -> tuple[t
         "layers": subgraph == "directional" and rng.random() < 0.3,
     }
     options |= {name: rng.random() < 0.5 for name in ("replace", "last", "with_edge_id", "with_col")}
+    if timed and rng.random() < 0.5:
+        options["seed_start_time"] = [None if rng.random() < 0.2 else starts_of(len(s), generator) for s in seeds]
     of_graph = ("edge_id", "weight", "time", "src_type", "dst_type", "sizes", "reverse")
     graph = ops.relations(colptrs, rows, **{name: options.pop(name) for name in of_graph if name in options})
     return (graph, seeds, fanouts, rng.getrandbits(62)), options
@@ -131,14 +140,14 @@ def test_batches_dealt_to_threads(block):
     """Each equals what is drawn for it alone: in every mode, with other seeds, times and exclusions, or none."""
     for number in range(15 * block, 15 * block + 15):
         (graph, seeds, fanouts, key), options = random_case(number)
-        times, exclude = options.pop("seed_time"), options.pop("exclude")
+        times, starts, exclude = (options.pop(name) for name in ("seed_time", "seed_start_time", "exclude"))
         prepared = ops.PreparedNeighbors(graph, fanouts, **options)
         others = [ids[:3] for ids in seeds]
         batches = [
-            (seeds, key, times, exclude),
-            (turned(seeds), 5, turned(times), None),
-            (others, -6, None if times is None else [time[:3] for time in times], exclude),
-            (seeds, key, times, exclude),
+            (seeds, key, times, starts, exclude),
+            (turned(seeds), 5, turned(times), turned(starts), None),
+            (others, -6, None if times is None else [time[:3] for time in times], None, exclude),
+            (seeds, key, times, starts, exclude),
         ]
         for threads in (1, 3):
             found = prepared.sample_many(*zip(*batches, strict=True), threads=threads)
@@ -181,7 +190,7 @@ def test_trees_of_more_nodes_than_local_ids():
         resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
-MODES = ["plain", "weight", "time", "last", "exclude", "disjoint", "induced", "bidirectional", "layers"]
+MODES = ["plain", "weight", "time", "last", "window", "exclude", "disjoint", "induced", "bidirectional", "layers"]
 
 
 @pytest.mark.parametrize("replace", [False, True])
@@ -189,14 +198,17 @@ MODES = ["plain", "weight", "time", "last", "exclude", "disjoint", "induced", "b
 def test_threads_and_batches_in_a_row_change_nothing(mode, replace):
     graph = random_graph(3000, 12, seed=5)
     generator, nodes = torch.Generator().manual_seed(1), graph.num_nodes
-    options: dict = {"replace": replace, "disjoint": mode in ("time", "last", "disjoint")}
+    timed = mode in ("time", "last", "window")
+    options: dict = {"replace": replace, "disjoint": timed or mode == "disjoint"}
     of_graph: dict = {}
     seeds = random_ids(nodes, 150, seed=6)
     if mode == "weight":
         of_graph["weight"] = [ops.weight_sums(graph.colptr, torch.rand(len(graph.row), generator=generator) + 0.01)]
-    if mode in ("time", "last"):
+    if timed:
         of_graph["time"], options["last"] = [times_of(graph.colptr, generator)], mode == "last"
         options["seed_time"] = [torch.randint(25, (150,), generator=generator)]
+    if mode == "window":
+        options["seed_start_time"] = [options["seed_time"][0] - torch.randint(8, (150,), generator=generator)]
     if mode == "exclude":
         column = torch.arange(nodes).repeat_interleave(graph.colptr.diff())
         some = torch.isin(column, seeds) & (torch.rand(len(column), generator=generator) < 0.5)
@@ -350,6 +362,11 @@ def test_bad_relations(error, message, arguments):
          {"disjoint": True}),
         (ValueError, "seed_time[0]: expected shape (1,), found (2,)", {"time": [torch.arange(4)]},
          {"disjoint": True, "seed_time": [torch.arange(2)]}),
+        (ValueError, "seed_start_time: expected one entry for each of 1 node types, found 2", {},
+         {"seed_start_time": [SEED, SEED]}),
+        (ValueError, "seed_start_time[0]: expected shape (1,), found (2,)", {}, {"seed_start_time": [torch.arange(2)]}),
+        (TypeError, "seed_start_time[0]: expected an int64 vector, found torch.float32", {"time": [torch.arange(4)]},
+         {"disjoint": True, "seed_time": [SEED], "seed_start_time": [torch.ones(1)]}),
         (TypeError, "exclude[0]: expected int64 of shape [2, m], found torch.int64 (3,)", {},
          {"exclude": [torch.arange(3)]}),
         (ValueError, "exclude[0]: expected pairs sorted by destination, then source", {},

@@ -23,6 +23,7 @@ def pick_neighbors(
     first: int = 0,
     tree: Tensor | None = None,
     time: Tensor | None = None,
+    start_time: Tensor | None = None,
     replace: bool = False,
     last: bool = False,
     with_edge_id: bool = True,
@@ -36,6 +37,8 @@ def pick_neighbors(
             found = list(range(begin, end))
             if times is not None and time is not None:
                 found = [position for position in found if int(times[position]) <= int(time[i])]
+                if start_time is not None:
+                    found = [position for position in found if int(times[position]) >= int(start_time[i])]
                 if last and fanout >= 0:
                     found = found[max(len(found) - fanout, 0) :]
             weights = None

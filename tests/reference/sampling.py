@@ -24,19 +24,30 @@ class _Relation:
         self.excluded = set() if exclude is None else set(zip(*exclude.tolist(), strict=True))
         self.columns: list[list[tuple[int, int, int]]] = []
 
-    def candidates(self, node: int, seed_time: int | None) -> list[int]:
-        """Stored positions of a node's edges that are not later than ``seed_time`` and not excluded."""
+    def candidates(self, node: int, seed_time: int | None, start_time: int | None) -> list[int]:
+        """Stored positions of a node's edges that are neither earlier than ``start_time`` nor later than ``seed_time``,
+        and not excluded."""
         return [
             position
             for position in range(self.colptr[node], self.colptr[node + 1])
             if (self.row[position], node) not in self.excluded
             and (self.time is None or seed_time is None or self.time[position] <= seed_time)
+            and (self.time is None or start_time is None or self.time[position] >= start_time)
         ]
 
     def weight(self, node: int, position: int) -> int:
         """A stored edge's integer weight."""
         assert self.sums is not None
         return self.sums[position] - (self.sums[position - 1] if position > self.colptr[node] else 0)
+
+
+def _of_trees(seeds: Sequence[Tensor], times: Sequence[Tensor | None] | None) -> list[int | None]:
+    """The time of each seed, over all types; None where it has none."""
+    of_types = times or [None] * len(seeds)
+    found: list[int | None] = []
+    for ids, of_type in zip(seeds, of_types, strict=True):
+        found += [None] * len(ids) if of_type is None else of_type.tolist()
+    return found or [None]
 
 
 def sample_neighbors(
@@ -46,6 +57,7 @@ def sample_neighbors(
     key: int,
     *,
     seed_time: Sequence[Tensor | None] | None = None,
+    seed_start_time: Sequence[Tensor | None] | None = None,
     exclude: Sequence[Tensor | None] | None = None,
     replace: bool = False,
     disjoint: bool = False,
@@ -61,7 +73,7 @@ def sample_neighbors(
     relations = [_Relation(*parts) for parts in zip(*lists, strict=True)]
     src_type, dst_type, reverse = graph.src_type, graph.dst_type, graph.reverse
     hop_lists = fanouts if fanouts and isinstance(fanouts[0], (list, tuple)) else [fanouts] * count
-    times = [t for entry in seed_time or [] if entry is not None for t in entry.tolist()] if seed_time else None
+    ends, starts = _of_trees(seeds, seed_time), _of_trees(seeds, seed_start_time)
 
     # Nodes are (tree, id); a repeated seed keeps its row, and its neighbors refer to the first one.
     nodes: list[list[tuple[int, int]]] = [[] for _ in range(types)]
@@ -82,7 +94,7 @@ def sample_neighbors(
             edges_before = sum(map(len, relation.columns))
             for column in range(begin[dst], end[dst]):
                 tree, node = nodes[dst][column]
-                found = relation.candidates(node, times[tree] if times else None)
+                found = relation.candidates(node, ends[tree], starts[tree])
                 if last and relation.time is not None and fanout >= 0:
                     found = found[max(len(found) - fanout, 0) :]
                 weights = None if relation.sums is None else [relation.weight(node, p) for p in found]
@@ -105,7 +117,7 @@ def sample_neighbors(
             relation.columns = [
                 [
                     (column, local[src_type[r]][tree, relation.row[p]], relation.names[p])
-                    for p in relation.candidates(node, times[tree] if times else None)
+                    for p in relation.candidates(node, ends[tree], starts[tree])
                     if (tree, relation.row[p]) in local[src_type[r]]
                 ]
                 for column, (tree, node) in enumerate(nodes[dst_type[r]])

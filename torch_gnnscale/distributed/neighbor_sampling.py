@@ -26,6 +26,7 @@ class Requests(NamedTuple):
     node: Tensor
     tree: Tensor | None
     time: Tensor | None
+    start_time: Tensor | None
     ends: list[int]
     """Those of batch j of rank i are ends[i k + j]..ends[i k + j + 1] - 1, k being the number of batches per rank."""
     keys: list[int]
@@ -76,7 +77,7 @@ class Owners:
         asked = _all_of(frontiers)
         if asked.hop == 0 and self._own_seeds:
             ends = list(accumulate(counts, initial=0))
-            picks = draw(Requests(asked.node, asked.tree, asked.time, ends, keys), asked)
+            picks = draw(Requests(asked.node, asked.tree, asked.time, asked.start_time, ends, keys), asked)
         else:
             picks = self._exchanged(asked, counts, keys, draw)
         return divided(picks, counts)
@@ -100,7 +101,7 @@ class Owners:
         batch = torch.arange(batches).repeat_interleave(torch.tensor(counts), output_size=len(owner))
         table = torch.bincount(owner * batches + batch, minlength=parts * batches).view(parts, batches)
         wanted = table.sum(1)
-        fields = [entry for entry in (frontier.node, frontier.tree, frontier.time) if entry is not None]
+        fields = [entry for entry in (frontier.node, *_of_seeds(frontier)) if entry is not None]
         dtype = self._requests if frontier.time is None else torch.int64
         sent = torch.stack([entry[order] for entry in fields], 1).to(dtype).split(wanted.tolist())
         head = torch.tensor(keys[0] if batches == 1 else batches).expand(parts)
@@ -201,12 +202,17 @@ def _requests(
 ) -> Requests:
     """The requests that ranks sent, ``asked[i]`` of rank i, ``each[j]`` of a batch; they have trees and times if
     ``frontier`` has."""
-    fields = 1 + (frontier.tree is not None) + (frontier.time is not None)
-    tables = [entry.view(count, fields) for entry, count in zip(answered, asked, strict=True)]
-    node, *others = torch.cat(tables).to(torch.int64).unbind(1)
-    tree = None if frontier.tree is None else others.pop(0)
-    ends = list(accumulate(each, initial=0))
-    return Requests(node, tree, None if frontier.time is None else others.pop(), ends, keys)
+    given = [entry is not None for entry in _of_seeds(frontier)]
+    tables = [entry.view(count, 1 + sum(given)) for entry, count in zip(answered, asked, strict=True)]
+    node, *columns = torch.cat(tables).to(torch.int64).unbind(1)
+    others = iter(columns)
+    tree, time, start_time = (next(others) if has else None for has in given)
+    return Requests(node, tree, time, start_time, list(accumulate(each, initial=0)), keys)
+
+
+def _of_seeds(frontier: Frontier) -> tuple[Tensor | None, ...]:
+    """What a request tells of its seed, where seeds have it: its tree, its time, and where its window starts."""
+    return frontier.tree, frontier.time, frontier.start_time
 
 
 PHASES = ("P", "SAMPLE", "EXTRACT")
@@ -307,7 +313,7 @@ class PartitionedExecutor(OverParts, Executor):
 
     def sample(
         self, seeds: Sequence[Tensor], key: int, drawing: Drawing, seed_time: Sequence[Tensor | None] | None = None,
-        exclude: Sequence[Tensor | None] | None = None,
+        seed_start_time: Sequence[Tensor | None] | None = None, exclude: Sequence[Tensor | None] | None = None,
     ) -> ops.Sample:  # fmt: skip
         """See :meth:`Executor.sample`; in a step of the loader.
 
@@ -317,14 +323,16 @@ class PartitionedExecutor(OverParts, Executor):
         if exclude is not None:
             raise not_implemented("exclusion of edges")
         self.check(drawing, "one batch", many=False)
-        time = None if seed_time is None else seed_time[0]
+        time, start_time = (None if of_types is None else of_types[0] for of_types in (seed_time, seed_start_time))
         return self._made([by_hops(
             seeds[0], drawing.fanouts[0], disjoint=drawing.disjoint, layers=drawing.layers, seed_time=time,
+            seed_start_time=start_time,
         )], [key], drawing)[0]  # fmt: skip
 
     def sample_many(
         self, seeds: Sequence[Sequence[Tensor]], keys: Sequence[int], drawing: Drawing,
         seed_time: Sequence[Sequence[Tensor | None] | None] | None = None,
+        seed_start_time: Sequence[Sequence[Tensor | None] | None] | None = None,
         exclude: Sequence[Sequence[Tensor | None] | None] | None = None,
     ) -> list[ops.Sample]:  # fmt: skip
         """See :meth:`Executor.sample_many`: in a step of the loader, in which each rank samples as many batches. The
@@ -343,7 +351,7 @@ class PartitionedExecutor(OverParts, Executor):
             hop: the number of the hop, from 0.
             drawing: must not have trees or times.
         """
-        requests = Requests(node, None, None, [0, len(node)], [check_key(key)])
+        requests = Requests(node, None, None, None, [0, len(node)], [check_key(key)])
         return self._drawn(requests, Frontier(hop, drawing.fanouts[0][hop], node, None, None), drawing)
 
     def _made(self, samples: Sequence[Hops], keys: Sequence[int], drawing: Drawing) -> list[ops.Sample]:
@@ -356,6 +364,6 @@ class PartitionedExecutor(OverParts, Executor):
         """The edges that this rank draws for requests of a hop."""
         return ops.pick_neighbors(
             self.graph.stored, requests.node, requests.ends, requests.keys, frontier.hop, frontier.fanout,
-            first=self.first, tree=requests.tree, time=requests.time, replace=drawing.replace,
-            last=drawing.last and frontier.time is not None,
+            first=self.first, tree=requests.tree, time=requests.time, start_time=requests.start_time,
+            replace=drawing.replace, last=drawing.last and frontier.time is not None,
         )  # fmt: skip

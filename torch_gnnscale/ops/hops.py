@@ -58,6 +58,7 @@ def pick_neighbors(
     first: int = 0,
     tree: Tensor | None = None,
     time: Tensor | None = None,
+    start_time: Tensor | None = None,
     replace: bool = False,
     last: bool = False,
     with_edge_id: bool = True,
@@ -65,7 +66,7 @@ def pick_neighbors(
 ) -> Picks:
     """Draws the neighbors of nodes in one hop (FastSample, section 3.1), as :func:`sample_neighbors` draws them.
 
-    Request i is the node ``node[i]`` with its tree, time and key; the hop and the fanout are shared by all requests.
+    Request i is the node ``node[i]`` with its tree, times and key; the hop and the fanout are shared by all requests.
     The drawn edges are a function of these and of the node's stored column alone: other requests and other stored
     columns do not change them.
 
@@ -86,6 +87,7 @@ def pick_neighbors(
         first: the id of the node of the first column.
         tree: the tree of each request if trees are disjoint, else None: int32 or int64, shape [n].
         time: the time of each request, int64, shape [n]: later edges are no candidates. Required if edges have times.
+        start_time: the same; earlier edges are no candidates.
         replace: draw with replacement.
         last: only the latest ``fanout`` candidates remain candidates.
         with_edge_id: return edge ids.
@@ -107,7 +109,7 @@ def pick_neighbors(
         if value is not None:
             check_ids(name, value)
     check_device("node", node)
-    check_same({"tree": tree, "time": time}, node.device, "node is")
+    check_same({"tree": tree, "time": time, "start_time": start_time}, node.device, "node is")
     stored = {"colptr": colptr, "row": row, "edge_id": graph.edge_id[0], "weight": graph.weight[0],
               "time": graph.time[0]}  # fmt: skip
     for name, entry in stored.items():
@@ -125,9 +127,14 @@ def pick_neighbors(
         tree = _checked_trees("tree", tree, count, threads)
     if graph.timed != (time is not None):
         raise ValueError(f"time: expected it {'' if graph.timed else 'only '}where edges have times")
+    if start_time is not None and not graph.timed:
+        raise ValueError("start_time: expected it only where edges have times")
     if time is not None:
         check_vector("time", time, count)
         time = time.contiguous()
+    if start_time is not None:
+        check_vector("start_time", start_time, count)
+        start_time = start_time.contiguous()
     if last and not graph.timed:
         raise ValueError("last: expected a graph whose edges have times")
     first, threads = check_int("first", first), resolve_threads(threads)
@@ -135,8 +142,8 @@ def pick_neighbors(
     node = node.to(torch.int64).contiguous()
     try:
         picks = Picks(*OPS.pick_neighbors(
-            *stored.values(), first, graph.sizes[graph.src_type[0]], node, ends, keys, tree, time, hop, fanout, options,
-            threads,
+            *stored.values(), first, graph.sizes[graph.src_type[0]], node, ends, keys, tree, time, start_time, hop,
+            fanout, options, threads,
         ))  # fmt: skip
         return picks if with_edge_id else picks._replace(edge_id=None)
     except RuntimeError as failed:

@@ -34,6 +34,7 @@ def sample_neighbors(
     key: int,
     *,
     seed_time: Sequence[Tensor | None] | None = None,
+    seed_start_time: Sequence[Tensor | None] | None = None,
     exclude: Sequence[Tensor | None] | None = None,
     replace: bool = False,
     disjoint: bool = False,
@@ -64,6 +65,8 @@ def sample_neighbors(
         key: 64 bits, from :func:`torch_gnnscale.random.batch_key`.
         seed_time: per node type, int64, shape [s]; needed for types with seeds where edges have times, and of no effect
             where none have.
+        seed_start_time: the same; an edge of a seed's tree has a time t with ``seed_start_time <= t <= seed_time``.
+            Without it, for all types or for one, the start is before all times.
         exclude: per relation, pairs (source, destination) that are not sampled: int64, shape [2, m], sorted by
             destination, then source.
         replace: draw with replacement.
@@ -88,7 +91,7 @@ def sample_neighbors(
         graph, fanouts, replace=replace, disjoint=disjoint, last=last, layers=layers, subgraph=subgraph,
         with_edge_id=with_edge_id, with_col=with_col,
     )  # fmt: skip
-    return prepared.sample(seeds, key, seed_time, exclude, threads)
+    return prepared.sample(seeds, key, seed_time, seed_start_time, exclude, threads)
 
 
 class PreparedNeighbors:
@@ -145,6 +148,7 @@ class PreparedNeighbors:
         seeds: Sequence[Tensor],
         key: int,
         seed_time: Sequence[Tensor | None] | None = None,
+        seed_start_time: Sequence[Tensor | None] | None = None,
         exclude: Sequence[Tensor | None] | None = None,
         threads: int = 0,
     ) -> Sample:
@@ -153,11 +157,15 @@ class PreparedNeighbors:
         for entry in ids:
             if entry.is_cuda:
                 return self._sample_on_gpu(ids[0], key, exclude)
-        times = _seed_times(self._graph, ids, seed_time) if self._graph.timed or seed_time is not None else []
+        graph, times, starts = self._graph, [], []
+        if graph.timed or seed_time is not None:
+            times = _times_of("seed_time", graph, ids, seed_time, graph.timed)
+        if seed_start_time is not None:
+            starts = _times_of("seed_start_time", graph, ids, seed_start_time, False)
         pairs = [] if exclude is None else _excluded(exclude, self._relations)
         key, threads = check_key(key), resolve_threads(threads)
         try:
-            found = self._run(ids, times, pairs, [key], threads)
+            found = self._run(ids, times, starts, pairs, [key], threads)
             return self._sample_of(found, found[-1].tolist()[0])
         except NotImplementedError:
             raise
@@ -171,6 +179,7 @@ class PreparedNeighbors:
         seeds: Sequence[Sequence[Tensor]],
         keys: Sequence[int],
         seed_time: Sequence[Sequence[Tensor | None] | None] | None = None,
+        seed_start_time: Sequence[Sequence[Tensor | None] | None] | None = None,
         exclude: Sequence[Sequence[Tensor | None] | None] | None = None,
         threads: int = 0,
     ) -> list[Sample]:
@@ -178,31 +187,32 @@ class PreparedNeighbors:
         whole batches: a thread that has finished one takes the next.
 
         Args:
-            seeds, keys, seed_time, exclude: of each batch, as of :meth:`sample`.
+            seeds, keys, seed_time, seed_start_time, exclude: of each batch, as of :meth:`sample`.
             threads: see the package.
 
         Raises:
             ValueError, TypeError, IndexError, RuntimeError: as :meth:`sample`, for the first batch that has an error;
                 no batch is returned then. Another number of keys, times or exclusions than of batches; seeds on a GPU.
         """
-        batches = len(seeds)
+        batches, graph = len(seeds), self._graph
         keys = [check_key(key) for key in keys]
-        per_batch = {"keys": keys, "seed_time": seed_time, "exclude": exclude}
+        per_batch = {"keys": keys, "seed_time": seed_time, "seed_start_time": seed_start_time, "exclude": exclude}
         for name, entries in per_batch.items():
             if entries is not None and len(entries) != batches:
                 raise ValueError(f"{name}: expected one entry for each of {batches} batches, found {len(entries)}")
-        if seed_time is not None and all(entry is None for entry in seed_time):
-            seed_time = None
-        if exclude is not None and all(entry is None for entry in exclude):
-            exclude = None
+        seed_time, seed_start_time, exclude = map(_unless_none, (seed_time, seed_start_time, exclude))
         ids: list[Tensor] = []
         times: list[Tensor | None] = []
+        starts: list[Tensor | None] = []
         pairs: list[Tensor | None] = []
         for b, batch in enumerate(seeds):
             of_batch = self._checked(f"seeds[{b}]", batch)
             ids += of_batch
-            if self._graph.timed or seed_time is not None:
-                times += _seed_times(self._graph, of_batch, None if seed_time is None else seed_time[b])
+            if graph.timed or seed_time is not None:
+                of_seeds = None if seed_time is None else seed_time[b]
+                times += _times_of("seed_time", graph, of_batch, of_seeds, graph.timed)
+            if seed_start_time is not None:
+                starts += _times_of("seed_start_time", graph, of_batch, seed_start_time[b], False)
             if exclude is not None:
                 excluded = exclude[b]
                 pairs += [None] * self._relations if excluded is None else _excluded(excluded, self._relations)
@@ -211,7 +221,7 @@ class PreparedNeighbors:
                 raise ValueError(f"seeds: expected them in host memory, found some on {entry.device}")
         threads = resolve_threads(threads)
         try:
-            *arrays, counts = self._run(ids, times, pairs, keys, threads)
+            *arrays, counts = self._run(ids, times, starts, pairs, keys, threads)
             size = len(arrays) // max(batches, 1)
             return [
                 self._sample_of(arrays[b * size : (b + 1) * size], of_hops) for b, of_hops in enumerate(counts.tolist())
@@ -240,12 +250,18 @@ class PreparedNeighbors:
             check_ids(_name(name, t, self._types), entry, self._graph.sizes[t], "nodes", threads)
 
     def _run(
-        self, ids: list[Tensor], times: list[Tensor | None], pairs: list[Tensor | None], keys: list[int], threads: int
+        self,
+        ids: list[Tensor],
+        times: list[Tensor | None],
+        starts: list[Tensor | None],
+        pairs: list[Tensor | None],
+        keys: list[int],
+        threads: int,
     ) -> list[Tensor]:
         """What the operator returns."""
         if (held := self._held) is None:
             held = self._held = OPS.hold_relations(*self._graph[:-1])
-        return self._op(held, self._fanouts_by_relation, ids, times, pairs, keys, self._options, threads)
+        return self._op(held, self._fanouts_by_relation, ids, times, starts, pairs, keys, self._options, threads)
 
     def _sample_of(self, found: list[Tensor], counts: list[int]) -> Sample:
         """The sample of a batch: its tensors, which the operator returned in one list, and the counts of its hops."""
@@ -289,13 +305,21 @@ def _some(entries: Sequence[Tensor | None]) -> bool:
     return any(entry is not None for entry in entries)
 
 
-def _seed_times(graph: Relations, seeds: list[Tensor], given: Sequence[Tensor | None] | None) -> list[Tensor | None]:
+def _unless_none(entries: Sequence | None) -> Sequence | None:
+    """Entries of which some are not None; else None."""
+    return entries if entries is None or any(entry is not None for entry in entries) else None
+
+
+def _times_of(
+    name: str, graph: Relations, seeds: list[Tensor], given: Sequence[Tensor | None] | None, needed: bool
+) -> list[Tensor | None]:
+    """Times of a batch's seeds; ``needed``: types with seeds must have some."""
     times: list[Tensor | None] = [None] * len(seeds) if given is None else list(given)
     if len(times) != len(seeds):
-        raise ValueError(f"seed_time: expected one entry for each of {len(seeds)} node types, found {len(times)}")
+        raise ValueError(f"{name}: expected one entry for each of {len(seeds)} node types, found {len(times)}")
     for t, (ids, time) in enumerate(zip(seeds, times, strict=True)):
-        if time is not None or (graph.timed and ids.numel()):
-            check_vector("seed_time", time, ids.numel(), t)
+        if time is not None or (needed and ids.numel()):
+            check_vector(name, time, ids.numel(), t)
             assert time is not None
             times[t] = time.contiguous() if graph.timed else None
     return times

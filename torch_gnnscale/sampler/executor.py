@@ -75,7 +75,7 @@ class Executor(ABC):
     @abstractmethod
     def sample(
         self, seeds: Sequence[Tensor], key: int, drawing: Drawing, seed_time: Sequence[Tensor | None] | None = None,
-        exclude: Sequence[Tensor | None] | None = None,
+        seed_start_time: Sequence[Tensor | None] | None = None, exclude: Sequence[Tensor | None] | None = None,
     ) -> ops.Sample:  # fmt: skip
         """The sample of seeds (one tensor per node type); arguments as in
         :func:`torch_gnnscale.ops.sample_neighbors`."""
@@ -84,6 +84,7 @@ class Executor(ABC):
     def sample_many(
         self, seeds: Sequence[Sequence[Tensor]], keys: Sequence[int], drawing: Drawing,
         seed_time: Sequence[Sequence[Tensor | None] | None] | None = None,
+        seed_start_time: Sequence[Sequence[Tensor | None] | None] | None = None,
         exclude: Sequence[Sequence[Tensor | None] | None] | None = None,
     ) -> list[ops.Sample]:  # fmt: skip
         """One sample per batch of seeds; arguments of each batch as in :meth:`sample`."""
@@ -110,18 +111,19 @@ class HostExecutor(Executor):
 
     def sample(
         self, seeds: Sequence[Tensor], key: int, drawing: Drawing, seed_time: Sequence[Tensor | None] | None = None,
-        exclude: Sequence[Tensor | None] | None = None,
+        seed_start_time: Sequence[Tensor | None] | None = None, exclude: Sequence[Tensor | None] | None = None,
     ) -> ops.Sample:  # fmt: skip
         """See :meth:`Executor.sample`."""
-        return self._prepared(drawing).sample(seeds, key, seed_time, exclude)
+        return self._prepared(drawing).sample(seeds, key, seed_time, seed_start_time, exclude)
 
     def sample_many(
         self, seeds: Sequence[Sequence[Tensor]], keys: Sequence[int], drawing: Drawing,
         seed_time: Sequence[Sequence[Tensor | None] | None] | None = None,
+        seed_start_time: Sequence[Sequence[Tensor | None] | None] | None = None,
         exclude: Sequence[Sequence[Tensor | None] | None] | None = None,
     ) -> list[ops.Sample]:  # fmt: skip
         """See :meth:`Executor.sample_many`; threads take whole batches."""
-        return self._prepared(drawing).sample_many(seeds, keys, seed_time, exclude)
+        return self._prepared(drawing).sample_many(seeds, keys, seed_time, seed_start_time, exclude)
 
     def _prepared(self, drawing: Drawing) -> ops.PreparedNeighbors:
         last = self._last
@@ -152,14 +154,15 @@ class GPUExecutor(Executor):
 
     def sample(
         self, seeds: Sequence[Tensor], key: int, drawing: Drawing, seed_time: Sequence[Tensor | None] | None = None,
-        exclude: Sequence[Tensor | None] | None = None,
+        seed_start_time: Sequence[Tensor | None] | None = None, exclude: Sequence[Tensor | None] | None = None,
     ) -> ops.Sample:  # fmt: skip
         """See :meth:`Executor.sample`; times and exclusions raise NotImplementedError."""
-        return self.sample_many([seeds], [key], drawing, [seed_time], [exclude])[0]
+        return self.sample_many([seeds], [key], drawing, [seed_time], [seed_start_time], [exclude])[0]
 
     def sample_many(
         self, seeds: Sequence[Sequence[Tensor]], keys: Sequence[int], drawing: Drawing,
         seed_time: Sequence[Sequence[Tensor | None] | None] | None = None,
+        seed_start_time: Sequence[Sequence[Tensor | None] | None] | None = None,
         exclude: Sequence[Sequence[Tensor | None] | None] | None = None,
     ) -> list[ops.Sample]:  # fmt: skip
         """See :meth:`Executor.sample_many`; times and exclusions raise NotImplementedError."""

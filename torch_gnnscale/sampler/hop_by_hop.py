@@ -23,6 +23,8 @@ class Frontier(NamedTuple):
     """The tree of each node, if trees are disjoint: int64, shape [f]."""
     time: Tensor | None
     """The time of each node's seed, if edges have times: int64, shape [f]."""
+    start_time: Tensor | None = None
+    """The start of each seed's time window, if seeds have some: int64, shape [f]."""
 
 
 class WeightedPicks(NamedTuple):
@@ -52,6 +54,7 @@ def by_hops(
     include_dst: bool = True,
     weighted: bool = False,
     seed_time: Tensor | None = None,
+    seed_start_time: Tensor | None = None,
     relabel: Callable[..., ops.Relabelled] = ops.relabel,
 ) -> Hops:
     """Makes the sample that :func:`torch_gnnscale.ops.sample_neighbors` returns for a graph of one relation or, if
@@ -64,6 +67,7 @@ def by_hops(
         include_dst: as in ``sample_layers``.
         weighted: whether picked edges have weights.
         seed_time: the time of each seed, if edges have times: int64, shape [s]; trees are disjoint then.
+        seed_start_time: the start of each seed's time window, if seeds have some: int64, shape [s].
         relabel: :func:`torch_gnnscale.ops.relabel`, or its twin.
     """
     node, tree = seeds.long(), torch.arange(len(seeds), device=seeds.device) if disjoint else None
@@ -74,8 +78,10 @@ def by_hops(
     for hop, fanout in enumerate(fanouts):
         end = len(node)
         trees = None if tree is None else tree[begin:end]
-        time = None if seed_time is None or trees is None else seed_time[trees]
-        picks = yield Frontier(hop, fanout, node[begin:end], trees, time)
+        time, start_time = (
+            None if of_seeds is None or trees is None else of_seeds[trees] for of_seeds in (seed_time, seed_start_time)
+        )
+        picks = yield Frontier(hop, fanout, node[begin:end], trees, time, start_time)
         of_edges = None if trees is None else trees.repeat_interleave(picks.num_edges)
         found = relabel(node if include_dst else none, picks.source, known_tree=tree, tree=of_edges)
         assert picks.edge_id is not None

@@ -354,7 +354,11 @@ class NeighborSampler(PyGAttributes, OnExecutor):
         prepared = [prepared_seeds(self.graph, request, self.device) for request in requests]
         drawing = self._drawing_of_outputs()
         samples = self.executor.sample_many(
-            [of.nodes for of in prepared], keys, drawing, [of.times for of in prepared], [of.pairs for of in prepared]
+            [of.nodes for of in prepared],
+            keys,
+            drawing,
+            [of.times for of in prepared],
+            exclude=[of.pairs for of in prepared],
         )
         return [
             request.finish(self._output(sample, of, drawing))
@@ -388,7 +392,7 @@ class NeighborSampler(PyGAttributes, OnExecutor):
     def _sampled(self, request: SeedRequest, key: int) -> NeighborOutput | HeteroNeighborOutput:
         of = prepared_seeds(self.graph, request, self.device)
         drawing = self._drawing_of_outputs()
-        return self._output(self.executor.sample(of.nodes, key, drawing, of.times, of.pairs), of, drawing)
+        return self._output(self.executor.sample(of.nodes, key, drawing, of.times, exclude=of.pairs), of, drawing)
 
     def _request(self, inputs: Inputs, neg_sampling: NegativeSampling | None, key: int) -> SeedRequest:
         """What is sampled for a batch."""
