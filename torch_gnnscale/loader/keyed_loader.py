@@ -21,7 +21,7 @@ from ..memory import move_to_huge_pages
 from ..ops.arguments import check_int
 from ..random import ids_key
 from ..sampler.base import KeyedSampler, Output, check_weight_name
-from ..sampler.inputs import ByType, each_type, inputs_ids
+from ..sampler.inputs import ByType, each_type, inputs_ids, start_time_of
 from . import checks
 from .adapter import PyGLoaderAdapter
 from .checks import warn_of_unused_arguments
@@ -40,8 +40,8 @@ from .workers import BatchesOfWorkers, RowsOfWorkers, without_processes
 
 OWN_NAMES = frozenset(
     ("format", "seed", "epoch", "batch", "seed_order", "ranks", "parts", "consecutive", "key_of_owners", "uneven",
-     "bulk", "inputs", "input_type", "key_of_inputs", "batch_size", "drop_last", "order", "negatives", "positives",
-     "own_negatives", "num_positives")
+     "bulk", "inputs", "input_type", "key_of_inputs", "time_windows", "batch_size", "drop_last", "order", "negatives",
+     "positives", "own_negatives", "num_positives")
 )  # fmt: skip
 """The entries of a loader's state besides its sampler's options."""
 
@@ -118,6 +118,7 @@ class ResumableLoader(PyGLoaderAdapter):
             "inputs": len(self.dataset),  # type: ignore[arg-type]
             "input_type": None if self.input_data.input_type is None else str(self.input_data.input_type),
             "key_of_inputs": self._key_of_inputs,
+            **({} if start_time_of(self.input_data) is None else {"time_windows": True}),
             "batch_size": self.batch_size,
             "drop_last": self.drop_last,
             "order": "shuffled" if isinstance(self.sampler, KeyedShuffle) else order,
@@ -127,9 +128,10 @@ class ResumableLoader(PyGLoaderAdapter):
 
     @cached_property
     def _key_of_inputs(self) -> int:
-        """A hash of the inputs' ids and times."""
+        """A hash of the inputs' ids, times and starts of time windows."""
         ids = self._ids(self.input_data)
-        times = [entry.time for entry in each_type(self.input_data) if entry.time is not None]
+        each = ((entry.time, start_time_of(entry)) for entry in each_type(self.input_data))
+        times = [time for of_type in each for time in of_type if time is not None]
         if not times:
             return ids_key(0, ids)
         bits = [time.double().view(torch.int64) if time.is_floating_point() else time.long() for time in times]

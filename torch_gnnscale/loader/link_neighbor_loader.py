@@ -32,6 +32,7 @@ from .links import GivenLinks, in_stored, to_stored
 from .refusal import told_to_all
 from .share import Shard, SharedOrder, Uneven
 from .sharing import Owned
+from .windows import GivenWindows
 
 
 class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader):
@@ -88,6 +89,11 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         bulk: how many batches are sampled by one call, as in :class:`torch_gnnscale.NeighborLoader`; by default 1.
         edge_layout: the layout of a batch's edges (see :data:`torch_gnnscale.loader.layout.EdgeLayout`).
         shard, seed_order, uneven: as in :class:`torch_gnnscale.NeighborLoader`.
+        edge_label_start_time: a time per link, in the form of ``edge_label_time``, which is needed beside it: the trees
+            of a link have only edges of times from the one to the other, both included. Negatives are not later than
+            ``edge_label_time``, and may be earlier than this.
+        time_window: in place of ``edge_label_start_time``, the length of all windows, which begin at
+            ``edge_label_time - time_window``.
         **kwargs: ``input_id``, ``custom_cls`` and the arguments of :class:`torch.utils.data.DataLoader`.
 
     Raises:
@@ -134,14 +140,17 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         shard: Shard = None,
         seed_order: SharedOrder | None = None,
         uneven: Uneven = "pad",
+        edge_label_start_time: Tensor | dict[EdgeType, Tensor] | None = None,
+        time_window: float | None = None,
         **kwargs: Any,
     ) -> None:
         check_data(data)
         _pop_options_of_seeds(kwargs)
         given = GivenLinks.of(
-            data, edge_label_index, edge_label, edge_label_time, kwargs.pop("input_id", None),
+            data, edge_label_index, edge_label, edge_label_time, edge_label_start_time, kwargs.pop("input_id", None),
             kwargs.get("batch_size", 1), neg_sampling, neg_sampling_ratio,
         )  # fmt: skip
+        windows = GivenWindows("edge_label_time", "edge_label_start_time", edge_label_start_time, time_window)
         made = neighbor_sampler is None
         options: dict[str, Any] = {
             "subgraph_type": subgraph_type,
@@ -173,6 +182,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         else:
             times = edge_label_time is not None
             warn_of_options_beside_sampler(neighbor_sampler, num_neighbors, options, times)
+        windows.check(neighbor_sampler)
         given.check(neighbor_sampler)
         warn_of_negatives(neighbor_sampler, neg_sampling, neg_sampling_ratio, given.each_negatives())
         inputs = given.inputs()
@@ -203,6 +213,9 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
             **kwargs,
         )
         self.edge_label_index, self.neg_sampling = edge_label_index, given.neg_sampling
+        self.edge_label_time, self.edge_label_start_time = edge_label_time, edge_label_start_time
+        self.time_window = time_window
+        self.input_data = windows.of(self.input_data, given.start_time, given.typed)
         if self.order is not None:
             bounds = neighbor_sampler.node_bounds() if isinstance(neighbor_sampler, KeyedSampler) else None
             self.neg_sampling = given.in_stored_order(self.order, bounds or {})

@@ -34,6 +34,8 @@ class GivenLinks(NamedTuple):
     """The relations whose links the user gave; of the others, all edges are taken."""
     label: dict[Any, Tensor]
     time: dict[Any, Tensor]
+    start_time: dict[Any, Tensor]
+    """Where time windows begin."""
     input_id: dict[Any, Tensor]
     neg_sampling: Negatives
     """By edge type if ``typed``."""
@@ -44,17 +46,19 @@ class GivenLinks(NamedTuple):
 
     @classmethod
     def of(
-        cls, data: Any, links: Any, label: Any, time: Any, input_id: Any, batch_size: Any, neg_sampling: Any,
-        ratio: float | None,
+        cls, data: Any, links: Any, label: Any, time: Any, start_time: Any, input_id: Any, batch_size: Any,
+        neg_sampling: Any, ratio: float | None,
     ) -> GivenLinks:  # fmt: skip
-        """The arguments ``edge_label_index``, ``edge_label``, ``edge_label_time``, ``input_id``, ``batch_size``,
-        ``neg_sampling`` and ``neg_sampling_ratio`` of a loader over ``data``.
+        """The arguments ``edge_label_index``, ``edge_label``, ``edge_label_time``, ``edge_label_start_time``,
+        ``input_id``, ``batch_size``, ``neg_sampling`` and ``neg_sampling_ratio`` of a loader over ``data``.
 
         Raises:
             TypeError, ValueError: unknown relations; what is no tensor of links, labels or times; a dictionary beside
                 links of one relation, or one of other relations than the links'.
         """
-        fields = {"edge_label": label, "edge_label_time": time, "input_id": input_id}
+        fields = {
+            "edge_label": label, "edge_label_time": time, "edge_label_start_time": start_time, "input_id": input_id,
+        }  # fmt: skip
         if not isinstance(links, dict):
             edge_type, found = _links_of(data, links)
             for name, value in fields.items():
@@ -64,10 +68,10 @@ class GivenLinks(NamedTuple):
                 raise TypeError(
                     "batch_size: expected a number, because edge_label_index is no dictionary, found a dict"
                 )
-            labels, times, ids = ({} if value is None else {edge_type: value} for value in fields.values())
+            labels, times, starts, ids = ({} if value is None else {edge_type: value} for value in fields.values())
             negatives = NegativeSampling("binary", ratio) if ratio else NegativeSampling.cast(neg_sampling)
             chosen = frozenset() if _type_and_links(links)[1] is None else frozenset([edge_type])
-            return cls({edge_type: found}, chosen, labels, times, ids, negatives, None, typed=False)
+            return cls({edge_type: found}, chosen, labels, times, starts, ids, negatives, None, typed=False)
         if not links:
             raise ValueError("edge_label_index: expected links of at least one edge type, found an empty dictionary")
         by_type = dict(_links_of(data, (edge_type, of_type)) for edge_type, of_type in links.items())
@@ -78,9 +82,15 @@ class GivenLinks(NamedTuple):
             check_types(name, value, links, "edge_label_index")
             for edge_type, tensor in (value or {}).items():
                 check_tensor(f"{name}[{edge_type!r}]", tensor)
-        labels, times, ids = ({names[of]: tensor for of, tensor in (value or {}).items()} for value in fields.values())
+        labels, times, starts, ids = (
+            {names[of]: tensor for of, tensor in (value or {}).items()} for value in fields.values()
+        )
         if ids and (missing := [of for of in by_type if of not in ids]):
             raise ValueError(f"input_id: expected ids of the links of all relations, found none of {missing}")
+        if starts and (missing := [of for of in by_type if of not in starts]):
+            raise ValueError(
+                f"edge_label_start_time: expected times of the links of all relations, found none of {missing}"
+            )
         if ratio or not isinstance(neg_sampling, dict) or "mode" in neg_sampling:
             one = NegativeSampling("binary", ratio) if ratio else NegativeSampling.cast(neg_sampling)
             negatives = dict.fromkeys(by_type, one)
@@ -90,7 +100,7 @@ class GivenLinks(NamedTuple):
         sizes = sizes_by_type(batch_size, links, "edge_label_index")
         sizes = None if sizes is None else {names[of]: size for of, size in sizes.items()}
         chosen = frozenset(names[of] for of, given in links.items() if given is not None)
-        return cls(by_type, chosen, labels, times, ids, negatives, sizes, typed=True)
+        return cls(by_type, chosen, labels, times, starts, ids, negatives, sizes, typed=True)
 
     def check(self, sampler: Any) -> None:
         """Checks links, labels and times against each other and against the graph of a loader's sampler; warns of

@@ -32,6 +32,7 @@ from .seeds import GivenSeeds
 from .share import Shard, SharedOrder, Uneven
 from .sharing import Owned
 from .split import Split, check_modes
+from .windows import GivenWindows
 
 
 class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
@@ -118,6 +119,11 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             With the stores of a part, which must have been written by the plan's owners, ranks that together hold all
             parts make a batch of the seeds of all parts. ``timeout``: seconds after which a rank that does not answer
             is an error; by default 600, with the stores of a part that of ``open_part``.
+        input_start_time: a time per seed, in the form of ``input_time``, which is needed beside it: a seed's tree has
+            only edges of times from the one to the other, both included. Types without times are not limited.
+        input_end_time: another name of ``input_time``.
+        time_window: in place of ``input_start_time``, the length of all windows, which begin at
+            ``input_time - time_window``.
         **kwargs: ``input_id``, ``custom_cls`` and the arguments of :class:`torch.utils.data.DataLoader`.
             ``num_workers`` means threads unless something needs processes; the default of 0 is as fast.
 
@@ -162,10 +168,19 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         graph_on_peers: Sequence[Budget] = (),
         bulk: int | None = None,
         split: Split | None = None,
+        input_start_time: Tensor | dict[NodeType, Tensor] | None = None,
+        input_end_time: Tensor | dict[NodeType, Tensor] | None = None,
+        time_window: float | None = None,
         **kwargs: Any,
     ) -> None:
         check_data(data)
-        given = GivenSeeds.of(input_nodes, input_time, kwargs.pop("input_id", None), kwargs.get("batch_size", 1))
+        if input_time is not None and input_end_time is not None:
+            raise ValueError("input_time, input_end_time: expected one of them, which mean the same, found both")
+        times = input_time if input_end_time is None else input_end_time
+        windows = GivenWindows("input_time", "input_start_time", input_start_time, time_window)
+        given = GivenSeeds.of(
+            input_nodes, times, input_start_time, kwargs.pop("input_id", None), kwargs.get("batch_size", 1)
+        )
         options: dict[str, Any] = {
             "subgraph_type": subgraph_type,
             "replace": replace,
@@ -195,8 +210,9 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         elif layers and not (isinstance(neighbor_sampler, KeyedSampler) and neighbor_sampler.layers):
             raise ValueError("layers=True: expected a neighbor_sampler with layers=True, found one without")
         else:
-            warn_of_options_beside_sampler(neighbor_sampler, num_neighbors, options, times=input_time is not None)
+            warn_of_options_beside_sampler(neighbor_sampler, num_neighbors, options, times=times is not None)
             warn_of_options_of_links(neighbor_sampler)
+        windows.check(neighbor_sampler)
         seeds = given.in_order(data, neighbor_sampler)
         super().__init__(
             data,
@@ -223,9 +239,11 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             split=split,
             **kwargs,
         )
-        self.input_nodes, self.input_time = input_nodes, input_time
+        self.input_nodes, self.input_time, self.input_end_time = input_nodes, input_time, input_end_time
+        self.input_start_time, self.time_window = input_start_time, time_window
         if isinstance(neighbor_sampler, KeyedSampler):
             given.check(self.input_data, neighbor_sampler.node_bounds())
+        self.input_data = windows.of(self.input_data, given.starts(self.input_data.input_type), given.typed)
         if self.order is not None:
             for entry in each_type(self.input_data):
                 entry.node = self.order.to_stored(entry.node, entry.input_type)

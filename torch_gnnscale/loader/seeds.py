@@ -33,10 +33,12 @@ class OrderedSeeds(NamedTuple):
 
 
 class GivenSeeds(NamedTuple):
-    """Arguments of a loader: ``nodes``, ``time`` and ``input_id`` by node type if ``typed``."""
+    """Arguments of a loader: ``nodes``, ``time``, ``start_time`` and ``input_id`` by node type if ``typed``."""
 
     nodes: Any
     time: Any
+    start_time: Any
+    """Where time windows begin."""
     input_id: Any
     sizes: dict[Any, int] | None
     """How many seeds of each type a batch has; None: what falls into it."""
@@ -47,28 +49,31 @@ class GivenSeeds(NamedTuple):
     """Of the argument for their times."""
 
     @classmethod
-    def of(cls, nodes: Any, time: Any, input_id: Any, batch_size: Any) -> GivenSeeds:
-        """The arguments ``input_nodes``, ``input_time``, ``input_id`` and ``batch_size``, checked for their form.
+    def of(cls, nodes: Any, time: Any, start_time: Any, input_id: Any, batch_size: Any) -> GivenSeeds:
+        """The arguments ``input_nodes``, ``input_time``, ``input_start_time``, ``input_id`` and ``batch_size``, checked
+        for their form.
 
         Raises:
             TypeError, ValueError: a dictionary by type beside seeds of one type, or one of other types than the seeds.
         """
         if not isinstance(nodes, dict):
-            if time is not None:
-                check_tensor("input_time", time)
+            for name, value in (("input_time", time), ("input_start_time", start_time)):
+                if value is not None:
+                    check_tensor(name, value)
             if isinstance(batch_size, dict):
                 raise TypeError("batch_size: expected a number, because input_nodes is no dictionary, found a dict")
-            return cls(nodes, time, input_id, None, typed=False)
+            return cls(nodes, time, start_time, input_id, None, typed=False)
         if not nodes:
             raise ValueError("input_nodes: expected seeds of at least one node type, found an empty dictionary")
-        for name, value in (("input_time", time), ("input_id", input_id)):
+        fields = {"input_time": time, "input_start_time": start_time, "input_id": input_id}
+        for name, value in fields.items():
             check_types(name, value, nodes, "input_nodes")
             for of, tensor in (value or {}).items():
                 check_tensor(f"{name}[{of!r}]", tensor)
         if input_id is not None and (missing := [of for of in nodes if of not in input_id]):
             raise ValueError(f"input_id: expected ids of the seeds of all types, found none of {missing}")
         sizes = sizes_by_type(batch_size, nodes, "input_nodes")
-        return cls(nodes, time or None, input_id, sizes, typed=True)
+        return cls(nodes, time or None, start_time, input_id, sizes, typed=True)
 
     def in_order(self, data: Any, sampler: BaseSampler) -> OrderedSeeds:
         """The seeds as constructors take them; None for all nodes becomes their ids.
@@ -109,6 +114,10 @@ class GivenSeeds(NamedTuple):
         by_type = NodesByType(found)
         first, count = found[0], sum(len(entry.node) for entry in found)
         return OrderedSeeds((first.input_type, first.node), first.time, None, lambda: count, by_type)
+
+    def starts(self, input_type: Any) -> dict[Any, Tensor]:
+        """Where time windows begin, by type; ``input_type``: that of seeds of one type."""
+        return (self.start_time or {}) if self.typed else {input_type: self.start_time}
 
     def check(self, inputs: Any, bounds: Mapping[Any, int] | None) -> None:
         """Raises ValueError unless there is a time for each of a loader's ``inputs``, and IndexError unless all are in

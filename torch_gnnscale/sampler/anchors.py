@@ -176,6 +176,8 @@ class _Anchors:
     ``drawn``: positives and, if there are any, negatives, as of :meth:`NodeLists.draw`.
     """
 
+    start_time: Tensor | None = None
+
     def __init__(
         self, inputs: AnchorInput, time: Tensor | None, num_positives: int, amount: int | None,
         drawn: Sequence[tuple[Tensor, Tensor]],

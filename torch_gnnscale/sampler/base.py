@@ -62,6 +62,8 @@ class KeyedSampler(BaseSampler):
     """Whether every hop expands all nodes found so far. Batches then have ``layers``, a list of bipartite graphs."""
     is_temporal: bool = False
     """Whether seeds have times."""
+    takes_windows: bool = False
+    """Whether the inputs of a sampler with times may have ``start_time``: where their time windows begin."""
     thread_safe: bool = True
     """Whether several threads may sample at once. If not, one thread samples, in the order of the batches."""
     collective: bool = False

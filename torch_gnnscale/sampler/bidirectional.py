@@ -83,8 +83,9 @@ class BidirectionalNeighborSampler(NeighborSampler):
     sample_many = KeyedSampler.sample_many
 
     def _sampled(self, request: SeedRequest, key: int) -> NeighborOutput:
-        if request.seed_time is not None:
-            raise ValueError("seed_time: expected none from a sampler without time_attr, found some")
+        for name, times in (("seed_time", request.seed_time), ("seed_start_time", request.seed_start_time)):
+            if times is not None:
+                raise ValueError(f"{name}: expected none from a sampler without time_attr, found some")
         seeds = as_ids("seeds", typed(self.graph, "seeds", request.seeds)[None])
         excluded = [pairs for s in (self, self._backward) for pairs in exclusions(s.graph, request.exclude) or [None]]
         sample = ops.sample_neighbors(

@@ -34,12 +34,16 @@ class Ends(Protocol):
         """Of the links: [size]."""
 
     @property
+    def start_time(self) -> Tensor | None:
+        """Where the links' time windows begin: [size]."""
+
+    @property
     def size(self) -> int:
         """How many links there are, each with a tree."""
 
     def of_end(self, what: str, end: list[Tensor], first: int) -> list[Tensor]:
-        """Of one end's nodes: ``nodes``, they themselves; ``times``, of their links; ``numbers``, of their links, from
-        ``first`` on."""
+        """Of one end's nodes: ``nodes``, they themselves; ``times`` and ``start times``, of their links; ``numbers``,
+        of their links, from ``first`` on."""
 
     def pairs(self) -> Tensor:
         """The links that a sample may exclude: int64, shape [2, m]."""
@@ -66,12 +70,7 @@ def request_of_ends(
         several: whether the output's metadata is a dictionary by edge type.
     """
     seeds, found = _each_once(_by_end(drawn, "nodes"), disjoint)
-    untimed = [links.edge_type for links in drawn if links.time is None]
-    if untimed and len(untimed) < len(drawn):
-        raise ValueError(
-            f"edge_label_time: expected times of the links of all relations, found none of those of {untimed[0]}"
-        )
-    seed_time = None if untimed else _by_end(drawn, "times")
+    seed_time, starts = _times_by_end(drawn, "times"), _times_by_end(drawn, "start times")
 
     def finish(out: NeighborOutput | HeteroNeighborOutput) -> NeighborOutput | HeteroNeighborOutput:
         if disjoint:
@@ -84,8 +83,9 @@ def request_of_ends(
         return out
 
     if typed:
-        return SeedRequest(seeds, seed_time, exclude, finish)
-    return SeedRequest(seeds[None], None if seed_time is None else seed_time[None], exclude, finish)
+        return SeedRequest(seeds, seed_time, exclude, finish, starts)
+    of_nodes = (None if times is None else times[None] for times in (seed_time, starts))
+    return SeedRequest(seeds[None], next(of_nodes), exclude, finish, next(of_nodes))
 
 
 def _by_end(drawn: Sequence[Ends], what: str) -> dict[NodeType | None, Tensor]:
@@ -99,6 +99,18 @@ def _by_end(drawn: Sequence[Ends], what: str) -> dict[NodeType | None, Tensor]:
         found.setdefault(of_dst, []).extend(links.of_end(what, links.destinations, first))
         first += links.size
     return {of: values[0] if len(values) == 1 else torch.cat(values) for of, values in found.items()}
+
+
+def _times_by_end(drawn: Sequence[Ends], what: str) -> dict[NodeType | None, Tensor] | None:
+    """The same of times; None where links have none. Raises ValueError if only those of some relations have."""
+    times = [links.time if what == "times" else links.start_time for links in drawn]
+    if all(of_links is not None for of_links in times):
+        return _by_end(drawn, what)
+    if any(of_links is not None for of_links in times):
+        name = "edge_label_time" if what == "times" else "edge_label_start_time"
+        without = next(links.edge_type for links, of_links in zip(drawn, times, strict=True) if of_links is None)
+        raise ValueError(f"{name}: expected times of the links of all relations, found none of those of {without}")
+    return None
 
 
 def _each_once(

@@ -215,19 +215,35 @@ def ordered(time: Tensor, floating: bool) -> Tensor:
     return torch.where(bits < 0, bits ^ torch.iinfo(torch.int64).max, bits)
 
 
-def ordered_limit(name: str, time: Tensor, floating: bool) -> Tensor:
-    """Limits for times from :func:`ordered`: ordered(t) <= ordered_limit(l) exactly if t <= l.
+def check_windows(name: str, start: Tensor, end_name: str, end: Tensor) -> None:
+    """Raises TypeError or ValueError unless ``start`` has a time for each of ``end``, none NaN and none later."""
+    check_times(name, start, len(end))
+    one, other = start, end
+    if start.is_floating_point() or end.is_floating_point():
+        one, other = start.to(torch.float64), end.to(torch.float64)
+    if bool((late := one > other).any()):
+        at = int(late.nonzero()[0])
+        raise ValueError(f"{name}[{at}] = {start[at].item()}: expected at most {end_name}[{at}] = {end[at].item()}")
+
+
+def ordered_limit(name: str, time: Tensor, floating: bool, start: bool = False) -> Tensor:
+    """Limits for times from :func:`ordered`: ordered(t) <= ordered_limit(l) exactly if t <= l. Those of starts, for
+    times below 2^63 - 1: ordered_limit(l) <= ordered(t) exactly if l <= t.
 
     Raises:
         ValueError: an integer limit above 2^53 where the graph's times are floats.
     """
     if floating:
-        check_exact(name, time, "the graph's times")
+        known = time
+        if start and not time.is_floating_point():  # -2^63, before all times, is no time
+            known = time[time.to(torch.int64) > torch.iinfo(torch.int64).min]
+        check_exact(name, known, "the graph's times")
         return ordered(time, True)
     if time.is_floating_point():
         limits = torch.iinfo(torch.int64)
         low, high = float(limits.min), float(limits.max)  # high is 2^63
-        floor = time.to(torch.float64).floor()
-        inside = floor.clamp(low, -low - 1024).to(torch.int64)
-        return torch.where(floor >= high, limits.max, torch.where(floor < low, limits.min, inside))
+        exact = time.to(torch.float64)
+        whole = exact.ceil() if start else exact.floor()
+        inside = whole.clamp(low, -low - 1024).to(torch.int64)
+        return torch.where(whole >= high, limits.max, torch.where(whole < low, limits.min, inside))
     return time.to(torch.int64)

@@ -17,6 +17,37 @@ from .output import Seeds
 T = TypeVar("T", NodeSamplerInput, EdgeSamplerInput)
 
 
+class _Windowed:
+    """Inputs with time windows: of each, edges of times ``start_time`` to ``time``, both included, are sampled."""
+
+    start_time: Tensor
+
+    def __getitem__(self, index: Any) -> Any:
+        at = torch.as_tensor(index, dtype=torch.int64)
+        return windowed(super().__getitem__(at), self.start_time[at])  # type: ignore[misc]
+
+
+class WindowedNodes(_Windowed, NodeSamplerInput):
+    """Seeds of one type with time windows."""
+
+
+class WindowedLinks(_Windowed, EdgeSamplerInput):
+    """Links of one relation with time windows."""
+
+
+def windowed(inputs: NodeSamplerInput | EdgeSamplerInput, start_time: Tensor) -> WindowedNodes | WindowedLinks:
+    """The inputs, which have times, with the starts of their windows."""
+    kind: Any = WindowedNodes if isinstance(inputs, NodeSamplerInput) else WindowedLinks
+    made = kind.__new__(kind)  # PyG's constructors copy
+    made.__dict__.update(inputs.__dict__, start_time=start_time)
+    return made
+
+
+def start_time_of(inputs: Any) -> Any:
+    """The starts of the time windows of inputs, of several types a dictionary; None without any."""
+    return getattr(inputs, "start_time", None)
+
+
 class ByType(Generic[T]):
     """Inputs of several types. Positions count those of the first type, then those of the second, and so on.
 
@@ -51,11 +82,12 @@ class ByType(Generic[T]):
 
     def _field(self, name: str) -> dict[Any, Tensor] | None:
         """A field of the inputs by type, of those that have it; None if none has."""
-        found = {entry.input_type: getattr(entry, name) for entry in self.inputs}
+        found = {entry.input_type: getattr(entry, name, None) for entry in self.inputs}
         return {of: value for of, value in found.items() if value is not None} or None
 
     input_id = property(lambda self: self._field("input_id"), doc="Ids of the inputs, by type.")
     time = property(lambda self: self._field("time"), doc="Times, by type; None without any.")
+    start_time = property(lambda self: self._field("start_time"), doc="Starts of time windows, by type; or None.")
 
 
 class NodesByType(ByType[NodeSamplerInput], NodeSamplerInput):
@@ -90,6 +122,7 @@ class SeedRequest(NamedTuple):
     seed_time: Seeds | None
     exclude: Any = None
     finish: Callable[[Any], Any] = lambda out: out
+    seed_start_time: Seeds | None = None
 
 
 def check_no_mask(name: str, nodes: Tensor, num_nodes: int) -> None:
@@ -118,12 +151,15 @@ def request_of_nodes(inputs: NodeSamplerInput, graph: SampledGraph) -> SeedReque
             raise ValueError(f"input_id: expected {count} ids, one per seed, found {input_id.numel()}")
     seeds: Seeds = inputs.node
     seed_time: Seeds | None = inputs.time
+    seed_start_time: Seeds | None = start_time_of(inputs)
     if inputs.input_type is not None:
         seeds = {entry.input_type: entry.node for entry in entries}
         seed_time = {entry.input_type: entry.time for entry in entries if entry.time is not None} or None
+        starts = {entry.input_type: start_time_of(entry) for entry in entries}
+        seed_start_time = {of: start for of, start in starts.items() if start is not None} or None
 
     def finish(out: Any) -> Any:
         out.metadata = (inputs.input_id, inputs.time)
         return out
 
-    return SeedRequest(seeds, seed_time, None, finish)
+    return SeedRequest(seeds, seed_time, None, finish, seed_start_time)

@@ -16,7 +16,7 @@ from ..ops.arguments import as_ids, check_key
 from ..random import Purpose, batch_key
 from .ends import Ends, next_ends, request_of_ends
 from .graph import SampledGraph, check_times, end_types, ordered, ordered_limit, reverse_relations
-from .inputs import LinksByType, SeedRequest, each_type
+from .inputs import LinksByType, SeedRequest, each_type, start_time_of
 
 ExcludeSeedEdges: TypeAlias = bool | Literal["reverse"]
 """True: edges between the ends of a batch's links are excluded from its sample. "reverse": their reverses, too."""
@@ -244,13 +244,20 @@ class _Links(NamedTuple):
         return self.inputs.time
 
     @property
+    def start_time(self) -> Tensor | None:
+        return start_time_of(self.inputs)
+
+    @property
     def size(self) -> int:
         return self.inputs.row.numel()
 
     def of_end(self, what: str, end: list[Tensor], first: int) -> list[Tensor]:
         if what == "nodes":
             return end
-        values = self.time if what == "times" else torch.arange(first, first + self.size)
+        if what == "numbers":
+            values: Tensor | None = torch.arange(first, first + self.size)
+        else:
+            values = self.time if what == "times" else self.start_time
         assert values is not None
         return [values] if len(end) == 1 else [values, _repeated(values, self.drawn)]
 

@@ -269,6 +269,8 @@ class NeighborSampler(PyGAttributes, OnExecutor):
 
     # The contract of samplers ########################################################################################
 
+    takes_windows = True
+
     @property
     def is_temporal(self) -> bool:  # type: ignore[override]
         """Whether nodes or edges have times."""
@@ -358,7 +360,8 @@ class NeighborSampler(PyGAttributes, OnExecutor):
             keys,
             drawing,
             [of.times for of in prepared],
-            exclude=[of.pairs for of in prepared],
+            [of.start_times for of in prepared],
+            [of.pairs for of in prepared],
         )
         return [
             request.finish(self._output(sample, of, drawing))
@@ -372,6 +375,7 @@ class NeighborSampler(PyGAttributes, OnExecutor):
         seed_time: Seeds | None,
         key: int,
         exclude: Tensor | dict[EdgeType, Tensor] | None = None,
+        seed_start_time: Seeds | None = None,
     ) -> NeighborOutput | HeteroNeighborOutput:
         """Samples the neighborhood of seeds.
 
@@ -382,17 +386,21 @@ class NeighborSampler(PyGAttributes, OnExecutor):
             key: 64 bits, from :func:`torch_gnnscale.random.batch_key`.
             exclude: pairs (source, destination) whose edges are not sampled: int64, shape [2, m], in any order; by edge
                 type in a heterogeneous graph.
+            seed_start_time: the starts of the seeds' time windows, in the form of ``seed_time``: a tree has edges of
+                times from its seed's start to its seed's time, both included.
 
         Returns:
             PyG's output without metadata. ``batch[i]`` is the tree of node i; trees are numbered like the seeds given.
             ``num_sampled_nodes`` and ``num_sampled_edges`` are None for ``bidirectional`` and ``induced``.
         """
-        return self._sampled(SeedRequest(seeds, seed_time, exclude), key)
+        return self._sampled(SeedRequest(seeds, seed_time, exclude, seed_start_time=seed_start_time), key)
 
     def _sampled(self, request: SeedRequest, key: int) -> NeighborOutput | HeteroNeighborOutput:
         of = prepared_seeds(self.graph, request, self.device)
         drawing = self._drawing_of_outputs()
-        return self._output(self.executor.sample(of.nodes, key, drawing, of.times, exclude=of.pairs), of, drawing)
+        return self._output(
+            self.executor.sample(of.nodes, key, drawing, of.times, of.start_times, of.pairs), of, drawing
+        )
 
     def _request(self, inputs: Inputs, neg_sampling: NegativeSampling | None, key: int) -> SeedRequest:
         """What is sampled for a batch."""

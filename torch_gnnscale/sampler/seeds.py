@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..ops.arguments import as_ids, check_ids
-from .graph import SampledGraph, check_times, ordered_limit
+from .graph import SampledGraph, check_times, check_windows, ordered_limit
 from .inputs import SeedRequest
 from .links import sorted_pairs
 from .output import NO_IDS, Seeds
@@ -19,6 +19,8 @@ class PreparedSeeds(NamedTuple):
 
     nodes: list[Tensor]
     times: list[Tensor | None] | None
+    start_times: list[Tensor | None] | None
+    """Of the seeds' time windows."""
     pairs: list[Tensor | None] | None
     """The excluded edges."""
     numbers: list[int]
@@ -37,8 +39,9 @@ def prepared_seeds(graph: SampledGraph, request: SeedRequest, device: torch.devi
             nodes[number] = _seeds_on(device, ids)
     timed = request.seed_time is not None or graph.is_temporal
     times = _seed_times(graph, numbers, nodes, request.seed_time) if timed else None
+    starts = None if request.seed_start_time is None else _start_times(graph, numbers, nodes, request)
     pairs = None if request.exclude is None else exclusions(graph, request.exclude)
-    return PreparedSeeds(nodes, times, pairs, numbers)
+    return PreparedSeeds(nodes, times, starts, pairs, numbers)
 
 
 def _seeds_on(device: torch.device, seeds: Any) -> Tensor:
@@ -86,4 +89,25 @@ def _seed_times(
             except (IndexError, RuntimeError):
                 check_ids("seeds", nodes[number], len(own), "nodes")
                 raise
+    return result
+
+
+def _start_times(
+    graph: SampledGraph, numbers: list[int], nodes: list[Tensor], request: SeedRequest
+) -> list[Tensor | None]:
+    if not graph.is_temporal:
+        raise ValueError("seed_start_time: expected none from a sampler without time_attr, found some")
+    starts = typed(graph, "seed_start_time", request.seed_start_time)
+    ends = {} if request.seed_time is None else typed(graph, "seed_time", request.seed_time)
+    result: list[Tensor | None] = [None] * len(nodes)
+    for number in numbers:
+        node_type = graph.node_types[number]
+        if (start := starts.get(node_type)) is None:
+            continue
+        of = "" if node_type is None else f" of {node_type!r}"
+        if (end := ends.get(node_type)) is None:
+            assert graph.node_time is not None  # else there would be no times of these seeds
+            end = graph.node_time[node_type][nodes[number]]
+        check_windows(f"seed_start_time{of}", start, f"seed_time{of}", end)
+        result[number] = ordered_limit(f"seed_start_time{of}", start, graph.floating_time, start=True)
     return result
