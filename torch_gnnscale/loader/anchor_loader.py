@@ -138,7 +138,7 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             sampler = neighbor_sampler
             times = anchor_time is not None
             checks.warn_of_options_beside_sampler(sampler, num_neighbors, sampling, times)
-        given = GivenSeeds.of(anchors, anchor_time, kwargs.pop("input_id", None), kwargs.get("batch_size", 1))
+        given = GivenSeeds.of(anchors, anchor_time, None, kwargs.pop("input_id", None), kwargs.get("batch_size", 1))
         if given.typed:
             raise TypeError("anchors: expected those of one type, found a dictionary")
         given = given._replace(name="anchors", time_name="anchor_time")
