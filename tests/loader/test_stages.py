@@ -304,10 +304,11 @@ def announced_two_steps_before():
     """Rows of a store that wants to be told what the next two steps read; the rows of needs are they themselves."""
     return CollectiveRows(
         SimpleNamespace(
-            thread_safe=False, collective=True, rows_here=False, looks_ahead=lambda steps: 2, needs=same,
+            thread_safe=False, collective=True, rows_here=False, looks_ahead=lambda steps: 2,
+            needs=lambda attrs: SimpleNamespace(attrs=attrs),
             announce=lambda needs, steps: None, withdraw=lambda steps: None, counted=0,
             counts=lambda needs, steps: None, read=lambda needs, asked, steps: None, taken=lambda needs, steps: None,
-            rows=same,
+            rows=lambda needs: needs.attrs,
         ),
         None,
     )  # fmt: skip

@@ -126,24 +126,24 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         return RowNeeds(attrs, located)
 
     def looks_ahead(self, steps: Steps) -> int | Literal["epoch"]:
-        """See :meth:`CollectiveRowStore.looks_ahead`: as many as the policy of the prefetch buffer looks ahead."""
+        """See :meth:`CollectiveReads.looks_ahead`: as many as the policy of the prefetch buffer looks ahead."""
         return self._buffers[steps].window
 
     def announce(self, needs: RowNeeds, steps: Steps) -> None:
-        """See :meth:`CollectiveRowStore.announce`."""
+        """See :meth:`CollectiveReads.announce`."""
         self._buffers[steps].announce([found.remote for found in needs.located])
 
     def withdraw(self, steps: Steps) -> None:
-        """See :meth:`CollectiveRowStore.withdraw`."""
+        """See :meth:`CollectiveReads.withdraw`."""
         self._buffers[steps].withdraw()
 
     @property
     def counted(self) -> int:
-        """See :meth:`CollectiveRowStore.counted`: one for each type that has rows."""
+        """See :meth:`CollectiveReads.counted`: one for each type that has rows."""
         return len(self._groups)
 
     def counts(self, needs: RowNeeds, steps: Steps) -> Tensor:
-        """See :meth:`CollectiveRowStore.counts`."""
+        """See :meth:`CollectiveReads.counts`."""
         needs.asked = self._buffers[steps].ask([found.remote for found in needs.located])
         needs.counts = torch.empty(self.ranks.parts, len(self._groups), dtype=torch.int64)
         for t, group in enumerate(self._groups):
@@ -151,7 +151,7 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         return needs.counts
 
     def read(self, needs: RowNeeds, asked: Tensor, steps: Steps) -> None:
-        """See :meth:`CollectiveRowStore.read`."""
+        """See :meth:`CollectiveReads.read`."""
         assert needs.asked is not None
         assert needs.counts is not None
         with steps.rows.awaited():
@@ -177,14 +177,14 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         steps.agree(error, "rows")  # from here on every rank exchanges them
 
     def taken(self, needs: RowNeeds, steps: Steps) -> None:
-        """See :meth:`CollectiveRowStore.taken`."""
+        """See :meth:`CollectiveReads.taken`."""
         assert needs.asked is not None
         if not self.rows_here:
             needs.remote = self._buffers[steps].take(needs.asked, needs.remote)
         self._buffers[steps].entered(needs.asked)
 
     def arrive(self, needs: RowNeeds, steps: Steps) -> None:
-        """See :meth:`CollectiveRowStore.arrive`."""
+        """See :meth:`CollectiveReads.arrive`."""
         assert needs.asked is not None
         assert needs.coming is not None
         assert steps.rows_here is not None

@@ -125,28 +125,11 @@ class RowStore(PyGFeatureStore):
         return torch.device("cpu")
 
 
-class CollectiveRowStore(RowStore):
-    """A store that all ranks read together: in a step of a loader, each gets the rows that it asks for.
+class CollectiveReads:
+    """Reads of rows in steps that all ranks take together; ``needs`` is what one batch reads."""
 
-    ``multi_get_tensor`` answers only what needs no other rank.
-    """
-
-    thread_safe = False
-    collective = True
     rows_here: bool = False
     """Whether the thread that iterates exchanges the rows: :meth:`read` asks for them, and :meth:`arrive` gets them."""
-
-    @abstractmethod
-    def open_steps(self) -> Steps:
-        """The steps of one loader, which end with it. All ranks open those of their loaders in one order."""
-
-    @abstractmethod
-    def beyond_part(self, ids: Tensor, node_type: NodeType | None) -> str | None:
-        """Where nodes (stored ids) are of other parts than this rank's, a text that says so; else None."""
-
-    @abstractmethod
-    def needs(self, attrs: list[TensorAttr]) -> Any:
-        """What :meth:`counts` and :meth:`read` need to read these attributes; several threads may call it at once."""
 
     def looks_ahead(self, steps: Steps) -> int | Literal["epoch"]:
         """Of how many later steps :meth:`announce` is told the needs before a step, at most those of the epoch."""
@@ -182,6 +165,28 @@ class CollectiveRowStore(RowStore):
         Raises:
             RuntimeError: a rank is gone.
         """
+
+
+class CollectiveRowStore(RowStore, CollectiveReads):
+    """A store that all ranks read together: in a step of a loader, each gets the rows that it asks for.
+
+    ``multi_get_tensor`` answers only what needs no other rank.
+    """
+
+    thread_safe = False
+    collective = True
+
+    @abstractmethod
+    def open_steps(self) -> Steps:
+        """The steps of one loader, which end with it. All ranks open those of their loaders in one order."""
+
+    @abstractmethod
+    def beyond_part(self, ids: Tensor, node_type: NodeType | None) -> str | None:
+        """Where nodes (stored ids) are of other parts than this rank's, a text that says so; else None."""
+
+    @abstractmethod
+    def needs(self, attrs: list[TensorAttr]) -> Any:
+        """What one batch reads of these attributes, which are its ``attrs``; several threads may call it at once."""
 
     @abstractmethod
     def rows(self, needs: Any) -> list[Tensor]:

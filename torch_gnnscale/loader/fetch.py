@@ -6,13 +6,12 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, HeteroData, TensorAttr
 
-from ..comm.steps import Steps
 from ..feature.contract import (
     BoundedAttr,
     CollectiveRowStore,
@@ -181,52 +180,18 @@ def _key(attr: Any) -> tuple[Any, str]:
 class CollectiveRows(StoreRows, CollectiveSource):
     """Reads all tensors of a CollectiveRowStore."""
 
-    def needs(self, sampled: MiniBatch, bounds: Bounds, versions: Any) -> tuple[list[Any], Any]:
+    @property
+    def reads(self) -> CollectiveRowStore:
+        """The store."""
+        return self.features
+
+    def needs(self, sampled: MiniBatch, bounds: Bounds, versions: Any) -> Any:
         """See :meth:`CollectiveSource.needs`."""
-        wanted = self.wanted(sampled, bounds)
-        return wanted, self.features.needs(wanted)
+        return self.features.needs(self.wanted(sampled, bounds))
 
-    def looks_ahead(self, steps: Steps) -> int | Literal["epoch"]:
-        """See :meth:`CollectiveRowStore.looks_ahead`."""
-        return self.features.looks_ahead(steps)
-
-    def announce(self, needs: tuple[list[Any], Any], steps: Steps) -> None:
-        """See :meth:`CollectiveRowStore.announce`."""
-        self.features.announce(needs[1], steps)
-
-    def withdraw(self, steps: Steps) -> None:
-        """See :meth:`CollectiveRowStore.withdraw`."""
-        self.features.withdraw(steps)
-
-    @property
-    def counted(self) -> int:
-        """See :meth:`CollectiveRowStore.counted`."""
-        return self.features.counted
-
-    def counts(self, needs: tuple[list[Any], Any], steps: Steps) -> Tensor:
-        """See :meth:`CollectiveRowStore.counts`."""
-        return self.features.counts(needs[1], steps)
-
-    def read(self, needs: tuple[list[Any], Any], asked: Tensor, steps: Steps) -> None:
-        """See :meth:`CollectiveRowStore.read`."""
-        self.features.read(needs[1], asked, steps)
-
-    @property
-    def rows_here(self) -> bool:
-        """See :class:`CollectiveRowStore`."""
-        return self.features.rows_here
-
-    def taken(self, needs: tuple[list[Any], Any], steps: Steps) -> None:
-        """See :meth:`CollectiveRowStore.taken`."""
-        self.features.taken(needs[1], steps)
-
-    def arrive(self, needs: tuple[list[Any], Any], steps: Steps) -> None:
-        """See :meth:`CollectiveRowStore.arrive`."""
-        self.features.arrive(needs[1], steps)
-
-    def rows(self, needs: tuple[list[Any], Any]) -> list[tuple[Any, Any]]:
+    def rows(self, needs: Any) -> list[tuple[Any, Any]]:
         """See :meth:`CollectiveSource.rows`."""
-        return list(zip(needs[0], self.features.rows(needs[1]), strict=True))
+        return list(zip(needs.attrs, self.features.rows(needs), strict=True))
 
 
 def row_source(data: Any, custom_cls: Any = None, device: torch.device | None = None) -> DataRows | StoreRows:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from ..comm.steps import Steps
+from ..feature.contract import CollectiveReads
 from ..sampler.base import KeyedSampler
 from .layout import EdgeLayout, EdgeLayouts
 from .sampled import MiniBatch, SampledEdges
@@ -122,49 +122,19 @@ class CollectiveSource(RowSource):
     threads = False
     collective = True
 
+    @property
+    @abstractmethod
+    def reads(self) -> CollectiveReads:
+        """What is done in the steps with the needs of samples."""
+
     def in_step(self, sampled: MiniBatch, inputs: int) -> None:
         """Says how many inputs all ranks have together in the step of a sample. Called before :meth:`needs` if the
         order of inputs is global."""
 
     @abstractmethod
     def needs(self, sampled: MiniBatch, bounds: Bounds, versions: Any) -> Any:
-        """What :meth:`counts` and :meth:`read` need for a sample; several threads may call it at once. Arguments as of
-        :meth:`fetch`."""
-
-    def looks_ahead(self, steps: Steps) -> int | Literal["epoch"]:
-        """See :meth:`CollectiveRowStore.looks_ahead`."""
-        return 0
-
-    def announce(self, needs: Any, steps: Steps) -> None:
-        """See :meth:`CollectiveRowStore.announce`."""
-
-    def withdraw(self, steps: Steps) -> None:
-        """See :meth:`CollectiveRowStore.withdraw`."""
-
-    @property
-    @abstractmethod
-    def counted(self) -> int:
-        """See :meth:`CollectiveRowStore.counted`."""
-
-    @abstractmethod
-    def counts(self, needs: Any, steps: Steps) -> Tensor:
-        """See :meth:`CollectiveRowStore.counts`."""
-
-    @abstractmethod
-    def read(self, needs: Any, asked: Tensor, steps: Steps) -> None:
-        """See :meth:`CollectiveRowStore.read`."""
-
-    @property
-    def rows_here(self) -> bool:
-        """See :class:`CollectiveRowStore`."""
-        return False
-
-    def taken(self, needs: Any, steps: Steps) -> None:
-        """See :meth:`CollectiveRowStore.taken`."""
-
-    def arrive(self, needs: Any, steps: Steps) -> None:
-        """See :meth:`CollectiveRowStore.arrive`."""
+        """What a sample reads; several threads may call it at once. Arguments as of :meth:`fetch`."""
 
     @abstractmethod
     def rows(self, needs: Any) -> Any:
-        """What :meth:`fetch` returns; called as :meth:`CollectiveRowStore.rows`."""
+        """What :meth:`fetch` returns, once the rows have come; several threads may call it at once."""

@@ -116,13 +116,14 @@ class Together:
         self.line, self.steps, self.share, self.execution, self.size_of = line, steps, share, execution, size_of
         self._decides = decides
         self.source: CollectiveSource = line.collator.source
+        self.reads = self.source.reads
         self._samples_together = isinstance(line.sampler, KeyedSampler) and line.sampler.collective
         self._latest: weakref.ref[TogetherBatches] | None = None
         self._ahead: deque[_Prepared] = deque()  # steps whose needs were announced
         self._window = 0
-        self._here = self.source.rows_here
+        self._here = self.reads.rows_here
         self._owed: deque[_Prepared] = deque()  # steps that were taken, whose rows the thread that iterates exchanges
-        self._wanted = self.source.looks_ahead(steps)
+        self._wanted = self.reads.looks_ahead(steps)
         if self._samples_together:  # ranks without remote rows, which have no buffer, look ahead as the others do
             each = steps.gather(self._wanted)
             self._wanted = "epoch" if "epoch" in each else max(each)
@@ -179,9 +180,9 @@ class Together:
         return made
 
     def _begin(self, epoch: int, first: int, count: int) -> None:
-        self.steps.begin(epoch, first, count, self.source.counted, self._decides())
+        self.steps.begin(epoch, first, count, self.reads.counted, self._decides())
         self._ahead.clear()
-        self.source.withdraw(self.steps)
+        self.reads.withdraw(self.steps)
         self._window = count if self._wanted == "epoch" else min(self._wanted, count)
         if self._samples_together and self._window:
             self._window = min(self._window + 1, count)  # what is announced before a step is sampled in the one before
@@ -236,7 +237,7 @@ class Together:
 
     def _announce(self, coming: _Prepared) -> None:
         if coming.needs is not None:
-            self.source.announce(coming.needs, self.steps)
+            self.reads.announce(coming.needs, self.steps)
 
     def _take(self, prepared: _Prepared) -> _Prepared:
         begin, sampled, counts = time.perf_counter(), self.line.seconds["sample"], None
@@ -245,7 +246,7 @@ class Together:
             self._sample_alone(prepared)
         if prepared.needs is not None:
             try:
-                counts = self.source.counts(prepared.needs, self.steps)
+                counts = self.reads.counts(prepared.needs, self.steps)
             except Exception as error:
                 prepared.error = error
 
@@ -253,11 +254,11 @@ class Together:
             if together:
                 asked = self._sample_together(prepared)
             self._sample_ahead(self._ahead)
-            self.source.read(prepared.needs, asked, self.steps)
+            self.reads.read(prepared.needs, asked, self.steps)
 
         self.steps.step(number := prepared.turn.batch.number, prepared.error, counts, run)
         with self._telling(number):
-            self.source.taken(prepared.needs, self.steps)
+            self.reads.taken(prepared.needs, self.steps)
         if self._here:
             self._owed.append(prepared)
         took = time.perf_counter() - begin
@@ -276,7 +277,7 @@ class Together:
                 self._sample(prepared)
             if prepared.error is not None:
                 raise prepared.error
-            counts = self.source.counts(prepared.needs, self.steps)
+            counts = self.reads.counts(prepared.needs, self.steps)
         except Exception as failed:
             error = failed
         return self.steps.sampled(error, counts)
@@ -300,7 +301,7 @@ class Together:
     def _arrive(self) -> None:
         """Exchanges the rows of the first step that waits for it, in the thread that iterates."""
         begin = time.perf_counter()
-        self.source.arrive(self._owed.popleft().needs, self.steps)
+        self.reads.arrive(self._owed.popleft().needs, self.steps)
         self.line.seconds["gather"] += time.perf_counter() - begin
 
     def _collate(self, prepared: _Prepared | Served) -> Made | Served:

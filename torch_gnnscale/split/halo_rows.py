@@ -15,6 +15,7 @@ from ..comm.memory_transport import MemoryTransport
 from ..comm.peer_memory import memories_on
 from ..comm.row_transport import RowTransport
 from ..comm.steps import Steps
+from ..feature.contract import CollectiveReads
 from ..feature.tiered_rows import sent
 from ..loader.layout import EdgeLayout, EdgeLayouts
 from ..loader.row_source import Bounds, CollectiveSource, RowSource
@@ -51,7 +52,7 @@ class HaloNeeds:
     """The features of the halo, once they have come."""
 
 
-class SplitRows(CollectiveSource):
+class SplitRows(CollectiveSource, CollectiveReads):
     """Reads the rows of a rank's part of a batch; those of its halo come from their owners, in one round.
 
     Args:
@@ -61,6 +62,11 @@ class SplitRows(CollectiveSource):
     def __init__(self, rows: RowSource) -> None:
         self.inner = rows
         self._transports: dict[Exchange, RowTransport] = {}  # of rows on GPUs
+
+    @property
+    def reads(self) -> SplitRows:
+        """This source itself."""
+        return self
 
     def versions(self) -> Any:
         """See :meth:`RowSource.versions`."""
@@ -115,15 +121,15 @@ class SplitRows(CollectiveSource):
 
     @property
     def counted(self) -> int:
-        """See :meth:`CollectiveSource.counted`: :meth:`read` tells how many rows are exchanged."""
+        """See :meth:`CollectiveReads.counted`: :meth:`read` tells how many rows are exchanged."""
         return 0
 
     def counts(self, needs: HaloNeeds, steps: Steps) -> Tensor:
-        """See :meth:`CollectiveSource.counts`."""
+        """See :meth:`CollectiveReads.counts`."""
         return torch.empty(needs.index.parts, 0, dtype=torch.int64)
 
     def read(self, needs: HaloNeeds, asked: Tensor, steps: Steps) -> None:
-        """See :meth:`CollectiveSource.read`.
+        """See :meth:`CollectiveReads.read`.
 
         Raises:
             ValueError: on all ranks, if they have parts of different batches, features of different sizes, or expect
