@@ -65,7 +65,7 @@ def test_a_stage_is_opened_in_place_of_the_directory(folder, tmp_path):
 @pytest.mark.parametrize("verify", [True, False])
 def test_checksums_are_compared_if_it_is_said(tmp_path, verify):
     partition.write(homogeneous(), tmp_path / "parts", parts=1, method="ranges")
-    (file,) = (tmp_path / "parts" / "part-00000").glob("user_ids_0.npy")
+    (file,) = (tmp_path / "parts" / "part-00000").glob("rows_0.npy")
     intact = file.read_bytes()
     file.write_bytes(intact[:-1] + bytes([intact[-1] ^ 1]))
     if verify:
