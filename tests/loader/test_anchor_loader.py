@@ -136,6 +136,26 @@ def test_a_graph_without_types():
     assert pairs == pairs_of(data.edge_index)
 
 
+@pytest.mark.parametrize("method", ["ladies", "labor"])
+def test_anchors_of_a_layer_wise_sampler(method):
+    data = homogeneous()
+    loader = AnchorLoader(
+        data, [9, 9], None, num_positives=2, empty="skip", batch_size=8, seed=1, method=method, neg_sampling=TRIPLETS,
+        strict_negatives=True,
+    )  # fmt: skip
+    edges = pairs_of(data.edge_index)
+    for batch in loader:
+        anchors, items = batch.n_id[batch.src_index], batch.n_id[batch.dst_pos_index]
+        assert torch.equal(anchors, batch.input_id)
+        mask = batch.dst_pos_mask
+        pairs = torch.stack([anchors[:, None].expand_as(items)[mask], items[mask]])
+        assert mask[:, 0].all()
+        assert pairs_of(pairs) <= edges
+        negatives = batch.n_id[batch.dst_neg_index]
+        assert not pairs_of(torch.stack([anchors[:, None].expand_as(negatives), negatives]).view(2, -1)) & edges
+        assert "edge_weight" in batch
+
+
 @pytest.mark.parametrize("exclude", [False, True, "reverse"])
 def test_the_edges_to_positives_are_left_out(exclude):
     data = heterogeneous()

@@ -41,7 +41,7 @@ def negatives_by_definition(number, edge_type, links, batch, amount, src=None):
     return ops.sample_negatives(amount, candidates[0] if src is None else src, candidates[1], key)
 
 
-@pytest.mark.parametrize("exclude", [False, True])
+@pytest.mark.parametrize("exclude", [False, True, "reverse"])
 def test_links_labels_and_negatives_of_each_relation(exclude):
     labels = {RATES: torch.arange(40) % 3, FRIENDS: torch.arange(150) % 2 + 1}
     options = {"edge_label": labels, "neg_sampling": BINARY, "exclude_seed_edges": exclude}
@@ -59,6 +59,10 @@ def test_links_labels_and_negatives_of_each_relation(exclude):
             if exclude:
                 drawn = ends_of(batch, edge_type, store.edge_index)
                 assert not pairs_of(drawn) & pairs_of(links)
+            if exclude == "reverse":
+                turned = RATED if edge_type == RATES else FRIENDS
+                drawn = ends_of(batch, turned, batch[turned].edge_index)
+                assert not pairs_of(drawn) & pairs_of(links.flip(0))
 
 
 def test_every_end_is_a_seed_once_and_the_sample_is_theirs():
