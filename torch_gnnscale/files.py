@@ -41,6 +41,8 @@ _LOCK = "lock"
 def block_checksums(data: Tensor) -> list[int]:
     """The CRC-32 of every block of 64 MiB of a tensor in host memory."""
     data = _bytes(data.contiguous())
+    if len(data) <= _BLOCK:  # threads would take longer to start than a small block takes
+        return [bytes_checksum(data)]
     with ThreadPoolExecutor(machine.cores()) as threads:
         return list(threads.map(bytes_checksum, data.split(_BLOCK)))
 
