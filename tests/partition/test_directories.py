@@ -183,7 +183,11 @@ def test_damage_is_found_and_named(tmp_path, topology):
         if name.startswith("part"):
             parts, number = open_parts(path), int(name[5:10])
             parts.part(1 - number)
-            parts.part(number, verify=False)
+            if re.search("colptr|user_ids|seeds|links", name):  # which are checked in any case
+                with pytest.raises(ValueError, match=rf"^{path}/{name}: expected "):
+                    parts.part(number, verify=False)
+            else:
+                parts.part(number, verify=False)
             with pytest.raises(ValueError, match=message):
                 parts.part(number)
         else:
