@@ -83,11 +83,13 @@ def test_settings_are_those_given_or_of_the_task(kind, name, monkeypatch, tmp_pa
 def test_the_data_set_is_the_one_that_is_named(command, monkeypatch, tmp_path):
     monkeypatch.setattr(TASKS["nodes"], "load", asking)
     needed = [] if command == "train" else ["--out", str(tmp_path / "new")]
-    default = tuple(cli_data.OPTIONS.values())
-    assert default[0::2] == ("planted", 0)
-    assert asked(command, *needed) == (default, {})
+    *default, target = cli_data.OPTIONS.values()
+    assert (default[0], default[2], target) == ("planted", 0, None)
+    assert asked(command, *needed) == (tuple(default), {"target": None})
     given = ["--dataset", "mine", "--root", "there", "--split", "3"]
-    assert asked(command, *needed, *given) == (("mine", "there", 3), {})
+    target = "user.label" if command == "partition" else None  # the others would be of another task
+    given += [] if target is None else ["--target", target]
+    assert asked(command, *needed, *given) == (("mine", "there", 3), {"target": target})
 
 
 def test_what_a_run_is_told(task, monkeypatch, tmp_path):

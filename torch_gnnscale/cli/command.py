@@ -15,7 +15,7 @@ import torch
 from .. import __version__, _library, machine, ops
 from ..ops.arguments import resolve_threads
 from ..training import interrupts
-from . import bench, convert, data, embed, partition, split, train
+from . import bench, convert, data, embed, partition, split, tables, train
 from .errors import one_line
 
 
@@ -58,6 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
     commands.add_parser("info", parents=[common], help="versions, libraries, devices, threads")
     train.add_command(commands, [common, data.parent()])
     embed.add_command(commands, [common, data.parent()])
+    tables.add_command(commands, [common])
     convert.add_command(commands, [common])
     partition.add_command(commands, [common, data.parent()])
     split.add_command(commands, [common, data.parent()])
@@ -68,6 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
             "info": lambda _: info(),
             "train": train.train,
             "embed": embed.embed,
+            "tables": tables.tables,
             "convert": convert.convert,
             "partition": partition.partition,
             "split": split.split,

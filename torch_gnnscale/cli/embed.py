@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import tables
 from ..datasets import task_of_part
 from ..datasets.parts import kind_of_parts
 from ..distributed import open_part
 from ..infer import infer, result_name
 from ..infer.results import part_folder
+from ..tables import Ids
 from ..tasks import TASKS
 from ..training import CHECKPOINT, RankGroup, Trainer
 from ..training.checkpoint import load
@@ -65,12 +67,20 @@ def embed(args: argparse.Namespace) -> None:
         raise ValueError(f"WORLD_SIZE: expected 1 without --parts, found {world}")
     state, kind = _run_of(args)
     args.dataset = getattr(args, "dataset", state["run"]["task"])
+    args.target = getattr(args, "target", state["run"].get("target"))
     task = cli_data.load(kind, args)
     if task.name != state["run"]["task"]:
         expected = state["run"]["task"]
         raise ValueError(f"--dataset: expected {expected!r}, which the run learned from, found {task.name!r}")
-    for line in _embedded(args, _trained(kind, task, state, RankGroup()), Path(args.out), {}):
+    for line in _embedded(args, _trained(kind, task, state, RankGroup()), Path(args.out), _ids(args)):
         print(line)
+
+
+def _ids(args: argparse.Namespace) -> dict[str, Ids]:
+    """The users' ids of a graph of tables, by type of nodes; none of another graph."""
+    if args.format != "parquet" or not tables.is_saved(args.dataset):
+        return {}
+    return {name: tables.ids(args.dataset, name) for name in tables.about(args.dataset)["nodes"]}
 
 
 def _embed_part(args: argparse.Namespace) -> None:
@@ -95,7 +105,7 @@ def _embed_part(args: argparse.Namespace) -> None:
                 print(line)
 
 
-def _embedded(args: argparse.Namespace, trainer: Trainer, folder: Path, ids: Mapping[Any, Tensor]) -> list[str]:
+def _embedded(args: argparse.Namespace, trainer: Trainer, folder: Path, ids: Mapping[Any, Tensor | Ids]) -> list[str]:
     """Computes the rows, and writes those of this process into ``folder``; says by type how many there are and where.
 
     Args:
@@ -154,18 +164,22 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-def _write_parquet(file: Path, rows: Tensor, ids: Tensor) -> None:
+def _write_parquet(file: Path, rows: Tensor, ids: Tensor | Ids) -> None:
     """The columns ``id`` and ``row``, a list of numbers."""
     pyarrow = _pyarrow()
     flat = rows.reshape(len(rows), rows.shape[1:].numel())
     width, partial = flat.size(1), file.with_name(f".partial-{file.name}")
     kind = pyarrow.list_(pyarrow.from_numpy_dtype(flat.numpy().dtype), width)
-    schema = pyarrow.schema([("id", pyarrow.int64()), ("row", kind)])
+
+    def named(first: int, last: int) -> Any:
+        return ids.names(torch.arange(first, last)) if isinstance(ids, Ids) else pyarrow.array(ids[first:last].numpy())
+
+    schema = pyarrow.schema([("id", named(0, 0).type), ("row", kind)])
     try:
         with pyarrow.parquet.ParquetWriter(partial, schema) as writer:
             for first in range(0, len(flat), _ROWS):
                 part = flat[first : first + _ROWS]
-                of_rows = pyarrow.array(ids[first : first + len(part)].numpy())
+                of_rows = named(first, first + len(part))
                 values = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(part.reshape(-1).numpy()), width)
                 writer.write_table(pyarrow.table([of_rows, values], schema))
         partial.replace(file)

@@ -116,8 +116,9 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
     )
     add(
         "--out",
-        help="folder for checkpoint, summary and plot; by default runs/TASK-DATASET, followed by the model of a task "
-        "that has several, by --method, by the loader if it is pyg, by parts with --parts and split with --split-plan",
+        help="folder for checkpoint, summary and plot; by default runs/TASK-DATASET, followed by --target, the model "
+        "of a task that has several, by --method, by the loader if it is pyg, by parts with --parts and split with "
+        "--split-plan",
         **unless_given,
     )
     add("--resume", action="store_true", help="continue from the checkpoint in --out, if there is one")
@@ -147,7 +148,7 @@ def _train(args: argparse.Namespace, interrupts: Interrupts) -> None:
         raise ValueError(f"{as_option(found[0])}: expected --parts or --split-plan beside it, found none")
     if (world := launched_ranks()) > 1:
         raise ValueError(f"WORLD_SIZE: expected 1 without --parts or --split-plan, found {world}")
-    kind = getattr(args, "task", "nodes")
+    kind = cli_data.kind_of(args)
     config = _config(kind, args)
     folder = _checked(_folder(args, kind, cli_data.dataset(args), config))
     _run(args, TASKS[kind], cli_data.load(kind, args), config, folder, RankGroup(), interrupts)
@@ -170,7 +171,7 @@ def _train_part(args: argparse.Namespace, interrupts: Interrupts) -> None:
 
 def _train_split(args: argparse.Namespace, interrupts: Interrupts) -> None:
     """Trains with the other ranks, which compute every batch together."""
-    kind = getattr(args, "task", "nodes")
+    kind = cli_data.kind_of(args)
     if kind != "nodes":
         raise NotImplementedError(f"--task {kind} with --split-plan is not implemented; use nodes")
     plan, config = Plan.open(args.split_plan), _config(kind, args)
@@ -275,11 +276,16 @@ def _config(kind: str, args: argparse.Namespace) -> Config:
 
 
 def _folder(args: argparse.Namespace, kind: str, name: str, config: Config) -> Path:
-    """--out, or ``runs/TASK-DATASET``, then the model where the task has several, the method unless it is ``neighbor``,
-    ``pyg`` with PyG's loader, and ``parts`` with --parts, ``split`` with --split-plan."""
+    """--out, or ``runs/TASK-DATASET``, then --target, the model where the task has several, the method unless it is
+    ``neighbor``, ``pyg`` with PyG's loader, and ``parts`` with --parts, ``split`` with --split-plan."""
     if "out" in args:
         return Path(args.out)
-    names = [kind, Path(name).name, *(getattr(config, field, "") for field in ("model", "method", "loader"))]
+    names = [
+        kind,
+        Path(name).name,
+        getattr(args, "target", ""),
+        *(getattr(config, field, "") for field in ("model", "method", "loader")),
+    ]
     names += [wing for option, wing in (("parts", "parts"), ("split_plan", "split")) if option in args]
     return Path("runs") / "-".join(name for name in names if name not in ("", NEIGHBOR, "gnnscale"))
 

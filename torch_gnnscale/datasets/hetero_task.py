@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from . import archives, saved
@@ -9,20 +10,24 @@ from .node_task import NodeTask, check_data_split
 from .planted_types import planted_types, with_reverses
 
 
-def load_types(name: str = "planted", root: str | Path = ".", split: int = 0) -> NodeTask:
+def load_types(name: str = "planted", root: str | Path = ".", split: int = 0, target: str | None = None) -> NodeTask:
     """A task of classifying one node type, by name.
 
     Args:
-        name: ``planted``; the path of a directory that :meth:`NodeTask.save` or ``gnnscale convert`` wrote of a graph
-            with types, a type's rows, labels and splits; or the name of an archive with the arrays of
-            :func:`torch_gnnscale.datasets.archives.hetero_graph`, ``target`` (the labelled node type T), ``y__T``,
+        name: ``planted``; the path of a directory that :meth:`NodeTask.save`, ``gnnscale convert`` or ``gnnscale
+            tables`` wrote of a graph with types, a type's rows, labels and splits; or the name of an archive with the
+            arrays of :func:`torch_gnnscale.datasets.archives.hetero_graph`,
+            ``target`` (the labelled node type T), ``y__T``,
             ``train_mask__T``, ``val_mask__T`` and ``test_mask__T``.
         root: the folder of archives.
         split: the number of the data split, from 0.
+        target: ``TYPE.label``: which labels of a directory with several types that have some.
 
     Raises:
-        ValueError: no such archive, arrays missing, or no such split.
+        ValueError: no such archive, arrays missing, no such split, or no such target.
     """
+    if not saved.is_saved(name):
+        saved.check_no_target(name, target)
     if name == "planted":
         return NodeTask.from_types(name, planted_types(), "author", split)
     if saved.is_saved(name):
@@ -30,9 +35,14 @@ def load_types(name: str = "planted", root: str | Path = ".", split: int = 0) ->
         found = saved.opened(name)
         if not found.is_typed:
             raise ValueError(f"{name}: expected a graph with types, found one without; --task nodes is for these")
-        node_type = found.about.get("node_type")
+        node_type = saved.target_type(name, found, target)
+        if node_type is None:
+            raise ValueError(
+                f"target: expected TYPE.label of {name}, in which several types or none have labels, found none"
+            )
         saved.labelled_rows(name, found, node_type)
-        return NodeTask.from_types(name, with_reverses(found.data()), str(node_type))
+        task = NodeTask.from_types(name, with_reverses(found.data()), str(node_type))
+        return replace(task, target=target)
     arrays = archives.read(name, root, "a heterogeneous graph with labels (target, y__T)")
     target = str(arrays["target"])
     data = archives.hetero_graph(arrays)

@@ -26,6 +26,8 @@ class LinkTask:
     edge_type: EdgeType
     links: dict[str, Tensor]
     """By data split, ``train``, ``val`` and ``test``: links, int64, shape [2, m]. No link is in two of them."""
+    target: str | None = None
+    """The target that was asked for when the task was loaded."""
 
     def __str__(self) -> str:
         links = ", ".join(f"{links.size(1):,} {subset} links" for subset, links in self.links.items())
@@ -54,29 +56,33 @@ class LinkTask:
         return {}
 
 
-def load_links(name: str = "planted", root: str | Path = ".", split: int = 0) -> LinkTask:
+def load_links(name: str = "planted", root: str | Path = ".", split: int = 0, target: str | None = None) -> LinkTask:
     """A link task by name.
 
     Args:
-        name: ``planted``; the path of a directory that ``gnnscale convert --types`` wrote: of its pairs of nodes, each
-            once and sorted, every ninth of ten is for validation and every tenth for testing; or the name of an archive
-            of one of two forms. Either with the arrays ``num_users``,
+        name: ``planted``; the path of a directory that ``gnnscale tables`` or ``gnnscale convert --types`` wrote: of
+            its pairs of nodes, each once, those of the first of the table's splits in which they occur, or, without
+            splits, of the sorted pairs every ninth of ten for validation and every tenth for testing; or the name of
+            an archive of one of two forms. Either with the arrays ``num_users``,
             ``num_items``, ``train_edge_index`` and ``test_edge_index``; every tenth training link is then used for
             validation. Or with the arrays of :func:`torch_gnnscale.datasets.archives.hetero_graph` and, for one
             relation, ``edge_split__S__R__T`` (0 train, 1 val, 2 test); its reverse is made from the training links,
             also if the archive has one.
         root: the folder of archives.
         split: 0: there is one data split.
+        target: ``SRC.REL.DST``: which relation of a directory with several.
 
     Raises:
         ValueError: no such archive, arrays missing, or another split.
     """
     check_data_split(name, split, 1)
+    if not saved.is_saved(name):
+        saved.check_no_target(name, target)
     if name == "planted":
         data, links = planted_links()
         return LinkTask(name, data, ("user", "chooses", "item"), links)
     if saved.is_saved(name):
-        return _of_saved(name)
+        return _of_saved(name, target)
     arrays = archives.read(name, root, "links to be predicted")
     if "train_edge_index" in arrays and "num_users" in arrays:
         users, items = arrays.number("num_users"), arrays.number("num_items")
@@ -112,21 +118,26 @@ def load_links(name: str = "planted", root: str | Path = ".", split: int = 0) ->
     return LinkTask(name, with_reverses(data), edge_type, links)
 
 
-def _of_saved(name: str) -> LinkTask:
-    """The links of a saved graph of one relation."""
+def _of_saved(name: str, target: str | None) -> LinkTask:
+    """The links of a relation of a saved graph; the graph has those for training alone."""
     found = saved.opened(name)
-    types = [attr.edge_type for attr in found.graph.get_all_edge_attrs()]
-    if len(types) != 1 or not found.is_typed:
-        raise ValueError(
-            f"{name}: expected a graph of one relation between types, as gnnscale convert --types makes, found the "
-            f"edge types {types}"
-        )
-    data, edge_type = found.data(), types[0]
-    src, dst = data[edge_type].edge_index
-    count = data[edge_type[-1]].num_nodes
-    pairs = (src * count + dst).unique()
-    links = torch.stack([pairs // max(count, 1), pairs % max(count, 1)])
-    number = torch.arange(links.size(1)) % 10
-    of = {"train": links[:, number < 8], "val": links[:, number == 8], "test": links[:, number == 9]}
-    data[edge_type].edge_index = of["train"]
-    return LinkTask(name, with_reverses(data), edge_type, of)
+    edge_type = saved.target_relation(name, found, target)
+    data = found.data()
+    count = max(data[edge_type[-1]].num_nodes, 1)
+    pairs = data[edge_type].edge_index[0] * count + data[edge_type].edge_index[1]
+    if "train_mask" in data[edge_type]:
+        of, known = {}, pairs[:0]
+        for subset in saved.SUBSETS:
+            asked = pairs[data[edge_type][f"{subset}_mask"]].unique()
+            of[subset] = asked[~torch.isin(asked, known)]
+            known = torch.cat([known, asked])
+    else:
+        pairs = pairs.unique()
+        number = torch.arange(len(pairs)) % 10
+        of = {"train": pairs[number < 8], "val": pairs[number == 8], "test": pairs[number == 9]}
+    links = {subset: torch.stack([some // count, some % count]) for subset, some in of.items()}
+    for each in (edge_type, saved.reverse_of(edge_type)):  # with the edges of all splits, and their attributes
+        if each in data.edge_types:
+            del data[each]
+    data[edge_type].edge_index = links["train"]
+    return LinkTask(name, with_reverses(data), edge_type, links, target)

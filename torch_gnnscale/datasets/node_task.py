@@ -45,6 +45,8 @@ class NodeTask:
     """``accuracy`` or ``roc_auc``."""
     node_type: str | None = None
     """The labelled node type of a heterogeneous graph; None in a homogeneous graph. N counts its nodes."""
+    target: str | None = None
+    """The target that was asked for when the task was loaded."""
 
     def __str__(self) -> str:
         labelled = "nodes" if self.node_type is None else f"{self.node_type} nodes"
@@ -69,10 +71,12 @@ class NodeTask:
         return nodes if self.node_type is None else (self.node_type, nodes)
 
     def labelled(self, subset: str) -> tuple[Tensor, Tensor]:
-        """(features, classes) of the nodes of ``train``, ``val`` or ``test`` of a heterogeneous graph: float32 [m, F],
-        int64 [m]."""
-        mask = self.masks[subset]
-        return self.data[self.node_type].x[mask].float(), self.y[mask]
+        """(features, classes) of the nodes of ``train``, ``val`` or ``test`` of a heterogeneous graph: float32 [m, F +
+        C], int64 [m]. The last C columns are the codes of categories."""
+        mask, nodes = self.masks[subset], self.data[self.node_type]
+        return torch.cat([nodes[name][mask].float() for name in ("x", "category") if name in nodes], dim=1), self.y[
+            mask
+        ]
 
     def loader_options(self, training: bool) -> dict[str, Any]:
         """Further arguments of this package's loaders, of training or of evaluation."""
@@ -132,7 +136,8 @@ def _labels(name: str, store: Any, split: int) -> dict[str, Tensor]:
     have different numbers of columns, there are as many splits as the least of them.
     """
     names = ("train_mask", "val_mask", "test_mask")
-    missing = [key for key in ("x", "y", *names) if key not in store]
+    features = "category" if "category" in store else "x"
+    missing = [key for key in (features, "y", *names) if key not in store]
     if missing:
         raise ValueError(f"{name}: expected x, y and three masks, found no {', '.join(missing)}")
     y, count = as_tensor(f"{name}: y", store.y), store.num_nodes
@@ -167,7 +172,9 @@ def check_data_split(name: str, split: int, splits: int) -> None:
         raise ValueError(f"split: expected {expected}, found {split}")
 
 
-def load(name: str = "planted", root: str | Path = ".", split: int = 0, verify: bool = True) -> NodeTask:
+def load(
+    name: str = "planted", root: str | Path = ".", split: int = 0, verify: bool = True, target: str | None = None
+) -> NodeTask:
     """A node-classification task by name.
 
     Args:
@@ -183,6 +190,7 @@ def load(name: str = "planted", root: str | Path = ".", split: int = 0, verify: 
         root: the folder to read from or to download to.
         split: the number of the data split, from 0.
         verify: compare the checksums of a saved directory.
+        target: None: all nodes are of one type.
 
     Raises:
         ValueError: no data set of that name (the message says where it was looked for), an archive that lacks an
@@ -190,6 +198,8 @@ def load(name: str = "planted", root: str | Path = ".", split: int = 0, verify: 
         ImportError, OSError: see :mod:`torch_gnnscale.datasets.downloads`.
     """
     root = Path(root)
+    if target is not None:
+        raise ValueError(f"target: expected none of task nodes, whose nodes are of one type, found {target!r}")
     if name == "planted":
         return NodeTask.from_data(name, planted(), split)
     if saved.is_saved(name):

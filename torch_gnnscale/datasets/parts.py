@@ -83,6 +83,11 @@ class _PartTask:
         for node_type in book.bounds:
             count, x = book.num_nodes(node_type), self._rows(node_type, "x")
             data[node_type].num_nodes = count
+            if self._rows(node_type, "category") is not None:
+                raise NotImplementedError(
+                    f"{self.part.parts.path}: training on categories of {node_type} in parts is not implemented; use "
+                    f"numbers, or one process"
+                )
             if x is not None:
                 data[node_type].x = torch.empty(count, *x.shape, dtype=x.dtype, device="meta")
         for edge_type in book.edge_bounds:

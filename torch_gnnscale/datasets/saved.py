@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import HeteroData
 from torch_geometric.data.graph_store import EdgeLayout
-from torch_geometric.typing import NodeType
+from torch_geometric.typing import EdgeType, NodeType
 
 from .. import files
 from ..feature import FeatureStore
@@ -76,12 +76,55 @@ def opened(name: str, verify: bool = True) -> Saved:
     return Saved(FeatureStore.open(path / "features", verify), GraphStore.open(path / "graph", verify), about)
 
 
+def check_no_target(name: str, target: str | None) -> None:
+    """Raises ValueError for a target of a data set in which nothing can be chosen."""
+    if target is not None:
+        raise ValueError(
+            f"target: expected none of {name}, which is no directory of a graph with types, found {target!r}"
+        )
+
+
+def target_type(name: str, found: Saved, target: str | None) -> NodeType | None:
+    """The labelled type of a graph with types: that of the target ``TYPE.label``, or the one that there is."""
+    labelled = [attr.group_name for attr in found.features.get_all_tensor_attrs() if attr.attr_name == "y"]
+    if target is None:
+        return found.about.get("node_type", labelled[0] if len(labelled) == 1 else None)
+    if target not in (expected := [f"{node_type}.label" for node_type in labelled]):
+        raise ValueError(f"target: expected one of {', '.join(expected)} in {name}, found {target!r}")
+    return target.removesuffix(".label")
+
+
+def target_relation(name: str, found: Saved, target: str | None) -> EdgeType:
+    """The relation whose edges are to be predicted: the target ``SRC.REL.DST``, or the one that there is."""
+    types = [attr.edge_type for attr in found.graph.get_all_edge_attrs()]
+    if not found.is_typed:
+        raise ValueError(
+            f"{name}: expected relations between types, as gnnscale tables or convert --types makes, found none"
+        )
+    own = [
+        edge_type for edge_type in types if reverse_of(edge_type) not in types or not edge_type[1].startswith("rev_")
+    ]
+    names = [".".join(edge_type) for edge_type in own]
+    if target is None and len(own) == 1:
+        return own[0]
+    if target not in names:
+        raise ValueError(f"target: expected one of {', '.join(names)} in {name}, found {target!r}")
+    return own[names.index(target)]
+
+
+def reverse_of(edge_type: EdgeType) -> EdgeType:
+    """The relation that leads the other way, or of which this one is the reverse."""
+    src, rel, dst = edge_type
+    return dst, rel.removeprefix("rev_") if rel.startswith("rev_") else f"rev_{rel}", src
+
+
 def labelled_rows(name: str, found: Saved, node_type: NodeType | None) -> list[Tensor]:
     """The attributes :data:`LABELLED` of a type's nodes; ValueError, which names the directory, for missing ones."""
-    rows = {key: found.rows(key, node_type) for key in LABELLED}
+    coded = found.rows("category", node_type) is not None  # which are features, too
+    rows = {key: found.rows(key, node_type) for key in LABELLED if key != "x" or not coded}
     if missing := [key for key, tensor in rows.items() if tensor is None]:
         raise ValueError(
             f"{name}: expected x, y and three masks beside the graph, found no {', '.join(missing)}; gnnscale convert "
-            f"takes them as --x, --y and --split"
+            f"takes them as --x, --y and --split, gnnscale tables as columns, label and split"
         )
     return [tensor for tensor in rows.values() if tensor is not None]

@@ -14,7 +14,7 @@ from ..datasets import NodeTask, load_types
 from ..nn import narrow
 from .class_trainer import ClassifierConfig, ClassTrainer
 from .metrics import Accuracy
-from .models import HeteroSAGE, call_model
+from .models import Categories, HeteroSAGE, call_model
 
 
 @dataclass
@@ -40,6 +40,24 @@ class HeteroClassifier(nn.Module):
     def forward(self, batch: Any) -> Tensor:
         """Class scores of the batch's seeds: [batch_size, classes]."""
         return self.classes(self.gnn(batch)[self.node_type][: batch[self.node_type].batch_size])
+
+
+class _OwnFeatures(nn.Module):
+    """An MLP of a node's own features, whose last columns are codes of categories (:meth:`NodeTask.labelled`)."""
+
+    def __init__(self, task: NodeTask, config: HeteroConfig) -> None:
+        super().__init__()
+        self.numbers, coded = task.num_features, "category" in task.sizes[task.node_type]
+        self.codes = Categories(task.sizes[task.node_type].category, config.hidden) if coded else None
+        width = self.numbers + (config.hidden if coded else 0)
+        self.mlp = pyg_nn.MLP([width, config.hidden, task.num_classes], dropout=config.dropout, norm=None)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Class scores of the nodes: [m, classes]."""
+        if self.codes is None:
+            return self.mlp(rows)
+        x, codes = rows.split([self.numbers, rows.size(1) - self.numbers], dim=1)
+        return self.mlp(torch.cat([x, self.codes(codes.long())], dim=1))
 
 
 class HeteroTrainer(ClassTrainer):
@@ -72,7 +90,7 @@ class HeteroTrainer(ClassTrainer):
         own = {subset: task.labelled(subset) for subset in ("train", "val", "test")}
         x, y = own["train"]
         labels = int(ranks.total((y != -1).sum()))
-        model = pyg_nn.MLP([task.num_features, config.hidden, task.num_classes], dropout=config.dropout, norm=None)
+        model = _OwnFeatures(task, config)
         trained = ranks.parallel(model, unused=False)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
         best = (-1.0, 0.0)

@@ -12,7 +12,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
@@ -209,7 +209,9 @@ def build_on_disk(
                 ranges = sorter.divide(_numbered(chunks, num_src, num_dst, dtype, edge_ids, bar), 0, num_dst, num_edges)
             total = sum(part.num_edges for part in ranges)
             with _bar("edges sorted", total, progress) as bar:
-                entries = _write(folder, sorter.sorted(ranges), num_dst, total, id_dtype(num_src), edge_ids, bar)
+                entries = write_relation(
+                    folder, 0, sorter.sorted(ranges), num_dst, total, id_dtype(num_src), edge_ids, bar.update
+                )
         files.finish(folder, KIND, entries, {"relations": [relation_entry(edge_type, num_src, num_dst, total)]})
     return GraphStore.open(path, verify=False)
 
@@ -256,42 +258,58 @@ def _numbered(
             bar.update(count)
 
 
-def _write(
+def write_relation(
     folder: Path,
+    number: int,
     pieces: Iterable[tuple[Tensor, Tensor, Tensor | None]],
     num_dst: int,
     total: int,
     dtype: torch.dtype,
     edge_ids: bool,
-    bar: tqdm,
+    written: Callable[[int], object],
 ) -> dict[str, dict]:
-    """The arrays of a saved graph, as :meth:`GraphStore.save` lays them out."""
+    """The arrays of a saved graph's relation, as :meth:`GraphStore.save` lays them out.
+
+    Args:
+        folder: the directory.
+        number: of the relation, from 0.
+        pieces: of the CSC, by rising destination: the degrees of the destinations that end in the piece, and the
+            sources and ids of its edges.
+        num_dst: number of destinations.
+        total: number of edges.
+        dtype: of the sources.
+        edge_ids: whether the pieces have ids.
+        written: called with the number of edges of each piece.
+
+    Returns:
+        The entries of the manifest, by name.
+    """
     together = edge_ids and (dtype == torch.int64 or total <= _INT32_MAX)
-    names: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {"0_colptr": (torch.int64, (num_dst + 1,))}
+    names: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {f"{number}_colptr": (torch.int64, (num_dst + 1,))}
     if together:
-        names["0_edges"] = (dtype, (total, 2))
+        names[f"{number}_edges"] = (dtype, (total, 2))
     else:
-        names["0_row"] = (dtype, (total,))
+        names[f"{number}_row"] = (dtype, (total,))
         if edge_ids:
-            names["0_edge_id"] = (torch.int64, (total,))
+            names[f"{number}_edge_id"] = (torch.int64, (total,))
     with ExitStack() as stack:
         writers = {
             name: stack.enter_context(files.ArrayWriter(folder / f"{name}.npy", *array))
             for name, array in names.items()
         }
         last = torch.zeros(1, dtype=torch.int64)
-        writers["0_colptr"].append(last)
+        writers[f"{number}_colptr"].append(last)
         for degrees, row, ids in pieces:
             if len(degrees):
                 colptr = last + degrees.cumsum(0)
-                writers["0_colptr"].append(colptr)
+                writers[f"{number}_colptr"].append(colptr)
                 last = colptr[-1:].clone()
             if together:
                 assert ids is not None
-                writers["0_edges"].append(torch.stack([row.to(dtype), ids.to(dtype)], dim=1))
+                writers[f"{number}_edges"].append(torch.stack([row.to(dtype), ids.to(dtype)], dim=1))
             else:
-                writers["0_row"].append(row.to(dtype))
+                writers[f"{number}_row"].append(row.to(dtype))
                 if ids is not None:
-                    writers["0_edge_id"].append(ids)
-            bar.update(len(row))
+                    writers[f"{number}_edge_id"].append(ids)
+            written(len(row))
     return {name: writer.entry for name, writer in writers.items()}

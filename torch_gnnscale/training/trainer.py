@@ -307,7 +307,8 @@ class Trainer(ABC):
     def _settings(self) -> dict[str, Any]:
         """The settings that a resumed run must have in common with the stopped one, except for :data:`MAY_DIFFER`."""
         run = {"format": checkpoint.FORMAT, "trainer": type(self).__name__, "task": self.task.name}
-        return {**run, **asdict(self.config)}
+        target = getattr(self.task, "target", None)
+        return {**run, **({} if target is None else {"target": target}), **asdict(self.config)}
 
     def save_checkpoint(self) -> None:
         """Writes the run's state to ``folder``, if there is one (see :mod:`.checkpoint`): rank 0, for all ranks."""

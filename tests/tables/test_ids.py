@@ -1,0 +1,124 @@
+"""The users' ids of nodes, both ways."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from helpers.tables import put
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torch_gnnscale import files, tables
+from torch_gnnscale.tables import Ids
+from torch_gnnscale.tables.id_map import IdWriter
+
+
+def written(folder, keys):
+    """The ids of sorted keys, written in two pieces."""
+    strings = isinstance(keys[0], str) if keys else True
+    kind = pa.string() if strings else pa.int64()
+    writer = IdWriter(folder / "tables")
+    size = sum(len(key.encode()) for key in keys) if strings else None
+    with writer.writing("user", "string" if strings else "integer", len(keys), size) as put_keys:
+        for piece in (keys[: len(keys) // 2], keys[len(keys) // 2 :]):
+            assert not piece or put_keys(pa.array(piece, kind)) is None
+    writer.close({})
+    return tables.ids(folder, "user")
+
+
+@pytest.mark.slow
+@given(st.sets(st.text(st.characters(codec="utf-8"), max_size=5), min_size=1, max_size=40), st.data())
+@settings(max_examples=60, deadline=None)
+def test_strings(tmp_path_factory, keys, data):
+    keys = sorted(keys, key=str.encode)
+    ids = written(tmp_path_factory.mktemp("ids"), keys)
+    asked = data.draw(st.lists(st.sampled_from([*keys, "no", "", "\0"])))
+    expected = [keys.index(key) if key in keys else -7 for key in asked]
+    assert ids.of(asked, missing=-7).tolist() == expected
+    known = [number for number in expected if number >= 0]
+    assert ids.names(known).to_pylist() == [keys[number] for number in known]
+    assert len(ids) == len(keys)
+
+
+@pytest.mark.slow
+@given(st.sets(st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3), min_size=1, max_size=40), st.data())
+@settings(max_examples=60, deadline=None)
+def test_integers(tmp_path_factory, keys, data):
+    keys = sorted(keys)
+    ids = written(tmp_path_factory.mktemp("ids"), keys)
+    asked = data.draw(st.lists(st.sampled_from([*keys, 17, -(2**63)]), min_size=1))
+    expected = [keys.index(key) if key in keys else -7 for key in asked]
+    for given_as in (asked, torch.tensor(asked), np.array(asked), pa.array(asked)):
+        assert ids.of(given_as, missing=-7).tolist() == expected
+    known = [number for number in expected if number >= 0]
+    assert ids.names(torch.tensor(known, dtype=torch.int32)).to_pylist() == [keys[number] for number in known]
+
+
+def test_forms_of_strings(tmp_path):
+    ids = written(tmp_path, ["a", "bc", "é"])
+    for asked in (["é", "a"], np.array(["é", "a"]), pa.array(["é", "a"]), pa.chunked_array([["é"], ["a"]]),
+                  pa.array(["é", "a"]).dictionary_encode(), pa.array(["x", "é", "a"])[1:]):  # fmt: skip
+        assert ids.of(asked).tolist() == [2, 0]
+    assert ids.of([]).tolist() == []
+    assert ids.names([]).to_pylist() == []
+    assert ids.names(np.array([[1], [0]])).to_pylist() == ["bc", "a"]
+
+
+def test_no_ids(tmp_path):
+    ids = written(tmp_path, [])
+    assert len(ids) == 0
+    assert ids.of(["a"], missing=-1).tolist() == [-1]
+    with pytest.raises(ValueError, match=r"keys\[0\]: expected an id of user, found 'a'"):
+        ids.of(["a"])
+
+
+def test_large_unsigned_numbers_are_no_ids(tmp_path):
+    ids = written(tmp_path, [-1, 5])
+    asked = pa.array([5, 2**64 - 1], pa.uint64())
+    assert ids.of(asked, missing=-9).tolist() == [1, -9]
+    with pytest.raises(ValueError, match=r"keys\[1\]: expected an id of user, found 18446744073709551615"):
+        ids.of(asked)
+
+
+def test_errors(tmp_path):
+    ids = written(tmp_path, ["a", "bc"])
+    numbers = Ids("item", None, torch.tensor([3, 8]))
+    with pytest.raises(ValueError, match=r"keys\[2\]: expected an id of user, found 'B'"):
+        ids.of(["a", "bc", "B", "C"])
+    with pytest.raises(ValueError, match=r"keys\[0\]: expected an id of item, found 4"):
+        numbers.of([4])
+    with pytest.raises(IndexError, match=r"nodes\[1\] = 2: expected nodes of user in \[0, 2\)"):
+        ids.names([1, 2])
+    with pytest.raises(IndexError, match=r"nodes\[0\] = -1: expected nodes of item in \[0, 2\)"):
+        numbers.names([-1])
+    with pytest.raises(TypeError, match="keys: expected strings, found int64"):
+        ids.of([1])
+    with pytest.raises(TypeError, match="keys: expected integers, found string"):
+        numbers.of(["3"])
+    with pytest.raises(TypeError, match="keys: expected several strings, found str"):
+        ids.of("a")
+    with pytest.raises(TypeError, match="keys: expected strings, found nothing"):
+        ids.of(["a", None])
+    with pytest.raises(ValueError, match=r"'item': expected a type of nodes among \['user'\]"):
+        tables.ids(tmp_path, "item")
+
+
+def test_damaged_ids_are_found(tmp_path):
+    written(tmp_path, ["a", "bc"])
+    file = tmp_path / "tables" / "0_keys.npy"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(ValueError, match=r"0_keys.npy: checksum of block 0"):
+        tables.ids(tmp_path, "user")
+    tables.ids(tmp_path, "user", verify=False)
+    with pytest.raises(FileNotFoundError, match=files.MANIFEST):
+        tables.ids(tmp_path / "no", "user")
+
+
+@pytest.mark.slow
+def test_strings_are_not_normalised(tmp_path):
+    names = ["é", "e\u0301", "z", "ﬁ", "Z", "", "a\0b", "a"]
+    put(tmp_path / "u.parquet", pa.table({"id": names}))
+    tables.build(tables.Schema.parse({"nodes": {"u": {"files": "u.parquet", "key": "id"}}}, tmp_path), tmp_path / "g")
+    ids = tables.ids(tmp_path / "g", "u")
+    assert ids.names(range(8)).to_pylist() == sorted(names, key=str.encode)
+    assert ids.of(names).tolist() == [sorted(names, key=str.encode).index(name) for name in names]

@@ -1,0 +1,45 @@
+"""The command ``gnnscale tables``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ..tables import Schema, about, build
+from .errors import naming_options
+
+
+def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
+    """Adds the command and its options; ``parents`` have --debug."""
+    command = commands.add_parser(
+        "tables",
+        parents=parents,
+        help="build a graph from tables with ids of any kind",
+        description="Reads the tables that a schema names (parquet, CSV, TSV), numbers their nodes by sorted keys, and "
+        "saves graph, features, labels, times, splits and ids, ready to be opened mapped.",
+    )
+    add = command.add_argument
+    add("schema", help="a YAML file: which columns of which files are nodes, edges and features")
+    add("--out", required=True, metavar="DIR", help="a new directory")
+    add(
+        "--memory", default="2GiB", help="what joins and sorts may use, such as 8GiB; larger ones use the disk of --out"
+    )
+
+
+def tables(args: argparse.Namespace) -> None:
+    """A schema to a graph; see ``gnnscale tables --help``."""
+    schema = Schema.read(args.schema)
+    with naming_options({"memory": "--memory"}):
+        build(schema, args.out, memory=args.memory, say=print)
+    for line in _next_steps(args.out):
+        print(line)
+
+
+def _next_steps(out: str) -> list[str]:
+    """What to do with what was written."""
+    found = about(out)
+    targets = [f"{name}.label" for name, table in found["nodes"].items() if "classes" in table]
+    targets += list(found["edges"])
+    trained = [f"gnnscale train --dataset {out} --target {target}" for target in targets[:1]]
+    return [f"written: {Path(out)}; in a program: tables.open({out!r})", *trained]

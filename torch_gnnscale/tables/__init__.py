@@ -1,0 +1,7 @@
+"""Graphs of tables: files of nodes and edges with ids of any kind, to stores, by DuckDB."""
+
+from .build import build, is_saved, open
+from .id_map import Ids, about, ids
+from .schema import Schema
+
+__all__ = ["Ids", "Schema", "about", "build", "ids", "is_saved", "open"]

@@ -1,0 +1,134 @@
+"""Tables to stores: the whole way, and opening what it made."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .. import files, machine
+from ..feature import FeatureStore
+from ..memory.budget import Budget, budget_bytes
+from ..topology import GraphStore
+from ..topology.graph_store import KIND as GRAPH
+from . import edges as edge_tables
+from . import nodes as node_tables
+from .engine import Engine
+from .id_map import IdWriter
+from .schema import Schema
+from .writing import FeatureWriter
+
+REPORT = "report.json"
+"""The file with what was counted."""
+_LEAST = 64 << 20
+"""Bytes of memory that DuckDB needs."""
+
+
+def build(
+    schema: Schema, out: str | os.PathLike, memory: Budget = "2GiB", threads: int | None = None,
+    say: Callable[[str], object] = lambda _: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Writes the stores of a graph of tables into a new directory; nothing where an error is raised.
+
+    Nodes are numbered by their sorted keys, edges by (destination, time, source, their other columns): what is written
+    depends neither on the order of files and rows nor on ``memory`` or ``threads``.
+
+    Args:
+        schema: which columns are what.
+        out: the directory, which :func:`open` opens.
+        memory: bytes that joins and sorts may use; what is larger is on the disk of ``out`` meanwhile.
+        threads: that they may use; by default as many as there are cores.
+        say: called with a line for each table.
+
+    Returns:
+        What was counted, by table, as it is in ``out/report.json``.
+
+    Raises:
+        FileExistsError: ``out`` exists and is not an empty directory.
+        FileNotFoundError, ValueError: names table, file, column and row of what is wrong first.
+        MemoryError: ``memory`` does not suffice.
+        ImportError: DuckDB or pyarrow is missing.
+        OSError: a file that cannot be written.
+    """
+    limit = budget_bytes("memory", memory, machine.available_memory())
+    if limit < _LEAST:
+        raise ValueError(f"memory: expected at least 64MiB, found {memory!r}")
+    with files.creating(out) as folder:
+        (work := folder / "work").mkdir()
+        engine = Engine(work, limit, threads or machine.cores())
+        try:
+            report = _build(engine, schema, folder, say)
+        finally:
+            engine.close()
+        shutil.rmtree(work)
+        (folder / REPORT).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    return report
+
+
+def _build(engine: Engine, schema: Schema, folder: Path, say: Callable[[str], object]) -> dict[str, Any]:
+    report: dict[str, Any] = {"nodes": {}, "edges": {}}
+    features, ids = FeatureWriter(folder / "features"), IdWriter(folder / "tables")
+    staged = {}
+    about: dict[str, Any] = {"nodes": {}, "edges": {}, "time_unit": schema.time_unit}
+    for number, (name, table) in enumerate(schema.nodes.items()):
+        staged[name] = nodes = node_tables.stage(engine, schema, table, f"nodes_{number}")
+        sizes = node_tables.write(engine, nodes, ids, features)
+        engine.run(f"DROP TABLE {nodes.staged}")
+        report["nodes"][name] = nodes.report() | ({"split": sizes} if sizes else {})
+        about["nodes"][name] = nodes.about()
+        say(_line(table.path, report["nodes"][name]))
+    (graph := folder / "graph").mkdir()
+    entries: dict[str, dict[str, Any]] = {}
+    relations: list[dict[str, Any]] = []
+    for number, (edge_type, of_edges) in enumerate(schema.edges.items()):
+        edges = edge_tables.stage(engine, schema, staged, of_edges, f"edges_{number}")
+        arrays, added, sizes = edge_tables.write(engine, edges, staged, graph, len(relations), features)
+        engine.run(f"DROP TABLE {edges.staged}")
+        entries |= arrays
+        relations += added
+        name = ".".join(edge_type)
+        report["edges"][name] = edges.report() | ({"split": sizes} if sizes else {})
+        about["edges"][name] = edges.about()
+        say(_line(of_edges.path, report["edges"][name]))
+    files.finish(graph, GRAPH, entries, {"relations": relations})
+    features.close()
+    ids.close(about)
+    return report
+
+
+def _line(path: str, found: dict[str, Any]) -> str:
+    """What was counted of a table."""
+    parts = [f"{found['rows']:,} rows of {found['files']} file{'s' if found['files'] > 1 else ''}"]
+    if "key" in found:
+        parts.append(f"{found['key']} keys")
+    else:
+        parts.append(f"{found['edges']:,} edges")
+        parts += [f"{count:,} rows dropped: {cause}" for cause, count in found["dropped"].items()]
+    parts += [f"{count:,} of {column} missing" for column, count in found["missing"].items()]
+    parts += [f"{count:,} categories of {column}" for column, count in found["categories"].items()]
+    if "classes" in found:
+        parts.append(f"{found['classes']:,} classes, {found['unlabelled']:,} rows without one")
+    parts += [", ".join(f"{size:,} {subset}" for subset, size in found["split"].items())] if "split" in found else []
+    return f"{path}: {'; '.join(parts)}"
+
+
+def is_saved(path: str | os.PathLike) -> bool:
+    """Whether a directory is one that :func:`build` wrote."""
+    return (Path(path) / "tables" / files.MANIFEST).is_file()
+
+
+def open(path: str | os.PathLike, verify: bool = True) -> tuple[FeatureStore, GraphStore]:
+    """Opens a graph of tables, memory-mapped: a pair of stores, as loaders take it.
+
+    Args:
+        path: the directory that :func:`build` wrote.
+        verify: read everything once and compare checksums.
+
+    Raises:
+        FileNotFoundError, ValueError: names the file that is missing, truncated, corrupt or foreign.
+    """
+    folder = Path(path)
+    return FeatureStore.open(folder / "features", verify), GraphStore.open(folder / "graph", verify)

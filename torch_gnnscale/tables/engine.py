@@ -1,0 +1,228 @@
+"""Tables in DuckDB, which joins and sorts them in bounded memory, on disk where they are larger."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..memory import format_bytes
+from .columns import INTEGER, ZONED, Check, TextKinds, Value
+from .sources import Source, name, quoted
+
+_WRONG = "type_pushdown,statistics_propagation"
+"""Optimizers of DuckDB 2.0 that change results: of a TRY_CAST of a text file's column they make a cast, which fails,
+and they take parquet's least and largest values, which leave NaN out, to mean that no value is NaN."""
+
+
+class Engine:
+    """A database in a folder, deleted with it.
+
+    Results depend neither on ``threads`` nor on ``memory``, because everything that is read has an order of its own.
+
+    Args:
+        folder: an existing one.
+        memory: bytes that DuckDB may use.
+        threads: that it may use.
+    """
+
+    def __init__(self, folder: Path, memory: int, threads: int) -> None:
+        self._duckdb, self._memory, self._threads = _duckdb(), memory, threads
+        self._connection = self._duckdb.connect(str(folder / "tables.duckdb"))
+        for setting in (
+            f"memory_limit = '{memory}B'", f"temp_directory = {quoted(str(folder / 'spilled'))}", "TimeZone = 'UTC'",
+            f"threads = {threads}", "preserve_insertion_order = false", "autoinstall_known_extensions = false",
+            "enable_progress_bar = false",
+        ):  # fmt: skip
+            self._connection.execute(f"SET {setting}")
+
+    def close(self) -> None:
+        """Closes the database's files."""
+        self._connection.close()
+
+    def run(self, sql: str) -> None:
+        """Runs a statement."""
+        with self._errors():
+            self._connection.execute(sql)
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """The rows of a short result."""
+        with self._errors():
+            return self._connection.execute(sql).fetchall()
+
+    def row(self, sql: str) -> tuple[Any, ...]:
+        """The one row of a result."""
+        (found,) = self.rows(sql)
+        return found
+
+    def batches(self, sql: str, rows: int) -> Generator[Any, None, None]:
+        """A result as Arrow's RecordBatches of about so many rows, none of them empty; to be read or closed before
+        other statements run."""
+        with self._errors():
+            reader = self._connection.sql(sql).to_arrow_reader(rows)
+        try:
+            while True:
+                with self._errors():
+                    batch = next(reader, None)
+                if batch is None:
+                    return
+                if batch.num_rows:
+                    yield batch
+        finally:
+            reader.close()
+
+    @contextmanager
+    def of_files(self) -> Iterator[None]:
+        """A block whose statements read files."""
+        self.run(f"SET disabled_optimizers = '{_WRONG}'")
+        yield
+        self.run("SET disabled_optimizers = ''")  # of the sorts, which statistics make a third faster
+
+    @contextmanager
+    def in_order(self) -> Iterator[None]:
+        """A block whose statements read files, rows in their order."""
+        self.run("SET threads = 1")
+        self.run("SET preserve_insertion_order = true")
+        with self.of_files():
+            yield
+        self.run("SET preserve_insertion_order = false")
+        self.run(f"SET threads = {self._threads}")
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """DuckDB's errors as Python's."""
+        import pyarrow
+
+        try:
+            yield
+        except self._duckdb.OutOfMemoryException as error:
+            found = format_bytes(self._memory)
+            raise MemoryError(
+                f"memory: expected more for these tables, found {found} ({_first_line(error)})"
+            ) from error
+        except self._duckdb.IOException as error:
+            raise OSError(_first_line(error)) from error
+        except (self._duckdb.DataError, self._duckdb.InvalidInputException, pyarrow.ArrowInvalid) as error:
+            raise ValueError(_first_line(error)) from error
+
+
+def _first_line(error: Exception) -> str:
+    """What an error of DuckDB says first, and the file that it names."""
+    text = str(error)
+    file = re.search(r"^ *file = (.*)$", text, re.MULTILINE)
+    first = " ".join(re.split(r"\n\n|\nPossible ", text)[0].split())
+    return first if file is None or file[1] in first else f"{file[1]}: {first}"
+
+
+def _duckdb() -> Any:
+    try:
+        import duckdb
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise ImportError("tables need DuckDB and pyarrow: pip install 'torch_gnnscale[tables]'") from error
+    return duckdb
+
+
+# What is wrong with a table ###########################################################################################
+
+
+@dataclass(frozen=True)
+class Place:
+    """A row of a table's files, and what one of its columns holds there."""
+
+    file: Path
+    row: int
+    """From 1, without the line of a text file that names the columns."""
+    found: str | None
+
+
+def first_row(engine: Engine, source: Source, column: str, condition: str) -> Place | None:
+    """The first row, by files and their rows, that fulfils a condition in SQL."""
+    with engine.in_order():
+        for file in source.files:
+            found = engine.rows(
+                f"SELECT row_of_file, CAST({name(column)} AS VARCHAR) FROM ({source.sql_of(file)}) WHERE {condition} "
+                f"ORDER BY row_of_file LIMIT 1"
+            )
+            if found:
+                return Place(file, *found[0])
+    return None
+
+
+def error_at(source: Source, column: str, place: Place | None, expected: str) -> ValueError:
+    """The error that says what is wrong, and where."""
+    if place is None:  # the file has changed since it was read
+        return ValueError(f"{source.path}: column {column}: expected {expected} in every row, found something else")
+    found = "nothing" if place.found is None else repr(place.found)
+    return ValueError(
+        f"{source.path}: {place.file}: row {place.row}: column {column}: expected {expected}, found {found}"
+    )
+
+
+@contextmanager
+def reading(source: Source) -> Iterator[None]:
+    """A block that reads a table: ValueErrors of DuckDB, such as of a line with too many columns, name the table."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        if str(error).startswith((f"{source.path}:", f"{source.path}.")):
+            raise
+        raise type(error)(f"{source.path}: {error}") from error
+
+
+def text_kinds(engine: Engine, source: Source, integers: Sequence[str], times: Sequence[str]) -> TextKinds:
+    """Reads columns that have no types.
+
+    Args:
+        engine: that reads.
+        source: the table.
+        integers: columns of text files that may hold integers alone.
+        times: columns of times as text, which must have time zones everywhere or nowhere.
+
+    Raises:
+        ValueError: names the first time that has a time zone where the first has none, or the other way round.
+    """
+    asked = {column: None for column in integers if source.is_text}
+    written = [column for column in dict.fromkeys(times) if source.families[column] == "text"]
+    tests = [
+        f"bool_and({name(column)} IS NULL OR (regexp_full_match({name(column)}, {INTEGER}) AND TRY_CAST({name(column)} "
+        f"AS BIGINT) IS NOT NULL))"
+        for column in asked
+    ]
+    for column in written:
+        zoned = f"regexp_matches({name(column)}, {ZONED})"
+        tests += [f"count_if({zoned})", f"count({name(column)})"]
+    if not tests:
+        return TextKinds(frozenset(), frozenset())
+    with engine.of_files():
+        found = engine.row(f"SELECT {', '.join(tests)} FROM ({source.sql()})")
+    whole = {column for column, alone in zip(asked, found, strict=False) if alone is not False}
+    with_zone = set()
+    for column, zoned, count in zip(written, found[len(asked) :: 2], found[len(asked) + 1 :: 2], strict=True):
+        if zoned == 0:
+            continue
+        with_zone.add(column)
+        if zoned < count:
+            has_zone = f"regexp_matches({name(column)}, {ZONED})"
+            first = first_row(engine, source, column, f"{name(column)} IS NOT NULL")
+            other = first_row(engine, source, column, f"NOT {has_zone}")
+            if first is None or other is None or (first.file, first.row) != (other.file, other.row):
+                raise error_at(source, column, other, "a time zone, as other rows have")
+            raise error_at(
+                source, column, first_row(engine, source, column, has_zone), "no time zone, as other rows have"
+            )
+    return TextKinds(frozenset(whole), frozenset(with_zone))
+
+
+def case_of(checks: Sequence[Check], first: int) -> str:
+    """The number of the first check that a row fails, counted from ``first``; 0 if it fails none."""
+    whens = [f"WHEN {check.bad} THEN {number}" for number, check in enumerate(checks, first) if check.bad != "false"]
+    return f"CASE {' '.join(whens)} ELSE 0 END::USMALLINT" if whens else "0::USMALLINT"
+
+
+def values_of(values: dict[str, Value]) -> str:
+    """The columns of a staged table, as a list for SELECT."""
+    return "".join(f"{value.sql} AS {name(column)}, " for column, value in values.items())

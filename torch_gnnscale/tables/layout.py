@@ -1,0 +1,168 @@
+"""How the columns of a staged table become arrays: ``x`` or ``edge_attr``, and ``category``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .columns import vector_size
+from .engine import Engine
+from .schema import Column
+from .sources import Source, name
+
+MOST_ROWS = 1 << 17
+"""In a batch of rows."""
+_BATCH_BYTES = 1 << 25
+"""About that many bytes of features are in a batch."""
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A column of features, as it was found in the files."""
+
+    column: Column
+    staged: str
+    """Its name in the staged table."""
+    width: int
+    """How many columns of ``x`` it takes: 0 for categories."""
+    mean: float = 0.0
+    std: float = 1.0
+    missing: int = 0
+    categories: tuple[str, ...] = ()
+    """Category i + 1 is the i-th; 0: missing, or none of these."""
+
+    def about(self) -> dict[str, Any]:
+        """What is stored beside the arrays."""
+        found: dict[str, Any] = {"column": self.column.name, "kind": self.column.kind}
+        if self.column.kind == "category":
+            return found | {"categories": list(self.categories)}
+        if self.column.kind == "vector":
+            return found | {"width": self.width}
+        indicator = {"indicator": True} if self.column.missing == "mean" else {}
+        return found | {"mean": self.mean, "std": self.std} | indicator
+
+
+def features_of(
+    engine: Engine, source: Source, columns: Sequence[Column], staged: Sequence[str], table: str, kept: str
+) -> list[Feature]:
+    """The means, deviations and categories of columns; tables with the codes of categories are made.
+
+    Args:
+        engine: that has the staged table.
+        source: its files.
+        columns: the features.
+        staged: their names in the staged table.
+        table: the staged table.
+        kept: the condition, in SQL, of rows that are kept.
+    """
+    found = []
+    for column, given in zip(columns, staged, strict=True):
+        if column.kind == "vector":
+            found.append(Feature(column, given, vector_size(source, column)))
+            continue
+        (missing,) = engine.row(f"SELECT count(*) FROM {table} WHERE {kept} AND {given} IS NULL")
+        if column.kind == "category":
+            codes = f"{table}_{given}"
+            engine.run(
+                f"CREATE TABLE {codes} AS SELECT value, row_number() OVER (ORDER BY value) AS code FROM (SELECT "
+                f"DISTINCT {given} AS value FROM {table} WHERE {kept} AND {given} IS NOT NULL)"
+            )
+            values = tuple(value for (value,) in engine.rows(f"SELECT value FROM {codes} ORDER BY value"))
+            found.append(Feature(column, given, 0, missing=missing, categories=values))
+            continue
+        width = 2 if column.missing == "mean" else 1
+        mean, std = _moments(engine, f"SELECT {given} FROM {table} WHERE {kept} AND {given} IS NOT NULL")
+        scaled = column.kind != "boolean" and column.scale == "standard"
+        found.append(Feature(column, given, width, mean, std if scaled else 1.0, missing))
+    return found
+
+
+def _moments(engine: Engine, sql: str) -> tuple[float, float]:
+    """The mean and the standard deviation (1 if it is 0) of a column: of exact sums, whatever order rows come in."""
+
+    def values() -> Iterator[np.ndarray]:
+        for batch in engine.batches(sql, MOST_ROWS):
+            yield batch.column(0).to_numpy(zero_copy_only=False)
+
+    count = 0
+
+    def counted() -> Iterator[float]:
+        nonlocal count
+        for some in values():
+            count += len(some)
+            yield from some.tolist()
+
+    total = math.fsum(counted())
+    if not count:
+        return 0.0, 1.0
+    mean = total / count
+    squares = math.fsum(square for some in values() for square in ((some - mean) ** 2).tolist())
+    return mean, math.sqrt(squares / count) or 1.0
+
+
+def selected(features: Sequence[Feature], table: str) -> tuple[str, str]:
+    """(list for SELECT of columns named as in the staged table, joins): categories are codes."""
+    codes = [feature.staged for feature in features if feature.column.kind == "category"]
+    columns = "".join(
+        f"coalesce({given}_of.code, 0) AS {given}, " if given in codes else f"staged.{given}, "
+        for given in (feature.staged for feature in features)
+    )
+    joins = "".join(f" LEFT JOIN {table}_{given} AS {given}_of ON staged.{given} = {given}_of.value" for given in codes)
+    return columns, joins
+
+
+def widths(features: Sequence[Feature]) -> tuple[int, int]:
+    """The numbers of columns of ``x`` and of ``category``."""
+    return sum(feature.width for feature in features), sum(feature.column.kind == "category" for feature in features)
+
+
+def batch_rows(features: Sequence[Feature]) -> int:
+    """The number of rows that are converted at a time."""
+    width, codes = widths(features)
+    return max(1024, min(MOST_ROWS, _BATCH_BYTES // (8 * (width + codes) + 64)))
+
+
+def numbers(batch: Any, features: Sequence[Feature]) -> Tensor:
+    """The rows of ``x``: float32, shape [rows, F]."""
+    out = np.empty((batch.num_rows, widths(features)[0]), dtype=np.float32)
+    at = 0
+    for feature in features:
+        if feature.width == 0:
+            continue
+        column = batch.column(feature.staged)
+        if feature.column.kind == "vector":
+            flat = column.flatten().to_numpy(zero_copy_only=False)
+            out[:, at : at + feature.width] = flat.reshape(-1, feature.width)
+        else:
+            values = column.to_numpy(zero_copy_only=False)  # NaN where they are missing
+            known = ~np.isnan(values)
+            if feature.column.kind == "boolean" or feature.column.scale == "none":
+                out[:, at] = np.where(known, values, feature.mean)
+            else:
+                out[:, at] = np.where(known, (values - feature.mean) / feature.std, 0.0)
+            if feature.width == 2:
+                out[:, at + 1] = ~known
+        at += feature.width
+    return torch.from_numpy(out)
+
+
+def codes(batch: Any, features: Sequence[Feature]) -> Tensor:
+    """The rows of ``category``: int64, shape [rows, C]."""
+    found = [batch.column(feature.staged).to_numpy() for feature in features if feature.column.kind == "category"]
+    return torch.from_numpy(np.stack(found, axis=1).astype(np.int64))
+
+
+def staged_names(count: int) -> list[str]:
+    """The names of features in a staged table."""
+    return [f"f{number}" for number in range(count)]
+
+
+def order_of(features: Sequence[Feature]) -> str:
+    """The features as the end of an ORDER BY."""
+    return "".join(f", {name(feature.staged)} NULLS FIRST" for feature in features)

@@ -1,0 +1,378 @@
+"""The schema of a graph of tables: which columns of which files are its nodes, edges, features, labels and times."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from torch_geometric.typing import EdgeType
+
+Unit: TypeAlias = Literal["s", "ms", "us", "ns"]
+Kind: TypeAlias = Literal["number", "boolean", "category", "time", "vector"]
+UNITS = ("s", "ms", "us", "ns")
+KINDS = ("number", "boolean", "category", "time", "vector")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column whose values are features.
+
+    ``number`` (standardized unless ``scale`` is ``none``), ``boolean`` (0 or 1), ``time`` (in seconds, standardized)
+    and ``vector`` (a list of ``size`` numbers) are columns of ``x`` or ``edge_attr``; ``category`` is one of
+    ``category``.
+    """
+
+    name: str
+    kind: Kind
+    missing: Literal["error", "mean"] = "error"
+    """What a missing value is: an error, or the mean of the others, with a further column that is 1 where it was
+    missing. Categories have code 0 for it."""
+    scale: Literal["standard", "none"] = "standard"
+    unit: Unit | None = None
+    """Of times that are integers."""
+    size: int | None = None
+    """Of vectors; by default what the files say."""
+
+
+@dataclass(frozen=True)
+class Time:
+    """A column with the time of each node or edge."""
+
+    column: str
+    unit: Unit | None = None
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which nodes or edges are for training, validation and testing: as ``column`` says (train, val, test, or nothing),
+    or shares of them, drawn by a hash of (seed, keys) or, ``by`` time, the latest ones."""
+
+    column: str | None = None
+    val: float = 0.0
+    test: float = 0.0
+    seed: int = 0
+    by: Literal["key", "time"] = "key"
+
+
+@dataclass(frozen=True)
+class NodeTable:
+    """A type of nodes: a row for each node."""
+
+    name: str
+    files: tuple[str, ...]
+    """Files, directories and globs, relative to the folder of the schema."""
+    key: str
+    key_type: Literal["string", "integer"] | None = None
+    """None: that of the column. Columns of text files hold integers if all of their values are written as such."""
+    columns: tuple[Column, ...] = ()
+    label: str | None = None
+    split: Split | None = None
+    time: Time | None = None
+    delimiter: str | None = None
+
+    @property
+    def path(self) -> str:
+        """What errors call the table."""
+        return f"nodes.{self.name}"
+
+
+@dataclass(frozen=True)
+class EdgeTable:
+    """A type of edges: a row for each edge."""
+
+    edge_type: EdgeType
+    files: tuple[str, ...]
+    """As of :class:`NodeTable`; empty: the rows of the node table ``table``."""
+    table: str | None
+    source: str
+    destination: str
+    time: Time | None = None
+    weight: str | None = None
+    columns: tuple[Column, ...] = ()
+    split: Split | None = None
+    reverse: bool = False
+    """Whether the relation ``rev_REL`` leads the other way."""
+    dangling: Literal["error", "drop"] = "error"
+    """What happens to a row whose source or destination is missing, or no key of its node table."""
+    delimiter: str | None = None
+
+    @property
+    def path(self) -> str:
+        """What errors call the table."""
+        return f"edges.{'.'.join(self.edge_type)}"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Tables of nodes and edges."""
+
+    nodes: Mapping[str, NodeTable]
+    edges: Mapping[EdgeType, EdgeTable]
+    time_unit: Literal["s", "ms", "us"] = "s"
+    """The unit of stored times, since 1970; fractions are rounded down."""
+    folder: Path = field(default=Path("."))
+    """What the names of files are relative to."""
+
+    @classmethod
+    def read(cls, file: str | os.PathLike) -> Schema:
+        """Reads a YAML file; errors as of :meth:`parse`, and begin with the file's name."""
+        yaml = _yaml()
+        text = Path(file).read_text()
+        try:
+            content = yaml.load(text, _unique_keys(yaml))
+        except yaml.YAMLError as error:
+            raise ValueError(f"{file}: expected YAML, found {' '.join(str(error).split())}") from None
+        try:
+            return cls.parse(content, Path(file).parent)
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}") from None
+
+    @classmethod
+    def parse(cls, content: Any, folder: str | os.PathLike = ".") -> Schema:
+        """A schema of nested dictionaries, as YAML has them (see the page "your own data").
+
+        Raises:
+            ValueError: names the path of the entry that is missing, unknown or wrong.
+        """
+        top = _Entries("", content, {"nodes", "edges", "time_unit"})
+        nodes = {name: _node_table(name, entry) for name, entry in _mapping("nodes", top.need("nodes")).items()}
+        edges = {}
+        for name, entry in _mapping("edges", top.get("edges", {})).items():
+            table = _edge_table(name, entry, nodes)
+            edges[table.edge_type] = table
+        for table in list(edges.values()):
+            src, rel, dst = table.edge_type
+            if table.reverse and (dst, f"rev_{rel}", src) in edges:
+                raise ValueError(
+                    f"{table.path}.undirected: expected no relation {dst}.rev_{rel}.{src} beside it, found one"
+                )
+        unit = top.choice("time_unit", ("s", "ms", "us"), "s")
+        return cls(nodes, edges, unit, Path(folder))
+
+
+# Reading ##############################################################################################################
+
+
+class _Entries:
+    """The entries of a mapping at a path of a schema; ValueError for unknown ones."""
+
+    def __init__(self, path: str, value: Any, known: Iterable[str]) -> None:
+        self.path, self.value = path, _mapping(path, value)
+        if unknown := [name for name in self.value if name not in known]:
+            raise ValueError(f"{self.at(unknown[0])}: expected one of {', '.join(sorted(known))}, found another entry")
+
+    def at(self, name: str) -> str:
+        """The path of an entry."""
+        return f"{self.path}.{name}" if self.path else name
+
+    def get(self, name: str, default: Any) -> Any:
+        """An entry, or its default."""
+        return self.value.get(name, default)
+
+    def need(self, name: str) -> Any:
+        """An entry that must be there."""
+        if name not in self.value:
+            raise ValueError(f"{self.at(name)}: expected it, found nothing")
+        return self.value[name]
+
+    def text(self, name: str) -> str:
+        """A string that must be there."""
+        return _text(self.at(name), self.need(name))
+
+    def text_or_none(self, name: str) -> str | None:
+        """A string, or None."""
+        return None if self.get(name, None) is None else self.text(name)
+
+    def choice(self, name: str, choices: tuple[str, ...], default: Any) -> Any:
+        """One of some strings."""
+        if name not in self.value:
+            return default
+        if self.value[name] not in choices:
+            raise ValueError(f"{self.at(name)}: expected one of {', '.join(choices)}, found {self.value[name]!r}")
+        return self.value[name]
+
+    def share(self, name: str) -> float:
+        """A share of a whole."""
+        value = self.get(name, 0.0)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+            raise ValueError(f"{self.at(name)}: expected a share of 0 to 1, found {value!r}")
+        return float(value)
+
+    def whole(self, name: str, least: int, default: int | None) -> int | None:
+        """A whole number."""
+        value = self.get(name, default)
+        if value is not default and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise ValueError(f"{self.at(name)}: expected a whole number of at least {least}, found {value!r}")
+        return value
+
+
+def _mapping(path: str, value: Any) -> dict[str, Any]:
+    where = path or "schema"
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where}: expected names with values, found {value!r}")
+    for name in value:
+        _text(f"{where}: a name", name)
+    return dict(value)
+
+
+def _text(path: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        hint = "" if isinstance(value, (str, list, Mapping)) or value is None else " (write it in quotes)"
+        raise ValueError(f"{path}: expected a string, found {value!r}{hint}")
+    return value
+
+
+def _name(path: str, value: str) -> str:
+    """A type's name, of which PyTorch makes names of modules."""
+    if "." in value or "__" in value:
+        raise ValueError(f"{path}: expected a name without '.' and '__', of which modules are made, found {value!r}")
+    return value
+
+
+def _files(entries: _Entries) -> tuple[str, ...]:
+    given = entries.need("files")
+    found = given if isinstance(given, list) else [given]
+    if not found:
+        raise ValueError(f"{entries.at('files')}: expected at least one file, found none")
+    return tuple(_text(entries.at("files"), file) for file in found)
+
+
+def _delimiter(entries: _Entries) -> str | None:
+    found = entries.text_or_none("delimiter")
+    if found is not None and len(found) != 1:
+        raise ValueError(f"{entries.at('delimiter')}: expected one character, found {found!r}")
+    return found
+
+
+def _node_table(name: str, entry: Any) -> NodeTable:
+    path = f"nodes.{name}"
+    _name(path, name)
+    entries = _Entries(path, entry, {"files", "key", "columns", "label", "split", "time", "delimiter"})
+    key, key_type = entries.need("key"), None
+    if isinstance(key, Mapping):
+        of_key = _Entries(entries.at("key"), key, {"column", "type"})
+        key, key_type = of_key.text("column"), of_key.choice("type", ("string", "integer"), None)
+    time = _time(entries)
+    return NodeTable(
+        name, _files(entries), _text(entries.at("key"), key), key_type, _columns(entries),
+        entries.text_or_none("label"), _split(entries, time), time, _delimiter(entries),
+    )  # fmt: skip
+
+
+def _edge_table(name: str, entry: Any, nodes: Mapping[str, NodeTable]) -> EdgeTable:
+    path = f"edges.{name}"
+    parts = name.split(".")
+    if len(parts) != 3 or not all(parts):
+        raise ValueError(f"{path}: expected a name of the form SOURCE.RELATION.DESTINATION, found {name!r}")
+    src, rel, dst = (_name(path, part) for part in parts)
+    for node_type in (src, dst):
+        if node_type not in nodes:
+            raise ValueError(f"{path}: expected types of nodes among {', '.join(nodes)}, found {node_type!r}")
+    known = {"files", "table", "source", "destination", "time", "weight", "columns", "split", "undirected", "dangling"}
+    entries = _Entries(path, entry, known | {"delimiter"})
+    table = entries.text_or_none("table")
+    if (table is None) == ("files" not in entries.value):
+        raise ValueError(f"{path}: expected files, or table with the name of a node table, found {_both(table)}")
+    if table is not None and table != src:
+        raise ValueError(f"{path}.table: expected {src!r}, whose keys are the sources, found {table!r}")
+    if table is not None and "delimiter" in entries.value:
+        raise ValueError(f"{path}.delimiter: expected none beside table, found {entries.value['delimiter']!r}")
+    source = nodes[table].key if table is not None else entries.text("source")
+    if table is not None and "source" in entries.value:
+        raise ValueError(f"{path}.source: expected none beside table, whose key it is, found one")
+    time = _time(entries)
+    delimiter = nodes[table].delimiter if table is not None else _delimiter(entries)
+    return EdgeTable(
+        (src, rel, dst), nodes[table].files if table is not None else _files(entries), table, source,
+        entries.text("destination"), time, entries.text_or_none("weight"), _columns(entries), _split(entries, time),
+        entries.choice("undirected", ("reverse",), None) is not None,
+        entries.choice("dangling", ("error", "drop"), "error"), delimiter,
+    )  # fmt: skip
+
+
+def _both(table: str | None) -> str:
+    return "neither" if table is None else "both"
+
+
+def _time(entries: _Entries) -> Time | None:
+    value = entries.get("time", None)
+    if value is None or isinstance(value, str):
+        return None if value is None else Time(entries.text("time"))
+    of_time = _Entries(entries.at("time"), value, {"column", "unit"})
+    return Time(of_time.text("column"), of_time.choice("unit", UNITS, None))
+
+
+def _split(entries: _Entries, time: Time | None) -> Split | None:
+    value = entries.get("split", None)
+    if value is None:
+        return None
+    if isinstance(value, Mapping) and "column" in value:
+        return Split(_Entries(entries.at("split"), value, {"column"}).text("column"))
+    found = _Entries(entries.at("split"), value, {"column", "val", "test", "seed", "by"})
+    split = Split(
+        None, found.share("val"), found.share("test"), found.whole("seed", 0, 0) or 0,
+        found.choice("by", ("key", "time"), "key"),
+    )  # fmt: skip
+    if split.val + split.test >= 1:
+        raise ValueError(f"{found.path}: expected val + test below 1, found {split.val + split.test:g}")
+    if split.by == "time" and time is None:
+        raise ValueError(f"{found.path}.by: expected time only beside an entry {entries.at('time')}, found none")
+    if split.by == "time" and "seed" in found.value:
+        raise ValueError(f"{found.path}.seed: expected none with by: time, which draws nothing, found one")
+    return split
+
+
+def _columns(entries: _Entries) -> tuple[Column, ...]:
+    found = _mapping(entries.at("columns"), entries.get("columns", {}))
+    return tuple(_column(f"{entries.at('columns')}.{name}", name, entry) for name, entry in found.items())
+
+
+_OPTIONS: dict[str, set[str]] = {
+    "number": {"missing", "scale"}, "boolean": {"missing"}, "category": set(), "time": {"missing", "unit"},
+    "vector": {"size"},
+}  # fmt: skip
+"""What the kinds of columns take beside ``kind``."""
+
+
+def _column(path: str, name: str, entry: Any) -> Column:
+    entry = {"kind": entry} if isinstance(entry, str) else entry
+    kind = _Entries(path, entry, {"kind", *set().union(*_OPTIONS.values())}).text("kind")
+    if kind not in KINDS:
+        raise ValueError(f"{path}.kind: expected one of {', '.join(KINDS)}, found {kind!r}")
+    entries = _Entries(path, entry, {"kind", *_OPTIONS[kind]})
+    return Column(
+        name, kind, entries.choice("missing", ("error", "mean"), "error"),  # type: ignore[arg-type]
+        entries.choice("scale", ("standard", "none"), "standard"), entries.choice("unit", UNITS, None),
+        entries.whole("size", 1, None),
+    )  # fmt: skip
+
+
+def _yaml() -> Any:
+    try:
+        import yaml
+    except ImportError as error:
+        raise ImportError("a schema needs PyYAML: pip install 'torch_gnnscale[tables]'") from error
+    return yaml
+
+
+def _unique_keys(yaml: Any) -> Any:
+    """A loader that refuses a name that is given twice, of which YAML's takes the last one."""
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    def construct(loader: Any, node: Any) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        read: Callable[..., Any] = loader.construct_object
+        for key_node, value_node in node.value:
+            key = read(key_node, deep=True)
+            if key in found:
+                raise yaml.MarkedYAMLError(None, None, f"{key!r} twice", key_node.start_mark)
+            found[key] = read(value_node, deep=True)
+        return found
+
+    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, construct)
+    return Loader

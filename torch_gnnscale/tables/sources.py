@@ -1,0 +1,234 @@
+"""The files of a table: which they are, what their columns are, and how DuckDB reads them."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PACKED = ("", ".gz", ".zst")
+"""How the name of a text file may go on after .csv, .tsv or .txt."""
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+
+
+def quoted(value: str) -> str:
+    """A string of SQL."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def name(column: str) -> str:
+    """A name of SQL."""
+    return '"' + column.replace('"', '""') + '"'
+
+
+@dataclass(frozen=True)
+class Group:
+    """Files whose columns are alike."""
+
+    files: tuple[Path, ...]
+    columns: tuple[str, ...]
+    """Their names, in the order of the files."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The rows of a table.
+
+    ``families``: by column what its values are: ``integer``, ``real``, ``text``, ``boolean``, ``timestamp``,
+    ``timestamp with time zone``, ``date``, ``list``, ``null`` (no row has a value), or the name of another type.
+    Columns of text files are ``text``.
+    """
+
+    path: str
+    """What errors call the table."""
+    files: tuple[Path, ...]
+    groups: tuple[Group, ...]
+    delimiter: str | None
+    """Of text files; None: parquet."""
+    families: dict[str, str]
+    sizes: dict[str, int]
+    """Of columns of lists of one size, as the files say."""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the files are text, whose columns have no types."""
+        return self.delimiter is not None
+
+    def sql(self) -> str:
+        """A query of all rows, in any order."""
+        return " UNION ALL BY NAME ".join(f"SELECT * FROM {self._read(group, group.files)}" for group in self.groups)
+
+    def sql_of(self, file: Path) -> str:
+        """A query of a file's rows, with their numbers from 1 as ``row_of_file``; where one thread reads in order."""
+        group = next(group for group in self.groups if file in group.files)
+        return f"SELECT row_number() OVER () AS row_of_file, * FROM {self._read(group, (file,))}"
+
+    def _read(self, group: Group, files: Sequence[Path]) -> str:
+        names = ", ".join(quoted(glob.escape(str(file))) for file in files)
+        if not self.is_text:
+            return f"read_parquet([{names}], union_by_name = true, hive_partitioning = false)"
+        assert self.delimiter is not None
+        columns = ", ".join(f"{quoted(column)}: 'VARCHAR'" for column in group.columns)
+        return (
+            f"read_csv([{names}], columns = {{{columns}}}, auto_detect = false, header = true, delim = "
+            f"{quoted(self.delimiter)}, quote = '\"', escape = '\"', nullstr = '', allow_quoted_nulls = false, "
+            f"hive_partitioning = false)"
+        )
+
+
+def source(path: str, folder: Path, patterns: Sequence[str], delimiter: str | None, needed: Sequence[str]) -> Source:
+    """The files of a table, and the types of the columns that are needed of it.
+
+    Args:
+        path: what errors call the table.
+        folder: what the patterns are relative to.
+        patterns: files, directories (all tables below them) and globs.
+        delimiter: of text files; by default a comma in .csv, a tab in .tsv and .txt.
+        needed: names of columns.
+
+    Raises:
+        FileNotFoundError: a pattern that no file fits.
+        ValueError: files of several formats, or of one that is not known; names table, file and column of a column that
+            is missing or whose type changes between files.
+    """
+    files = _files(path, folder, patterns)
+    formats = {file: _format(path, file) for file in files}
+    first, *others = files
+    for file in others:
+        if formats[file] != formats[first]:
+            raise ValueError(
+                f"{path}: expected files of one format, found {formats[first]} ({first}) and {formats[file]} ({file})"
+            )
+    if formats[first] == "parquet":
+        if delimiter is not None:
+            raise ValueError(f"{path}.delimiter: expected none for parquet, found {delimiter!r}")
+        return _of_parquet(path, files, needed)
+    sep = delimiter or DELIMITERS[formats[first]]
+    groups: dict[tuple[str, ...], list[Path]] = {}
+    for file in files:
+        columns = _header(path, file, sep)
+        _check_columns(path, file, needed, columns)
+        groups.setdefault(columns, []).append(file)
+    alike = tuple(Group(tuple(group), columns) for columns, group in groups.items())
+    return Source(path, files, alike, sep, dict.fromkeys(needed, "text"), {})
+
+
+def _files(path: str, folder: Path, patterns: Sequence[str]) -> tuple[Path, ...]:
+    found: list[Path] = []
+    for pattern in patterns:
+        there = folder / pattern
+        if there.is_dir():
+            below = [file for file in sorted(there.rglob("*")) if file.is_file()]
+            matches = [file for file in below if not file.name.startswith((".", "_")) and _suffix(file) is not None]
+        elif there.is_file():
+            matches = [there]
+        else:
+            matches = sorted(Path(match) for match in glob.glob(str(there), recursive=True) if Path(match).is_file())
+        if not matches:
+            raise FileNotFoundError(f"{path}: expected files {there}, found none")
+        found += matches
+    return tuple(dict.fromkeys(found))
+
+
+def _suffix(file: Path) -> str | None:
+    """``.parquet``, ``.csv``, ``.tsv`` or ``.txt``; None of other files."""
+    if file.suffix == ".parquet":
+        return ".parquet"
+    packed = file.suffix if file.suffix in PACKED else ""
+    inner = Path(file.name.removesuffix(packed)).suffix
+    return inner if inner in DELIMITERS else None
+
+
+def _format(path: str, file: Path) -> str:
+    suffix = _suffix(file)
+    if suffix is None:
+        raise ValueError(
+            f"{path}: expected .parquet, .csv, .tsv or .txt, the last three also .gz or .zst, found {file}"
+        )
+    return suffix.removeprefix(".") if suffix == ".parquet" else suffix
+
+
+def _check_columns(path: str, file: Path, needed: Sequence[str], found: Sequence[str]) -> None:
+    if missing := [column for column in needed if column not in found]:
+        raise ValueError(f"{path}: {file}: column {missing[0]}: expected it, found only {', '.join(found)}")
+
+
+def _header(path: str, file: Path, delimiter: str) -> tuple[str, ...]:
+    """The names of a text file's columns, in its first line."""
+    import pyarrow
+
+    try:
+        with pyarrow.input_stream(str(file), compression="detect") as stream:
+            text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+            columns = next(csv.reader(text, delimiter=delimiter), [])
+    except (UnicodeDecodeError, csv.Error, OSError, pyarrow.ArrowException) as error:
+        raise ValueError(f"{path}: {file}: expected a line with the names of columns, found {error}") from error
+    if not columns or len(set(columns)) < len(columns) or not all(columns):
+        raise ValueError(
+            f"{path}: {file}: expected a first line with the names of columns, each once, found "
+            f"{delimiter.join(columns)!r}"
+        )
+    return tuple(columns)
+
+
+def _of_parquet(path: str, files: tuple[Path, ...], needed: Sequence[str]) -> Source:
+    import pyarrow
+    from pyarrow import parquet
+
+    families: dict[str, str] = {}
+    said_by: dict[str, Path] = {}
+    sizes: dict[str, int] = {}
+    names: tuple[str, ...] = ()
+    for file in files:
+        try:
+            schema = parquet.read_schema(file)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise ValueError(f"{path}: {file}: expected a parquet file, found {error}") from error
+        _check_columns(path, file, needed, schema.names)
+        names = names or tuple(schema.names)
+        for column in needed:
+            kind = schema.field(column).type
+            family = _family(kind)
+            if family == "null":
+                continue
+            before = families.setdefault(column, family)
+            said_by.setdefault(column, file)
+            size = kind.list_size if pyarrow.types.is_fixed_size_list(kind) else None
+            if size is not None and sizes.setdefault(column, size) != size:
+                raise ValueError(
+                    f"{path}: {file}: column {column}: expected lists of {sizes[column]} numbers, as in "
+                    f"{said_by[column]}, found lists of {size}"
+                )
+            if {before, family} == {"integer", "real"}:
+                families[column] = "real"
+            elif before != family:
+                raise ValueError(
+                    f"{path}: {file}: column {column}: expected {before}, as in {said_by[column]}, found {family}"
+                )
+    return Source(path, files, (Group(files, names),), None, {**dict.fromkeys(needed, "null"), **families}, sizes)
+
+
+def _family(kind: Any) -> str:
+    """What values of an Arrow type are, as :class:`Source` names it."""
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        return _family(kind.value_type)
+    if types.is_timestamp(kind):
+        return "timestamp" if kind.tz is None else "timestamp with time zone"
+    tests = {
+        "null": types.is_null, "integer": types.is_integer, "boolean": types.is_boolean, "date": types.is_date,
+    }  # fmt: skip
+    if found := [family for family, test in tests.items() if test(kind)]:
+        return found[0]
+    if types.is_floating(kind) or types.is_decimal(kind):
+        return "real"
+    if types.is_string(kind) or types.is_large_string(kind) or str(kind) == "string_view":
+        return "text"
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return "list" if _family(kind.value_type) in ("integer", "real") else str(kind)
+    return str(kind)
