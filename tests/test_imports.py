@@ -9,6 +9,8 @@ import pytest
 import torch_gnnscale
 
 ROOT = Path(torch_gnnscale.__file__).parent
+MODULES = "torch", "dist", "nn", "threading", "DistributedDataParallel"
+"""Names by which modules of torch, and threading, are called."""
 ORDER = [
     "_private", "_library", "_warn", "_host", "version", "machine", "random", "laps", "stream_time", "text",
     "ops", "matrix", "files", "memory", "comm", "topology", "feature", "sampler", "loader", "patch", "nn",
@@ -115,9 +117,11 @@ def private_names(path: Path) -> set[str]:
         ):
             names = [*str(node.module).split("."), *(alias.name for alias in node.names)]
         elif isinstance(node, ast.Attribute):
-            names = ast.unparse(node).split(".")
-            modules = "torch", "dist", "nn", "threading", "DistributedDataParallel"
-            if names[0] not in modules or "aten" in names or not all(map(str.isidentifier, names)):
+            names = [node.attr]
+            while isinstance(node.value, ast.Attribute):
+                node = node.value
+                names.append(node.attr)
+            if not isinstance(node.value, ast.Name) or node.value.id not in MODULES or "aten" in names:
                 continue
         else:
             continue

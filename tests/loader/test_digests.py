@@ -34,13 +34,16 @@ def test_every_entry_of_the_table_is_a_case_and_another_one():
 
 
 def kind(name: str, way: str) -> Callable:
-    """Who makes the case in this way: ``make quick`` in one; of every third case, ``make test`` in another one, too;
-    ``make nightly`` in all. One that is resumed was ahead before, and is plain after."""
+    """Who makes the case in this way: ``make quick`` in one, the first case in all without worker processes; of every
+    third case, ``make test`` in another one, too; ``make nightly`` in all. One that is resumed was ahead before, and is
+    plain after."""
     ways = [way for way in ("resumed", "bulk") if way in CASES[name].ways]
     ways += [way for way in CASES[name].ways if way not in ("plain", *ways)] + ["plain"]
     turn = list(CASES).index(name)
-    if name == "uniform" or way == ways[turn % min(2, len(ways))]:
+    if way == ways[turn % min(2, len(ways))]:
         return pytest.param
+    if name == "uniform":
+        return SLOW if "workers" in way else pytest.param
     return SLOW if turn % 3 == 0 and way == ways[(turn + 1 + turn // 3) % len(ways)] else NIGHTLY
 
 

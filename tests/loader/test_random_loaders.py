@@ -12,7 +12,7 @@ from torch_gnnscale import TieredFeatureStore as Tiered
 ON_GPU = pytest.mark.cuda
 
 
-@pytest.mark.parametrize("seed", [*range(20), *map(SLOW, range(20, 40)), *map(NIGHTLY, range(40, 150))])
+@pytest.mark.parametrize("seed", [*range(10), *map(SLOW, range(10, 40)), *map(NIGHTLY, range(40, 150))])
 @pytest.mark.parametrize("way", ["dealt", "phases", pytest.param("cuda", marks=ON_GPU)])
 def test_random_loaders(seed, way, tmp_path):
     check_random_loader(seed, way, tmp_path)

@@ -2,11 +2,12 @@
 
 import pytest
 from helpers.figures import check_seen, kept, legends_of
+from helpers.slow import SLOW
 
 from torch_gnnscale.training import plot_run
 
 
-@pytest.mark.parametrize("val", [[1.0], [0.98, 0.995], [0.0, 0.0]])
+@pytest.mark.parametrize("val", [[1.0], SLOW([0.98, 0.995]), SLOW([0.0, 0.0])])
 def test_axes_show_epochs_and_scores_that_there_are(val, tmp_path, monkeypatch):
     figures = kept(monkeypatch)
     history = [{"epoch": number + 1, "loss": 0.5, "val": score} for number, score in enumerate(val)]
