@@ -25,7 +25,7 @@ SANITIZED := LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help train quick test nightly lint sanitize races emulate dist matrix corners aarch64 docs notebooks fuzz soak test-cuda gpu clean
+.PHONY: help train quick test nightly lint style types sanitize races emulate dist matrix corners aarch64 docs notebooks fuzz soak test-cuda gpu clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -67,10 +67,14 @@ $(VENV)/lint: $(VENV)/test
 	$(INSTALL) $$($(EXTRA) lint notebook)
 	touch $@
 
-lint: $(VENV)/lint ## style and types
+lint: style types ## style and types
+
+style: $(VENV)/lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror $(NATIVE) $(shell find tests/emulation -name '*.cpp' -o -name '*.h' -o -name '*.cuh')
+
+types: $(VENV)/lint
 	$(BIN)/mypy
 
 # In a copy of the sources, whose library has other flags; `make emulate` links its objects, too.
