@@ -153,7 +153,7 @@ def test_a_trainer_goes_on_where_a_checkpoint_was_saved(tmp_path, reload):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dealt", "reload"), [NIGHTLY(False, 0), NIGHTLY(False, 1), (True, 0), (True, 1)], ids=str)
+@pytest.mark.parametrize(("dealt", "reload"), [(True, 0), *map(NIGHTLY, (True, False, False), (1, 0, 1))], ids=str)
 def test_trainers_on_two_ranks(tmp_path, dealt, reload):
     trainer = {
         "devices": 2, "strategy": "ddp", "use_distributed_sampler": dealt, "reload_dataloaders_every_n_epochs": reload
