@@ -53,6 +53,15 @@ def modes(results: Any) -> str:
     return table(["mode", "edges per batch", "gnnscale, ms", "PyG with pyg-lib, ms", "speed-up"], rows)
 
 
+def windows(results: Any) -> str:
+    rows = [
+        [name, entry["edges"], entry["median_ms"], 1 / entry["speedup"]]
+        for name, entry in results.items()
+        if name != "aims"
+    ]
+    return table(["", "edges per batch", "CPU time, ms", "by the time without windows"], rows)
+
+
 def batches(results: Any) -> str:
     def make(entry: dict) -> str:
         runs = {key: value for key, value in entry.items() if isinstance(value, dict)}
@@ -225,7 +234,7 @@ def accuracy(results: Any) -> str:
 
 
 TABLES: dict[Callable[[Any], str], str] = {
-    sampling: "sample", modes: "modes", batches: "loader",
+    sampling: "sample", modes: "modes", windows: "windows", batches: "loader",
     figure: "figure", corners: "corners", gather: "gather", steps: "train", loop: "loop", ahead: "ahead",
     narrowing: "narrow", typed_steps: "narrow_typed", tiers: "tiers", accuracy: "accuracy",
     placements: "network", overlap: "prefetch", breakdown: "prefetch", overlap_model: "prefetch",
