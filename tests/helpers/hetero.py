@@ -82,11 +82,12 @@ def check_edges(data: HeteroData, batch: HeteroData) -> None:
 
 def sample_by_definition(
     data: HeteroData, seeds: dict[str, Tensor], fanouts: list, key: int, *, seed_time: dict[str, Tensor] | None = None,
-    time: str | None = None, weight: bool = False, backward: bool = False, **options: Any,
+    seed_start_time: dict[str, Tensor] | None = None, time: str | None = None, weight: bool = False,
+    backward: bool = False, **options: Any,
 ) -> Any:  # fmt: skip
     """The twin's sample of columns that are made here, edge by edge."""
     types = data.node_types
-    ranks = _ranks(data, seed_time) if time else {}
+    ranks = _ranks(data, seed_time, seed_start_time) if time else {}
     lists: dict[str, list] = {name: [] for name in ("colptr", "row", "edge_id", "weight", "time", "src", "dst")}
     for edge_type in data.edge_types:
         store = data[edge_type]
@@ -120,13 +121,16 @@ def sample_by_definition(
         lists["src"].append(types.index(src))
         lists["dst"].append(types.index(dst))
     empty = torch.empty(0, dtype=torch.int64)
-    times_of_seeds = None
-    if time:
-        given = {t: seed_time[t] if seed_time else data[t].time[ids] for t, ids in seeds.items()}
-        times_of_seeds = [
+
+    def ranks_of(given: dict[str, Tensor]) -> list[Tensor | None]:
+        return [
             torch.tensor([ranks[v] for v in given[t].tolist()], dtype=torch.int64) if t in given else None
             for t in types
         ]
+
+    times_of_seeds = None
+    if time:
+        times_of_seeds = ranks_of({t: seed_time[t] if seed_time else data[t].time[ids] for t, ids in seeds.items()})
     graph = ops.relations(
         lists["colptr"], lists["row"], edge_id=lists["edge_id"], weight=lists["weight"],
         time=lists["time"] if time else None, src_type=lists["src"], dst_type=lists["dst"],
@@ -134,14 +138,15 @@ def sample_by_definition(
     )  # fmt: skip
     return reference.sample_neighbors(
         graph, [seeds.get(t, empty) for t in types], fanouts, key, seed_time=times_of_seeds,
+        seed_start_time=None if seed_start_time is None else ranks_of(seed_start_time),
         disjoint=options.pop("disjoint", bool(time)), **options,
     )  # fmt: skip
 
 
-def _ranks(data: HeteroData, seed_time: dict[str, Tensor] | None) -> dict[float, int]:
+def _ranks(data: HeteroData, *of_seeds: dict[str, Tensor] | None) -> dict[float, int]:
     """Each time's place among all of them."""
     values = [v for store in data.stores if "time" in store for v in store["time"].tolist()]
-    values += [v for times in (seed_time or {}).values() for v in times.tolist()]
+    values += [v for given in of_seeds for times in (given or {}).values() for v in times.tolist()]
     return {value: rank for rank, value in enumerate(sorted(set(values)))}
 
 

@@ -62,6 +62,8 @@ def test_any_graph_and_options(graph, draws):
         times = draw(st.lists(st.integers(-4, 4), min_size=len(ids), max_size=len(ids)))
         seed_time[node_type] = torch.tensor(times, dtype=torch.int64)
     seeds = {t: seeds[t] for t in data.node_types if t in seeds}
+    starts = {t: seed_time[t] - draw(st.sampled_from([0, 1, 2.5, 9])) for t in seeds if draw(st.booleans())}
+    starts = starts if timed and draw(st.booleans()) else None
     source = draw(st.sampled_from([lambda data: data, our_stores, foreign_stores]))(data)
     if not isinstance(source, HeteroData) and set(data.node_types) != {end for t in data.edge_types for end in t[::2]}:
         source = data  # stores know a type by its edges or features
@@ -74,9 +76,10 @@ def test_any_graph_and_options(graph, draws):
         )  # fmt: skip
     if sampler.node_types != data.node_types:
         return  # stores name types in the order of their edges, and a tree's number by that of its type
-    out = sampler.sample(seeds, seed_time if timed else None, key)
+    out = sampler.sample(seeds, seed_time if timed else None, key, seed_start_time=starts)
     expected = sample_by_definition(
-        data, seeds, fanouts, key, seed_time=seed_time if timed else None, time=timed, weight=weighted,
+        data, seeds, fanouts, key, seed_time=seed_time if timed else None, seed_start_time=starts, time=timed,
+        weight=weighted,
         backward=backward, disjoint=disjoint or bool(timed), replace=replace, last=last, layers=layers,
         subgraph=subgraph, reverse=reverse_relations(data.edge_types),
     )  # fmt: skip

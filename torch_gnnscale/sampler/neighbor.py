@@ -32,7 +32,7 @@ from .on_executor import OnExecutor, PyGAttributes
 from .output import HeteroNeighborOutput, NeighborOutput, Seeds, as_output, renumbered_trees
 from .relations import sampled_graph
 from .reverse import ReverseIds, with_original_edges
-from .seeds import PreparedSeeds, prepared_seeds
+from .seeds import PreparedSeeds, check_starts, prepared_seeds
 from .sources import warn_of_sorted
 
 
@@ -393,7 +393,9 @@ class NeighborSampler(PyGAttributes, OnExecutor):
             PyG's output without metadata. ``batch[i]`` is the tree of node i; trees are numbered like the seeds given.
             ``num_sampled_nodes`` and ``num_sampled_edges`` are None for ``bidirectional`` and ``induced``.
         """
-        return self._sampled(SeedRequest(seeds, seed_time, exclude, seed_start_time=seed_start_time), key)
+        request = SeedRequest(seeds, seed_time, exclude, seed_start_time=seed_start_time)
+        check_starts(self.graph, request)
+        return self._sampled(request, key)
 
     def _sampled(self, request: SeedRequest, key: int) -> NeighborOutput | HeteroNeighborOutput:
         of = prepared_seeds(self.graph, request, self.device)

@@ -39,9 +39,10 @@ def prepared_seeds(graph: SampledGraph, request: SeedRequest, device: torch.devi
             nodes[number] = _seeds_on(device, ids)
     timed = request.seed_time is not None or graph.is_temporal
     times = _seed_times(graph, numbers, nodes, request.seed_time) if timed else None
-    starts = None if request.seed_start_time is None else _start_times(graph, numbers, nodes, request)
+    starts = request.seed_start_time
+    start_times = None if starts is None else _start_times(graph, numbers, nodes, starts)
     pairs = None if request.exclude is None else exclusions(graph, request.exclude)
-    return PreparedSeeds(nodes, times, starts, pairs, numbers)
+    return PreparedSeeds(nodes, times, start_times, pairs, numbers)
 
 
 def _seeds_on(device: torch.device, seeds: Any) -> Tensor:
@@ -92,22 +93,29 @@ def _seed_times(
     return result
 
 
-def _start_times(
-    graph: SampledGraph, numbers: list[int], nodes: list[Tensor], request: SeedRequest
-) -> list[Tensor | None]:
+def _start_times(graph: SampledGraph, numbers: list[int], nodes: list[Tensor], starts: Seeds) -> list[Tensor | None]:
+    result: list[Tensor | None] = [None] * len(nodes)
+    by_type = typed(graph, "seed_start_time", starts)
+    for number in numbers:
+        if (start := by_type.get(graph.node_types[number])) is not None:
+            result[number] = ordered_limit("seed_start_time", start, graph.floating_time, start=True)
+    return result
+
+
+def check_starts(graph: SampledGraph, request: SeedRequest) -> None:
+    """Raises TypeError or ValueError unless the time windows that are asked for have starts that are no later than
+    their ends. Loaders check all of theirs when they are made."""
+    if request.seed_start_time is None:
+        return
     if not graph.is_temporal:
         raise ValueError("seed_start_time: expected none from a sampler without time_attr, found some")
-    starts = typed(graph, "seed_start_time", request.seed_start_time)
     ends = {} if request.seed_time is None else typed(graph, "seed_time", request.seed_time)
-    result: list[Tensor | None] = [None] * len(nodes)
-    for number in numbers:
-        node_type = graph.node_types[number]
-        if (start := starts.get(node_type)) is None:
-            continue
-        of = "" if node_type is None else f" of {node_type!r}"
+    seeds = typed(graph, "seeds", request.seeds)
+    for node_type, start in typed(graph, "seed_start_time", request.seed_start_time).items():
         if (end := ends.get(node_type)) is None:
-            assert graph.node_time is not None  # else there would be no times of these seeds
-            end = graph.node_time[node_type][nodes[number]]
+            own = (graph.node_time or {}).get(node_type)
+            if own is None or node_type not in seeds:
+                continue  # sampling names the times, or the type, that are missing
+            end = own[seeds[node_type].to(torch.int64)]
+        of = "" if node_type is None else f" of {node_type!r}"
         check_windows(f"seed_start_time{of}", start, f"seed_time{of}", end)
-        result[number] = ordered_limit(f"seed_start_time{of}", start, graph.floating_time, start=True)
-    return result
