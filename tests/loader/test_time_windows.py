@@ -411,6 +411,16 @@ def test_the_sampler_alone():
     ):  # fmt: skip
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             sampler.sample(IDS, given[0], 5, seed_start_time=given[1])
+    with pytest.raises(TypeError, match=r"^seed_time: expected a tensor of times, found "):
+        sampler.sample(IDS, ENDS.tolist(), 5, seed_start_time=STARTS)
+    with pytest.raises(IndexError, match=r"^seeds\[0\] = 200 is out of range: expected nodes in \[0, 200\)$"):
+        sampler.sample(torch.tensor([200]), None, 5, seed_start_time=torch.tensor([3]))
+    edges = NeighborSampler(timed("edges"), [5], time_attr="edge_time")
+    with pytest.raises(ValueError, match=r"^seed_time: expected times for the seeds, whose nodes have no times"):
+        edges.sample(IDS, None, 5, seed_start_time=STARTS)
+    typed = NeighborSampler(with_times(make_hetero()), [2], time_attr="time")
+    with pytest.raises(ValueError, match=r"^seed_start_time: expected node types of \['paper'\], found 'author'$"):
+        typed.sample({PAPER: IDS[:2]}, None, 5, seed_start_time={AUTHOR: STARTS[:2]})
     with pytest.raises(
         ValueError, match=r"^seed_start_time: expected none from a sampler without time_attr, found some$"
     ):

@@ -103,8 +103,8 @@ def _start_times(graph: SampledGraph, numbers: list[int], nodes: list[Tensor], s
 
 
 def check_starts(graph: SampledGraph, request: SeedRequest) -> None:
-    """Raises TypeError or ValueError unless the time windows that are asked for have starts that are no later than
-    their ends. Loaders check all of theirs when they are made."""
+    """Raises TypeError, ValueError or IndexError unless the time windows that are asked for have starts that are no
+    later than their ends. Loaders check all of theirs when they are made."""
     if request.seed_start_time is None:
         return
     if not graph.is_temporal:
@@ -112,10 +112,14 @@ def check_starts(graph: SampledGraph, request: SeedRequest) -> None:
     ends = {} if request.seed_time is None else typed(graph, "seed_time", request.seed_time)
     seeds = typed(graph, "seeds", request.seeds)
     for node_type, start in typed(graph, "seed_start_time", request.seed_start_time).items():
-        if (end := ends.get(node_type)) is None:
-            own = (graph.node_time or {}).get(node_type)
-            if own is None or node_type not in seeds:
-                continue  # sampling names the times, or the type, that are missing
-            end = own[seeds[node_type].to(torch.int64)]
-        of = "" if node_type is None else f" of {node_type!r}"
+        if node_type not in seeds:
+            raise ValueError(f"seed_start_time: expected node types of {list(seeds)}, found {node_type!r}")
+        of, ids = "" if node_type is None else f" of {node_type!r}", as_ids("seeds", seeds[node_type])
+        if (end := ends.get(node_type)) is not None:
+            check_times(f"seed_time{of}", end, ids.numel())
+        elif (own := (graph.node_time or {}).get(node_type)) is not None:
+            check_ids("seeds", ids, len(own), "nodes")
+            end = own[ids.to(torch.int64)]
+        else:
+            continue  # sampling says that the ends are missing
         check_windows(f"seed_start_time{of}", start, f"seed_time{of}", end)
