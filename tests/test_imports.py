@@ -14,8 +14,8 @@ MODULES = "torch", "dist", "nn", "threading", "DistributedDataParallel"
 ORDER = [
     "_private", "_library", "_warn", "_host", "version", "machine", "random", "laps", "stream_time", "text",
     "ops", "matrix", "files", "memory", "comm", "topology", "feature", "sampler", "loader", "patch", "nn",
-    "bench", "partition", "distributed", "infer", "split", "tables", "datasets", "training", "tasks", "__init__", "cli",
-    "__main__",
+    "bench", "partition", "distributed", "infer", "split", "tables", "relational", "datasets", "training", "tasks",
+    "__init__", "cli", "__main__",
 ]  # fmt: skip
 """The folders and modules of the package: each imports only from itself and from those before it."""
 KNOWN: set[tuple[str, str]] = set()

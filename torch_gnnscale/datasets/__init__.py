@@ -6,6 +6,7 @@ from .link_task import LinkTask, load_links
 from .node_task import NodeTask, load
 from .parts import about_task, task_of_part
 from .planted import planted
+from .planted_shop import planted_shop
 from .planted_types import planted_events, planted_links, planted_types
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "planted",
     "planted_events",
     "planted_links",
+    "planted_shop",
     "planted_types",
     "task_of_part",
 ]
