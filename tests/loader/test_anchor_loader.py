@@ -341,6 +341,11 @@ ROWPTR, COL = POSITIVES
          "anchors: expected a positive for each, found none for anchors[0] = 39; use empty='skip' to leave such "
          "anchors out"),
         ({"empty": "no"}, ValueError, "empty: expected 'error' or 'skip', found 'no'"),
+        ({"lists_of": "users"}, ValueError, "lists_of: expected 'nodes' or 'anchors', found 'users'"),
+        ({"lists_of": "anchors"}, ValueError,
+         "positives: rowptr: expected shape (11,), for a list of each of 10 anchors, found (41,)"),
+        ({"lists_of": "anchors", "positives": RATES}, ValueError,
+         "lists_of='anchors': expected positives in lists, found the graph's edges"),
         ({"num_positives": 0}, ValueError, "num_positives: expected at least 1, or -1 for all, found 0"),
         ({"neg_sampling": "binary"}, ValueError,
          "neg_sampling: expected triplets, whose negatives are of the anchors, found binary ones"),
@@ -374,6 +379,59 @@ def test_bad_arguments(options, error, text):
     with pytest.raises(error) as found:
         loader_of(**options)
     assert str(found.value).startswith(text)
+
+
+def by_anchor(lists, users):
+    """``lists`` of users as those of anchors: list i is that of users[i]."""
+    found = [entries(lists, user) for user in users.tolist()]
+    rowptr = torch.tensor([0, *(len(some) for some in found)]).cumsum(0)
+    return rowptr, torch.tensor([item for some in found for item in some])
+
+
+def test_lists_of_anchors():
+    """A node may be an anchor twice, with other lists."""
+    rowptr, col = by_anchor(POSITIVES, USERS)
+    other = torch.tensor([40, 41])  # of the second of the two anchors that are user 3
+    at, until = int(rowptr[3]), int(rowptr[4])
+    col = torch.cat([col[:at], other, col[until:]])
+    rowptr = torch.cat([rowptr[:4], rowptr[4:] + 2 - (until - at)])
+    options = {"lists_of": "anchors", "negatives": by_anchor(NEGATIVES, USERS), "neg_sampling": TRIPLETS}
+    loader = loader_of(positives=(RATES, rowptr, col), num_positives=4, strict_negatives=True, **options)
+    pairs = {(int(user), int(item)) for at, user in enumerate(USERS) for item in col[rowptr[at] : rowptr[at + 1]]}
+    for batch in loader:
+        found = found_in(batch, batch["item"].dst_pos_index, batch["item"].dst_pos_mask)
+        for place, number in enumerate(batch["user"].input_id.tolist()):
+            assert sorted(found[place]) == sorted(col[rowptr[number] : rowptr[number + 1]].tolist())
+            own = set(entries(NEGATIVES, int(USERS[number])))
+            negatives = batch["item"].n_id[batch["item"].dst_neg_index[place]].tolist()
+            assert len(own & set(negatives)) >= min(3, len(own))
+            drawn = [item for item in negatives if item not in own]
+            assert not {(int(USERS[number]), item) for item in drawn} & pairs
+    one_each = AnchorLoader(heterogeneous(), [3], ("user", USERS[:3]), (RATES, torch.arange(4), col[:3]), batch_size=3,
+                            lists_of="anchors", anchor_time=None, shuffle=True, seed=1)  # fmt: skip
+    batch = next(iter(one_each))
+    assert torch.equal(batch["item"].n_id[batch["item"].dst_pos_index[:, 0]], col[batch["user"].input_id])
+    skipped = loader_of(
+        anchors=("user", USERS[:3]),
+        positives=(RATES, torch.tensor([0, 1, 1, 2]), col[:2]),
+        lists_of="anchors",
+        empty="skip",
+    )
+    batch = next(iter(skipped))
+    assert batch["user"].input_id.tolist() == [0, 2]
+    assert batch["item"].n_id[batch["item"].dst_pos_index[:, 0]].tolist() == col[:2].tolist()
+
+
+def test_lists_of_anchors_over_renumbered_stores(tmp_path):
+    data = heterogeneous()
+    partition.write(data, tmp_path / "parts", parts=2, method="random")
+    options = {"positives": (RATES, *by_anchor(POSITIVES, USERS)), "num_positives": 4, "lists_of": "anchors"}
+    stores = stores_of(data, str(tmp_path / "parts"))
+    for batches in zip(loader_of(data, **options), loader_of(stores, **options), strict=True):
+        of_both = [found_in(of, of["item"].dst_pos_index, of["item"].dst_pos_mask) for of in batches]
+        users = USERS[batches[0]["user"].input_id].tolist()
+        expected = [sorted(entries(POSITIVES, user)) for user in users]
+        assert [[sorted(some) for some in found] for found in of_both] == [expected, expected]
 
 
 def test_a_loader_of_seeds_has_no_anchors():

@@ -71,6 +71,8 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             nodes. None: all of its own, and no others.
         anchor_time: a time per anchor, by default the node's own. Positives, negatives and sampled neighbors are not
             later. Needs ``time_attr``.
+        lists_of: whose lists ``positives`` and ``negatives`` are. ``nodes``: of all nodes of the anchors' type, by id.
+            ``anchors``: of ``anchors``, in their order, so that one node may have other positives at another time.
         empty: ``error``: an anchor without positives is an error when the loader is made; ``skip``: it is left out.
         exclude_seed_edges: the edges between the batch's anchors and their positives are left out of its sample, as of
             :class:`torch_gnnscale.LinkNeighborLoader`; ``"reverse"``: and their reverses.
@@ -104,6 +106,7 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         neg_sampling: NegativeSampling | str | dict | tuple | None = None,
         anchor_time: Tensor | None = None,
         *,
+        lists_of: Literal["nodes", "anchors"] = "nodes",
         empty: Literal["error", "skip"] = "error",
         exclude_seed_edges: ExcludeSeedEdges = False,
         strict_negatives: bool = False,
@@ -117,6 +120,8 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
                 raise NotImplementedError(f"anchors with {name}={value!r} are not implemented")
         if empty not in ("error", "skip"):
             raise ValueError(f"empty: expected 'error' or 'skip', found {empty!r}")
+        if lists_of not in ("nodes", "anchors"):
+            raise ValueError(f"lists_of: expected 'nodes' or 'anchors', found {lists_of!r}")
         count = check_int("num_positives", num_positives, -1)
         if count == 0:
             raise ValueError("num_positives: expected at least 1, or -1 for all, found 0")
@@ -152,13 +157,14 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             expected = f"nodes of {end_types(of_positives.edge_type)[0]!r}, from which positives lead"
             raise ValueError(f"anchors: expected {expected}, found {of!r}")
         own = negatives_of_anchors(negatives, of_positives.edge_type)
+        each, numbers = (None, None) if lists_of == "nodes" else (len(nodes), torch.arange(len(nodes)))
         lists = AnchorLists(
-            sampler.links, of_positives.edge_type, node_lists("positives", of_positives, graph, order), count,
-            None if own is None else node_lists("negatives", own, graph, order),
+            sampler.links, of_positives.edge_type, node_lists("positives", of_positives, graph, order, each),
+            count, None if own is None else node_lists("negatives", own, graph, order, each),
             triplets if order is None else renumbered(triplets, order, of_positives.edge_type, graph.bounds()),
         )  # fmt: skip
         stored = nodes if order is None else order.to_stored(nodes, of)
-        kept = with_positives(lists, stored, seeds.time, empty, nodes)
+        kept = with_positives(lists, stored, seeds.time, empty, nodes, numbers)
         time = None if seeds.time is None else seeds.time[kept]
         super().__init__(
             data,
@@ -171,11 +177,20 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             num_inputs=lambda: len(kept),
             **kwargs,
         )
-        self.input_data = AnchorInput(kept if input_id is None else input_id[kept], stored[kept], time, of, lists)
+        self.input_data = AnchorInput(
+            kept if input_id is None else input_id[kept],
+            stored[kept],
+            time,
+            of,
+            lists,
+            None if numbers is None else kept,
+        )
         self.anchors, self.anchor_time, self.positives, self.negatives = anchors, anchor_time, positives, negatives
         known = None
         if neighbor_sampler is None and of_positives.lists is not None:
-            known = torch.stack([torch.repeat_interleave(lists.positives.rowptr.diff()), lists.positives.col.long()])
+            listed = torch.repeat_interleave(lists.positives.rowptr.diff())
+            anchor = listed if numbers is None else stored[listed]
+            known = torch.stack([anchor, lists.positives.col.long()])
         sampler.links.prepare(of_positives.edge_type, lists.neg_sampling, known)
         self._meet_others()
 
@@ -190,6 +205,7 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             **said_of_lists("positives", lists.positives),
             **said_of_lists("own_negatives", lists.negatives),
             "num_positives": lists.num_positives,
+            "lists_of": "nodes" if self.input_data.list_id is None else "anchors",
             "negatives": amount,
         }
 

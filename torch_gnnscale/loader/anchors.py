@@ -75,8 +75,11 @@ def _check_lists(name: str, lists: Any) -> None:
         check_tensor(f"{name}: {part}", value)
 
 
-def node_lists(name: str, given: GivenLists, graph: SampledGraph, order: Numbering | None) -> NodeLists:
-    """The lists of ``given`` by the stores' ids of nodes.
+def node_lists(
+    name: str, given: GivenLists, graph: SampledGraph, order: Numbering | None, anchors: int | None = None
+) -> NodeLists:
+    """The lists of ``given`` by the stores' ids of nodes; or by the numbers of the anchors, if there are lists for
+    ``anchors`` of them.
 
     An entry's time is that of its node or, where nodes have none, its own: that of the graph's edge, or the third of
     what was given. Entries without any time may always be drawn.
@@ -87,6 +90,8 @@ def node_lists(name: str, given: GivenLists, graph: SampledGraph, order: Numberi
     """
     of_anchors, of_nodes = end_types(given.edge_type)
     size, num_nodes = (graph.sizes[graph.node_index(of)] for of in (of_anchors, of_nodes))
+    if anchors is not None and given.lists is None:
+        raise ValueError(f"lists_of='anchors': expected {name} in lists, found the graph's edges")
     time: Tensor | None = None
     if given.lists is None:
         relation = graph.relations[graph.edge_types.index(given.edge_type)]
@@ -94,12 +99,12 @@ def node_lists(name: str, given: GivenLists, graph: SampledGraph, order: Numberi
         if graph.edge_time is not None and (of_edges := graph.edge_time.get(given.edge_type)) is not None:
             time = of_edges if csc.edge_id is None else of_edges[csc.edge_id.to(torch.int64)]
     else:
-        csc = _checked(name, given.lists, size, num_nodes)
+        csc = _checked(name, given.lists, anchors, size, num_nodes)
         if len(given.lists) > 2:
             time = given.lists[2]
             check_times(f"{name}: time", time, csc.num_edges)
         if order is not None:
-            csc, time = _stored(csc, time, given.edge_type, order)
+            csc, time = _stored(csc, time, given.edge_type, order, anchors is None)
     of_type = None if graph.node_time is None else graph.node_time.get(of_nodes)
     time = time if of_type is None else of_type[csc.row.to(torch.int64)]
     if time is None or not graph.is_temporal:
@@ -110,11 +115,12 @@ def node_lists(name: str, given: GivenLists, graph: SampledGraph, order: Numberi
     return NodeLists(csc.colptr, csc.row[sorting].contiguous(), num_nodes, in_order[sorting])
 
 
-def _checked(name: str, lists: Sequence[Tensor], size: int, num_nodes: int) -> CSC:
+def _checked(name: str, lists: Sequence[Tensor], anchors: int | None, size: int, num_nodes: int) -> CSC:
     rowptr, col = lists[:2]
+    of, size = ("nodes", size) if anchors is None else ("anchors", anchors)
     if rowptr.dim() != 1 or rowptr.numel() != size + 1:
         raise ValueError(
-            f"{name}: rowptr: expected shape ({size + 1},), for a list of each of {size} nodes, found "
+            f"{name}: rowptr: expected shape ({size + 1},), for a list of each of {size} {of}, found "
             f"{tuple(rowptr.shape)}"
         )
     try:
@@ -127,9 +133,14 @@ def _checked(name: str, lists: Sequence[Tensor], size: int, num_nodes: int) -> C
         raise
 
 
-def _stored(csc: CSC, time: Tensor | None, edge_type: EdgeType | None, order: Numbering) -> tuple[CSC, Tensor | None]:
-    """Lists and times, converted from the user's ids to the stores' ids."""
+def _stored(
+    csc: CSC, time: Tensor | None, edge_type: EdgeType | None, order: Numbering, by_node: bool
+) -> tuple[CSC, Tensor | None]:
+    """Lists and times, converted from the user's ids to the stores' ids; ``by_node``: those of the lists, too."""
     of_anchors, of_nodes = end_types(edge_type)
+    if not by_node:
+        col = order.to_stored(csc.row.to(torch.int64), of_nodes)
+        return CSC.from_csc(csc.colptr, col, num_src=csc.num_src), time
     anchor = order.to_stored(csc.col(), of_anchors)
     sorting = torch.argsort(anchor, stable=True)
     rowptr = ops.colptr_of_sorted(anchor[sorting], csc.num_dst)
@@ -137,21 +148,27 @@ def _stored(csc: CSC, time: Tensor | None, edge_type: EdgeType | None, order: Nu
     return CSC.from_csc(rowptr, col, num_src=csc.num_src), None if time is None else time[sorting]
 
 
-def with_positives(lists: AnchorLists, anchors: Tensor, time: Tensor | None, empty: str, given: Any) -> Tensor:
+def with_positives(
+    lists: AnchorLists, anchors: Tensor, time: Tensor | None, empty: str, given: Any, list_id: Tensor | None
+) -> Tensor:
     """The positions of the anchors that have a positive.
 
     Args:
         lists, anchors, time: what is drawn, for whom, and their times, in the stores' ids.
         empty: "error" or "skip".
         given: the anchors in the user's ids, for the error.
+        list_id: the number of each anchor's list; by default its id.
 
     Raises:
         ValueError: an anchor without positives, unless they are skipped.
     """
     counts = [
-        lists.positives.draw(some, -1, 0, lists.limit(some, times))[1]
-        for some, times in zip(
-            anchors.split(CHUNK), [None] * len(anchors) if time is None else time.split(CHUNK), strict=False
+        lists.positives.draw(numbers, -1, 0, lists.limit(some, times))[1]
+        for some, numbers, times in zip(
+            anchors.split(CHUNK),
+            (anchors if list_id is None else list_id).split(CHUNK),
+            [None] * len(anchors) if time is None else time.split(CHUNK),
+            strict=False,
         )
     ]
     has = torch.cat([*counts, anchors.new_empty(0)]) > 0

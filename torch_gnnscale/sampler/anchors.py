@@ -22,7 +22,7 @@ NO_NODE = -1
 
 
 class NodeLists:
-    """A list of nodes for each node of a type, from which some are drawn for each anchor, without replacement.
+    """Lists of nodes, one for each node of a type or for each anchor, from which some are drawn without replacement.
 
     Args:
         rowptr: list i is col[rowptr[i]:rowptr[i + 1]]: int64, shape [n + 1].
@@ -41,10 +41,10 @@ class NodeLists:
     def draw(self, anchors: Tensor, count: int, key: int, limit: Tensor | None) -> tuple[Tensor, Tensor]:
         """Draws ``count`` entries of the list of each anchor, or all if it has no more (-1: always all).
 
-        A draw is a function of (key, anchor, its place in ``anchors``).
+        A draw is a function of (key, number of the list, its place in ``anchors``).
 
         Args:
-            anchors: ids, shape [B].
+            anchors: the numbers of the anchors' lists, shape [B].
             count: how many.
             key: 64 bits, from :func:`torch_gnnscale.random.batch_key`.
             limit: the latest time of each anchor's entries, see :func:`ordered_limit`: int64, shape [B].
@@ -99,11 +99,12 @@ class AnchorLists:
         if time is None and limit is not None:
             assert graph.node_time is not None
             time = graph.node_time[inputs.input_type][anchors]
-        drawn = [self.positives.draw(anchors, self.num_positives, batch_key(key, purpose=Purpose.POSITIVE), limit)]
+        lists = anchors if inputs.list_id is None else inputs.list_id
+        drawn = [self.positives.draw(lists, self.num_positives, batch_key(key, purpose=Purpose.POSITIVE), limit)]
         amount = None if self.neg_sampling is None else int(self.neg_sampling.amount)
         if self.negatives is not None:
             own_key = batch_key(key, purpose=Purpose.OWN_NEGATIVE)
-            drawn.append(self.negatives.draw(anchors, -1 if amount is None else amount, own_key, limit))
+            drawn.append(self.negatives.draw(lists, -1 if amount is None else amount, own_key, limit))
         if amount is not None:
             others = self._others(anchors, amount, time, key)
             drawn = [drawn[0], others if self.negatives is None else _filled(drawn[1], others[0], amount)]
@@ -139,18 +140,20 @@ def _places(counts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class AnchorInput(NodeSamplerInput):
-    """Anchors, and the lists that positives and negatives are drawn from."""
+    """Anchors, and the lists that positives and negatives are drawn from: of each anchor that with the number
+    ``list_id`` [B], by default its own id."""
 
     def __init__(
         self, input_id: Tensor | None, node: Tensor, time: Tensor | None, input_type: NodeType | None,
-        lists: AnchorLists,
+        lists: AnchorLists, list_id: Tensor | None = None,
     ) -> None:  # fmt: skip
         super().__init__(input_id, node, time, input_type)
-        self.lists = lists
+        self.lists, self.list_id = lists, list_id
 
     def __getitem__(self, positions: Any) -> AnchorInput:
         of = super().__getitem__(positions)
-        return AnchorInput(of.input_id, of.node, of.time, of.input_type, self.lists)
+        list_id = None if self.list_id is None else self.list_id[torch.as_tensor(positions, dtype=torch.int64)]
+        return AnchorInput(of.input_id, of.node, of.time, of.input_type, self.lists, list_id)
 
 
 class AnchorFields(NamedTuple):
