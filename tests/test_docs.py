@@ -16,7 +16,7 @@ from helpers.data import environment
 
 from torch_gnnscale import partition
 from torch_gnnscale.cli import main
-from torch_gnnscale.datasets import planted
+from torch_gnnscale.datasets import planted, write_shop
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md"] + [
@@ -97,13 +97,14 @@ def inputs(folder: Path) -> None:
     np.savetxt(folder / "edges.csv", edges.T, fmt="%d", delimiter=",", header="source,target", comments="")
     np.savetxt(folder / "sales.csv", edges.T, fmt="%d", delimiter=",", header="user,item", comments="")
     parquet.write_table(pyarrow.table({"src": edges[0], "dst": edges[1]}), folder / "edges-0.parquet")
+    write_shop(folder / "tables")
     np.save(folder / "x.npy", data.x.numpy())
     np.save(folder / "y.npy", data.y.numpy())
     np.savez(folder / "split.npz", train=data.train_mask, val=data.val_mask, test=data.test_mask)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["README.md", "docs/command.md", "docs/split_parts.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/command.md", "docs/split_parts.md", "docs/tables.md"])
 def test_the_commands_of_a_block_are_a_program(page, tmp_path):
     """But for data sets and packages that are not here; training takes one epoch."""
     blocks = commands_of(page)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..tables import Schema, about, build
+from ..tables.guess import guess
 from .errors import naming_options
 
 
@@ -20,8 +21,14 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
         "saves graph, features, labels, times, splits and ids, ready to be opened mapped.",
     )
     add = command.add_argument
-    add("schema", help="a YAML file: which columns of which files are nodes, edges and features")
-    add("--out", required=True, metavar="DIR", help="a new directory")
+    add("schema", nargs="?", help="a YAML file: which columns of which files are nodes, edges and features")
+    add(
+        "--init",
+        nargs="+",
+        metavar="TABLE",
+        help="write a first schema of these files and directories to --out instead",
+    )
+    add("--out", required=True, metavar="DIR", help="a new directory, or with --init a new YAML file")
     add(
         "--memory", default="2GiB", help="what joins and sorts may use, such as 8GiB; larger ones use the disk of --out"
     )
@@ -29,11 +36,30 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
 
 def tables(args: argparse.Namespace) -> None:
     """A schema to a graph; see ``gnnscale tables --help``."""
+    if (args.schema is None) == (args.init is None):
+        raise ValueError(f"schema: expected one, or --init, found {'neither' if args.init is None else 'both'}")
+    if args.init is not None:
+        _init(args.init, Path(args.out))
+        return
     schema = Schema.read(args.schema)
     with naming_options({"memory": "--memory"}):
         build(schema, args.out, memory=args.memory, say=print)
     for line in _next_steps(args.out):
         print(line)
+
+
+def _init(paths: list[str], out: Path) -> None:
+    """Writes a first schema, and prints what it guesses."""
+    import yaml
+
+    if out.exists():
+        raise FileExistsError(f"--out: expected a new file, found {out}")
+    schema, said = guess(paths, out.absolute().parent)
+    text = yaml.safe_dump(schema, sort_keys=False, default_flow_style=None, allow_unicode=True)
+    out.write_text(f"# A guess of gnnscale tables --init: labels, splits and units are to be added.\n{text}")
+    for line in said:
+        print(line)
+    print(f"written: {out}; then: gnnscale tables {out} --out graph")
 
 
 def _next_steps(out: str) -> list[str]:

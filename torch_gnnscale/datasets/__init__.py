@@ -8,6 +8,7 @@ from .parts import about_task, task_of_part
 from .planted import planted
 from .planted_shop import planted_shop
 from .planted_types import planted_events, planted_links, planted_types
+from .shop import write_shop
 
 __all__ = [
     "EventTask",
@@ -24,4 +25,5 @@ __all__ = [
     "planted_shop",
     "planted_types",
     "task_of_part",
+    "write_shop",
 ]

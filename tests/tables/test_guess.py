@@ -1,0 +1,72 @@
+"""A first schema, guessed from files."""
+
+import pyarrow as pa
+import pytest
+import yaml
+from helpers.tables import put
+
+from torch_gnnscale import tables
+from torch_gnnscale.cli import main
+from torch_gnnscale.datasets import write_shop
+
+
+@pytest.mark.slow
+def test_the_shop(tmp_path, capsys):
+    write_shop(tmp_path, 60, 100, 2000)
+    out = tmp_path / "first.yaml"
+    given = [str(tmp_path / name) for name in ("users.parquet", "items.csv", "orders")]
+    main(["tables", "--init", *given, "--out", str(out)])
+    assert capsys.readouterr().out == (
+        "users: nodes, 60 rows; key user_id\nitems: nodes, 100 rows; key item_id\n"
+        "users.orders.items: edges, 2,000 rows; from user_id to item_id\n"
+        f"written: {out}; then: gnnscale tables {out} --out graph\n"
+    )
+    found = yaml.safe_load(out.read_text())
+    assert found["nodes"]["users"] == {
+        "files": "users.parquet", "key": "user_id",
+        "columns": {"age": {"kind": "number", "missing": "mean"}, "premium": "boolean", "country": "category",
+                    "joined": "time", "segment": "category"},
+    }  # fmt: skip
+    assert found["edges"] == {
+        "users.orders.items": {
+            "files": "orders", "source": "user_id", "destination": "item_id", "time": "at",
+            "columns": {"payment": "category"}, "dangling": "drop", "undirected": "reverse",
+        }
+    }  # fmt: skip
+    main(["tables", str(out), "--out", str(tmp_path / "graph")])
+    assert len(tables.ids(tmp_path / "graph", "users")) == 60
+
+
+@pytest.mark.slow
+def test_keys_of_a_node_table_and_what_is_left_out(tmp_path, capsys):
+    staff = {
+        "id": [1, 2, 3],
+        "boss_id": pa.array([None, 1, 1], pa.int64()),
+        "level": [1, 2, 3],
+        "note": ["x", "y", "z"],
+    }
+    put(tmp_path / "staff.csv", pa.table(staff))
+    main(["tables", "--init", str(tmp_path / "staff.csv"), "--out", str(tmp_path / "first.yaml")])
+    assert "staff: nodes, 3 rows; key id; left out: note\n" in capsys.readouterr().out
+    assert yaml.safe_load((tmp_path / "first.yaml").read_text()) == {
+        "nodes": {"staff": {"files": "staff.csv", "key": "id", "columns": {"level": "number"}}},
+        "edges": {"staff.boss.staff": {"table": "staff", "destination": "boss_id", "dangling": "drop"}},
+    }
+    main(["tables", str(tmp_path / "first.yaml"), "--out", str(tmp_path / "graph")])
+
+
+@pytest.mark.slow
+def test_what_cannot_be_guessed(tmp_path, capsys):
+    put(tmp_path / "a.csv", pa.table({"x": [1, 1]}))
+
+    def refused(*arguments):
+        with pytest.raises(SystemExit):
+            main(["tables", *map(str, arguments)])
+        return capsys.readouterr().err
+
+    out, csv = tmp_path / "s.yaml", tmp_path / "a.csv"
+    assert "tables: expected one with a column whose values are all there" in refused("--init", csv, "--out", out)
+    assert "tables: expected names that differ, found 'a' twice" in refused("--init", csv, csv, "--out", out)
+    assert f"--out: expected a new file, found {csv}" in refused("--init", csv, "--out", csv)
+    assert "schema: expected one, or --init, found neither" in refused("--out", out)
+    assert "schema: expected one, or --init, found both" in refused(csv, "--init", csv, "--out", out)
