@@ -33,15 +33,16 @@ def trees_of(graph, found, seed, time, hops):
     return seen
 
 
-@pytest.mark.parametrize("task", ENTITIES)
+@pytest.mark.parametrize("task", [*ENTITIES, "customer-products"])
 def test_no_row_of_a_batch_is_later_than_its_seed(graph_of, task):
     graph = graph_of(task)
-    of, rows = graph.task.entity_table, 0
+    rows = 0
     for loader in graph.loaders([4, 4, 4], batch_size=32, seed=0).values():
         for batch in loader:
+            (time,) = batch.collect("seed_time").values()
             for store in batch.node_stores:
                 if "time" in store:
-                    assert bool((store.time <= batch[of].seed_time[store.batch]).all())
+                    assert bool((store.time <= time[store.batch]).all())
                     rows += len(store.time)
     assert rows > 1000
 
@@ -79,6 +80,87 @@ def test_batches_have_rows_and_labels(graph_of, task):
                 assert batch[of].y.tolist() == [
                     list(label) if hasattr(label, "__len__") else label for label in table[target].iloc[at.tolist()]
                 ]
+
+
+def test_a_recommendation_s_anchors_have_the_destinations_of_their_row(graph_of):
+    graph = graph_of("customer-products")
+    loaders = graph.loaders([4, 4], batch_size=16, seed=0, num_positives=2, strict_negatives=True)
+    assert [*loaders] == ["train", "val", "val_targets", "test", "test_targets"]
+    table, seen, by_customer = graph.task.get_table("train").df, [], {}
+    for customer, products in zip(table["customer_id"], table["product_id"], strict=True):
+        by_customer.setdefault(customer, set()).update(products)
+    assert table["customer_id"].duplicated().any()
+    for batch in loaders["train"]:
+        ids, src = batch["customers"].input_id, batch["customers"].src_index
+        seen += ids.tolist()
+        rows = table.iloc[ids.tolist()]
+        assert batch["customers"].n_id[src].tolist() == rows["customer_id"].tolist()
+        assert batch["customers"].seed_time.tolist() == [int(moment.timestamp()) for moment in rows["date"]]
+        found, others = batch["products"].dst_pos_index, batch["products"].dst_neg_index
+        for place, (customer, products) in enumerate(zip(rows["customer_id"], rows["product_id"], strict=True)):
+            positives = batch["products"].n_id[found[place][found[place] >= 0]].tolist()
+            assert len(set(positives)) == min(2, len(products))
+            assert set(positives) <= set(products)
+            assert int(batch["products"].n_id[others[place, 0]]) not in by_customer[customer]
+        assert others.shape == (len(ids), 1)
+    assert sorted(seen) == list(range(len(table)))
+
+
+def test_a_recommendation_is_evaluated_by_sources_and_targets(graph_of):
+    graph = graph_of("customer-products")
+    loaders = graph.loaders([2], batch_size=64, seed=0)
+    for split in ("val", "test"):
+        table = graph.task.get_table(split).df
+        sources, targets = ([*loaders[name]] for name in (split, f"{split}_targets"))
+        of_sources = torch.cat([batch["customers"].n_id[: batch["customers"].batch_size] for batch in sources])
+        of_targets = torch.cat([batch["products"].n_id[: batch["products"].batch_size] for batch in targets])
+        assert of_sources.tolist() == table["customer_id"].tolist()
+        assert of_targets.tolist() == list(range(graph.data["products"].num_nodes))
+        times = {int(moment.timestamp()) for moment in table["date"]}
+        assert {*torch.cat([batch["products"].seed_time for batch in targets]).tolist()} == times
+        scores = np.tile(np.arange(10), (len(table), 1))
+        assert 0 < graph.task.evaluate(scores, graph.task.get_table(split, mask_input_cols=False))["map"] < 1
+
+
+def test_wrong_destinations(shop, tmp_path):
+    import pandas as pd
+
+    shutil.copytree(shop, tmp_path / "shop")
+    folder = tmp_path / "shop" / "tasks" / "customer-products"
+    right = {split: pd.read_parquet(folder / f"{split}.parquet") for split in ("train", "val")}
+    graph = relational.open_task(tmp_path / "shop", "customer-products")
+
+    def wrong(split, column, row, value):
+        for name, frame in right.items():
+            changed = frame.copy()
+            if name == split:
+                changed[column] = [value if at == row else was for at, was in enumerate(frame[column])]
+            changed.to_parquet(folder / f"{name}.parquet")
+
+    begin = "^customer-products, train: product_id: expected keys of products"
+    wrong("train", "product_id", 5, [3, 20])
+    with pytest.raises(ValueError, match=f"{begin}, from 0 to 19, found 20 in row 5$"):
+        graph.loaders([2])
+    wrong("train", "product_id", 4, [None])
+    with pytest.raises(ValueError, match=f"{begin}, found a missing one in row 4$"):
+        graph.loaders([2])
+    wrong("val", "date", 1, pd.Timestamp("2023-06-01"))
+    with pytest.raises(NotImplementedError, match=r"^customer-products, val: 2 times in one split are not"):
+        graph.loaders([2])
+    wrong("train", "product_id", 0, [])
+    with pytest.warns(UserWarning, match=r"train: product_id: 1 of \d+ rows have no destination that is not later"):
+        assert len(graph.loaders([2])["train"].input_data.node) == len(right["train"]) - 1
+    wrong("train", "product_id", 0, [3])
+    graph.data["products"].time = torch.full((20,), 1_640_000_000)
+    graph.data["products"].time[3] = 2_000_000_000
+    with (
+        pytest.warns(UserWarning, match=r"rows have no destination that is not later"),
+        pytest.warns(UserWarning, match=r"product_id: \d+ of \d+ destinations are later than the times of their rows"),
+    ):
+        loaders = graph.loaders([2], seed=0, batch_size=100)
+    assert 0 not in loaders["train"].input_data.input_id
+    for batch in loaders["train"]:
+        assert 3 not in batch["products"].n_id
 
 
 def columns_of(graph):

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
 from torch_geometric.data import HeteroData
-from torch_geometric.transforms import Compose
 
-from .._warn import warn
-from ..loader import NeighborLoader
 from ..sampler.fanouts import NumNeighborsLike
 from .graph import TextEmbedder, database_graph
-from .tables import check_keys, check_tables
+from .splits import entity_loaders, recommendation_loaders
+from .tables import check_tables
 from .text import HashedWords
-from .times import NEVER, check_same_unit, seconds
-
-SPLITS = ("train", "val", "test")
 
 
 @dataclass
@@ -39,49 +32,8 @@ class TaskGraph:
         """The loaders of the splits; see :func:`task_loaders`."""
         from relbench.base import RecommendationTask
 
-        if isinstance(self.task, RecommendationTask):
-            raise NotImplementedError("loaders of recommendation tasks are not implemented; use AnchorLoader")
-        return {split: self._of_entities(split, num_neighbors, **kwargs) for split in SPLITS}
-
-    def seed_times(self, table: Any, name: str, nodes: Tensor, of: str) -> Tensor | None:
-        """The times of the rows of a task's table, in seconds, rounded down; None without times.
-
-        Args:
-            table: RelBench's.
-            name: what errors call it.
-            nodes: the seed of each row, a row of the table ``of``.
-
-        Raises:
-            ValueError: a missing time, or times in another unit than those of the database's rows.
-        """
-        if table.time_col is None:
-            return None
-        name = f"{name}.{table.time_col}"
-        time = seconds(table.df[table.time_col], name, "down")
-        if len(missing := (time == NEVER).nonzero()):
-            raise ValueError(f"{name}: expected a time in each row, found none in row {int(missing[0])}")
-        rows = {of: store.time for of, store in self.data.node_items() if "time" in store}
-        check_same_unit(rows, time, name)
-        if of in rows and (late := int((rows[of][nodes] > time).sum())):
-            warn(f"{name}: {late} of {len(time)} times are earlier than those of their own rows of {of}")
-        return time
-
-    def _of_entities(
-        self, split: str, num_neighbors: NumNeighborsLike, transform: Callable | None = None, **kwargs: Any
-    ) -> NeighborLoader:
-        from relbench.modeling.graph import get_node_train_table_input
-
-        task, name = self.task, f"{self.task.name}, {split}"
-        table, of = task.get_table(split), task.entity_table
-        column = f"{name}: {task.entity_col}"
-        check_keys(table.df[task.entity_col], column, of, self.data[of].num_nodes, missing=False)
-        given = get_node_train_table_input(table, task)
-        time = self.seed_times(table, name, given.nodes[1], of)
-        steps = [step for step in (given.transform, transform) if step is not None]
-        return NeighborLoader(
-            self.data, num_neighbors, given.nodes, input_time=time, time_attr=None if time is None else "time",
-            transform=Compose(steps) if steps else None, **{"shuffle": split == "train", **kwargs},
-        )  # fmt: skip
+        make = recommendation_loaders if isinstance(self.task, RecommendationTask) else entity_loaders
+        return make(self.task, self.data, num_neighbors, **kwargs)
 
 
 def open_task(source: str | os.PathLike, task: str, *, text_embedder: TextEmbedder | None = None) -> TaskGraph:
@@ -131,18 +83,26 @@ def task_loaders(
     text_embedder: TextEmbedder | None = None,
     **kwargs: Any,
 ) -> dict[str, Any]:
-    """The loaders of a task's splits: ``train``, ``val`` and ``test``.
+    """The loaders of a task's splits.
 
-    Of an entity task they are NeighborLoaders over the rows of the split's table: a seed is an entity at a time, and
-    its sample has no row that is later. A batch has ``tf`` of each type and, for the seeds, ``y``, but for the
-    split ``test``, whose labels RelBench keeps to itself; ``input_id`` is the row of the table.
+    Of an entity task: a NeighborLoader each of ``train``, ``val`` and ``test``. A seed is a row of the split's table,
+    an entity at a time, and its sample has no row that is later. A batch has ``tf`` of each type and, for the seeds,
+    ``y``, but for ``test``, whose labels RelBench keeps to itself; ``input_id`` is the row of the table.
+
+    Of a recommendation task: for ``train`` an AnchorLoader, whose anchors are the rows of the table, sources at a time,
+    and whose positives are their destinations; for ``val`` and ``test`` a NeighborLoader of the rows, and one of all
+    destinations at the split's time: ``val_targets`` and ``test_targets``. What is later than an anchor is neither its
+    positive nor its negative; an anchor without a positive is left out.
 
     Args:
         source, task, text_embedder: as of :func:`open_task`.
         num_neighbors: fanout of each hop, or a list per edge type.
-        **kwargs: of the loaders. ``shuffle`` is True for ``train`` only, if it is not given.
+        **kwargs: of the loaders. ``shuffle`` is True for ``train`` only, if it is not given. ``num_positives``,
+            ``neg_sampling`` (by default one negative for each anchor), ``exclude_seed_edges`` and ``strict_negatives``
+            are those of the AnchorLoader.
 
     Raises:
-        The errors of :func:`open_task` and of the loaders.
+        NotImplementedError: a recommendation task with several times in ``val`` or ``test``.
+        TypeError, ValueError: those of :func:`open_task` and of the loaders.
     """
     return open_task(source, task, text_embedder=text_embedder).loaders(num_neighbors, **kwargs)
