@@ -57,6 +57,8 @@ WRONG = {
                   "nodes.user: {}/users-0.parquet: row 2: column age: expected a finite number, found nothing"),
     "NaN": (of({"age": "number"}), {"users-0": {"id": ["x", "y"], "age": [1.0, float("nan")]}},
             "nodes.user: {}/users-0.parquet: row 2: column age: expected a finite number, found 'nan'"),
+    "NaN among others": (of({"age": "number"}), {"users-0": {"id": ["x", "y", "z"], "age": [1.5, 0.0, float("nan")]}},
+            "nodes.user: {}/users-0.parquet: row 3: column age: expected a finite number, found 'nan'"),
     "infinite": (of({"age": {"kind": "number", "missing": "mean"}}), {"users-0": {"id": ["x"], "age": [float("inf")]}},
                  "nodes.user: {}/users-0.parquet: row 1: column age: expected a finite number, found 'inf'"),
     "dates as numbers": (of({"age": "number"}), {"users-0": {"id": ["x"], "age": [date("2024-01-01")]}},

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..tables import Schema, about, build
 from ..tables.guess import guess
+from ..tables.schema import pyyaml
 from .errors import naming_options
 
 
@@ -50,12 +51,10 @@ def tables(args: argparse.Namespace) -> None:
 
 def _init(paths: list[str], out: Path) -> None:
     """Writes a first schema, and prints what it guesses."""
-    import yaml
-
     if out.exists():
         raise FileExistsError(f"--out: expected a new file, found {out}")
     schema, said = guess(paths, out.absolute().parent)
-    text = yaml.safe_dump(schema, sort_keys=False, default_flow_style=None, allow_unicode=True)
+    text = pyyaml().safe_dump(schema, sort_keys=False, default_flow_style=None, allow_unicode=True)
     out.write_text(f"# A guess of gnnscale tables --init: labels, splits and units are to be added.\n{text}")
     for line in said:
         print(line)

@@ -119,7 +119,7 @@ class Schema:
     @classmethod
     def read(cls, file: str | os.PathLike) -> Schema:
         """Reads a YAML file; errors as of :meth:`parse`, and begin with the file's name."""
-        yaml = _yaml()
+        yaml = pyyaml()
         text = Path(file).read_text()
         try:
             content = yaml.load(text, _unique_keys(yaml))
@@ -350,7 +350,8 @@ def _column(path: str, name: str, entry: Any) -> Column:
     )  # fmt: skip
 
 
-def _yaml() -> Any:
+def pyyaml() -> Any:
+    """The module yaml; ImportError, which says what to install, if it is missing."""
     try:
         import yaml
     except ImportError as error:
