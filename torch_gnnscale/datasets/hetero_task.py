@@ -36,10 +36,6 @@ def load_types(name: str = "planted", root: str | Path = ".", split: int = 0, ta
         if not found.is_typed:
             raise ValueError(f"{name}: expected a graph with types, found one without; --task nodes is for these")
         node_type = saved.target_type(name, found, target)
-        if node_type is None:
-            raise ValueError(
-                f"target: expected TYPE.label of {name}, in which several types or none have labels, found none"
-            )
         saved.labelled_rows(name, found, node_type)
         task = NodeTask.from_types(name, with_reverses(found.data()), str(node_type))
         return replace(task, target=target)

@@ -85,10 +85,11 @@ def check_no_target(name: str, target: str | None) -> None:
 
 
 def target_type(name: str, found: Saved, target: str | None) -> NodeType | None:
-    """The labelled type of a graph with types: that of the target ``TYPE.label``, or the one that there is."""
+    """The labelled type of a graph with types: that of the target ``TYPE.label``, or the one that there is; None if no
+    type is labelled."""
     labelled = [attr.group_name for attr in found.features.get_all_tensor_attrs() if attr.attr_name == "y"]
-    if target is None:
-        return found.about.get("node_type", labelled[0] if len(labelled) == 1 else None)
+    if target is None and ("node_type" in found.about or len(labelled) < 2):
+        return found.about.get("node_type", labelled[0] if labelled else None)
     if target not in (expected := [f"{node_type}.label" for node_type in labelled]):
         raise ValueError(f"target: expected one of {', '.join(expected)} in {name}, found {target!r}")
     return target.removesuffix(".label")
