@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch_geometric.data import HeteroData
 
 from ..sampler.fanouts import NumNeighborsLike
+from .cache import check_repr, digest, kept
 from .graph import TextEmbedder, database_graph
 from .splits import entity_loaders, recommendation_loaders
 from .tables import check_tables
@@ -36,7 +38,13 @@ class TaskGraph:
         return make(self.task, self.data, num_neighbors, **kwargs)
 
 
-def open_task(source: str | os.PathLike, task: str, *, text_embedder: TextEmbedder | None = None) -> TaskGraph:
+def open_task(
+    source: str | os.PathLike,
+    task: str,
+    *,
+    text_embedder: TextEmbedder | None = None,
+    cache: str | os.PathLike | None = None,
+) -> TaskGraph:
     """Reads a database and a task of it.
 
     Columns that the task must not see (its ``remove_columns``, and the target of an autocomplete task) are in no row.
@@ -47,11 +55,15 @@ def open_task(source: str | os.PathLike, task: str, *, text_embedder: TextEmbedd
             ``org/repo[/folder]``.
         task: the name of a task.
         text_embedder: makes a row of numbers of each text; by default :class:`HashedWords`.
+        cache: a folder in which graph and encoded rows are kept, in a directory whose name is a digest of the manifest,
+            the tables' files, the columns that are left out, the repr of ``text_embedder`` and the packages' versions.
+            What is there is mapped into memory and neither read from parquet nor encoded again. None: nothing is kept.
 
     Raises:
         ImportError: relbench or pytorch-frame is not installed.
         FileNotFoundError: ``source`` is a path without a manifest.
-        TypeError, ValueError: a task that is not there; keys or times that are wrong, with table, column and row.
+        TypeError, ValueError: a task that is not there; keys or times that are wrong, with table, column and row; with
+            ``cache``, an embedder whose repr is the default one.
     """
     try:
         from relbench import load_dataset
@@ -63,16 +75,29 @@ def open_task(source: str | os.PathLike, task: str, *, text_embedder: TextEmbedd
             f"pip install 'torch_gnnscale[relational]'"
         ) from error
     dataset = load_dataset(os.fspath(source))
-    database = dataset.make_db()
+    embedder = HashedWords() if text_embedder is None else text_embedder
+    try:
+        of = dataset.load_task(task)
+    except RuntimeError:  # of RelBench's own checks of keys, which name no row
+        _check_database(dataset)
+        raise
+    hidden, whole = of.hidden_columns(), isinstance(of, AutoCompleteTask)
+
+    def make() -> tuple[HeteroData, dict[str, Any]]:
+        _check_database(dataset)
+        return database_graph(of.get_db(upto_test_timestamp=not whole), hidden, embedder)
+
+    if cache is None:
+        return TaskGraph(of, *make())
+    check_repr(embedder)
+    name = digest(dataset.dataset_dir, [*dataset.manifest.tables], sorted(hidden), whole, embedder)
+    return TaskGraph(of, *kept(Path(cache) / name, make))
+
+
+def _check_database(dataset: Any) -> None:
+    database, end = dataset.make_db(), dataset.test_timestamp
     check_tables(database)
-    check_tables(database.upto(dataset.test_timestamp), f" where rows later than {dataset.test_timestamp} are left out")
-    del database
-    of = dataset.load_task(task)
-    whole = isinstance(of, AutoCompleteTask)
-    data, statistics = database_graph(
-        of.get_db(upto_test_timestamp=not whole), of.hidden_columns(), text_embedder or HashedWords()
-    )
-    return TaskGraph(of, data, statistics)
+    check_tables(database.upto(end), f" where rows later than {end} are left out")
 
 
 def task_loaders(
@@ -81,6 +106,7 @@ def task_loaders(
     num_neighbors: NumNeighborsLike,
     *,
     text_embedder: TextEmbedder | None = None,
+    cache: str | os.PathLike | None = None,
     **kwargs: Any,
 ) -> dict[str, Any]:
     """The loaders of a task's splits.
@@ -95,7 +121,7 @@ def task_loaders(
     positive nor its negative; an anchor without a positive is left out.
 
     Args:
-        source, task, text_embedder: as of :func:`open_task`.
+        source, task, text_embedder, cache: as of :func:`open_task`.
         num_neighbors: fanout of each hop, or a list per edge type.
         **kwargs: of the loaders. ``shuffle`` is True for ``train`` only, if it is not given. ``num_positives``,
             ``neg_sampling`` (by default one negative for each anchor), ``exclude_seed_edges`` and ``strict_negatives``
@@ -105,4 +131,4 @@ def task_loaders(
         NotImplementedError: a recommendation task with several times in ``val`` or ``test``.
         TypeError, ValueError: those of :func:`open_task` and of the loaders.
     """
-    return open_task(source, task, text_embedder=text_embedder).loaders(num_neighbors, **kwargs)
+    return open_task(source, task, text_embedder=text_embedder, cache=cache).loaders(num_neighbors, **kwargs)
