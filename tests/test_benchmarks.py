@@ -39,6 +39,7 @@ def output(command: str, folder: Path) -> str:
         NIGHTLY("bench_narrow_typed.py --rounds 1 --graphs uniform --models HGT --hidden 8 --most-seeds 1"),
         NIGHTLY("bench_network.py --rounds 1 --graphs small --ranks 2 --rates none --steps 2"),
         NIGHTLY("bench_prefetch.py --rounds 1 --graph small --steps 2 --models GraphSAGE --alone"),
+        NIGHTLY("bench_relational.py --rounds 1 --customers 100 --fanouts 3 2"),
         NIGHTLY("bench_sample.py --rounds 1 --graphs tiny --modes 'heterogeneous, 237 relations'"),
         NIGHTLY("bench_scaling.py --rounds 1 --graph tiny --table 16 --epochs 0"),
         NIGHTLY("bench_split.py --rounds 1 --graphs small --ranks 2 --steps 1 --presampled 1 --settings usual"),
