@@ -309,3 +309,34 @@ def test_without_the_packages(shop, monkeypatch):
     monkeypatch.delitem(sys.modules, "relbench.modeling", raising=False)
     with pytest.raises(ImportError, match=r"torch_frame is missing: pip install 'torch_gnnscale\[relational\]'"):
         relational.open_task(shop, "customer-orders")
+
+
+def batches_of(graph, **options):
+    """Ids, rows and labels of the batches of the split ``val``."""
+    loader = graph.loaders([3, 3], batch_size=8, seed=0, **options)["val"]
+    return [
+        ({of: batch[of].n_id.tolist() for of in batch.node_types}, batch.tf_dict, batch["customers"].y.tolist())
+        for batch in loader
+    ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prefetch": 3},
+        {"bulk": 2},
+        {"num_workers": 1, "multiprocessing_context": "fork"},
+        {"num_workers": 2, "multiprocessing_context": "fork", "filter_per_worker": True},
+    ],
+    ids=["threads", "bulks", "a worker", "workers that gather"],
+)
+def test_every_way_makes_the_same_batches(graph_of, options):
+    graph = graph_of("customer-orders")
+    assert batches_of(graph, **options) == batches_of(graph, prefetch=0)
+
+
+def test_ranks_share_the_seeds(graph_of):
+    graph = graph_of("customer-orders")
+    shares = [batches_of(graph, shard=(rank, 2), uneven="serve") for rank in range(2)]
+    whole = batches_of(graph)
+    assert [whole[0::2], whole[1::2]] == shares
