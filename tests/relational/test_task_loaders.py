@@ -267,6 +267,21 @@ def test_wrong_databases_are_refused(shop, tmp_path):
         relational.open_task(folder, "customer-orders")
 
 
+def test_a_row_without_a_time_is_never_sampled(shop, tmp_path):
+    def without(frame):
+        frame.loc[::2, "placed"] = None
+        return frame
+
+    folder, _ = damaged(shop, tmp_path / "shop", "order_lines", without)
+    graph = relational.open_task(folder, "review-stars")
+    assert (graph.data["order_lines"].time[::2] == relational.NEVER).all()
+    rows = torch.cat(
+        [batch["order_lines"].n_id for batch in graph.loaders([-1, -1, -1], batch_size=32, seed=0)["test"]]
+    )
+    assert len(rows) > 100
+    assert (rows % 2 == 1).all()
+
+
 def test_wrong_seeds_are_refused(shop, tmp_path):
     import pandas as pd
 
