@@ -211,7 +211,7 @@ def test_tasks_that_a_directory_does_not_have(convert, edges, capsys, tmp_path):
         ("nodes", "typed", f"typed: expected a graph without types, found one with {BUYS}; --task hetero and links"),
         ("hetero", "plain", "plain: expected a graph with types, found one without; --task nodes is for these"),
         ("hetero", "known", f"known: expected {lacks.replace('x', 'x, y', 1)}, found no x, y, train_mask"),
-        ("links", "plain", "plain: expected a graph of one relation between types, as gnnscale convert --types makes"),
+        ("links", "plain", "plain: expected relations between types, as gnnscale tables or convert --types makes"),
     ):  # fmt: skip
         for command in (["train"], ["partition", "--parts", "2"]):
             found = refused(capsys, *command, "--task", task, "--dataset", name, "--out", "new")
