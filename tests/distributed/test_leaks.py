@@ -10,15 +10,17 @@ from helpers.cluster import cluster
 from helpers.data import wait_for
 from helpers.parts import as_plain, loader_of_part
 from torch import distributed as dist
+from tqdm import TMonitor
 
 from torch_gnnscale.comm.rendezvous import end_group
 from torch_gnnscale.distributed import open_part
 
 
 def in_use():
-    """(threads, open files and sockets) of this process."""
+    """(threads, open files and sockets) of this process; without tqdm's monitor, which stays after an earlier test."""
     gc.collect()
-    return threading.active_count(), len(os.listdir("/proc/self/fd"))
+    threads = [thread for thread in threading.enumerate() if not isinstance(thread, TMonitor)]
+    return len(threads), len(os.listdir("/proc/self/fd"))
 
 
 def grows(files):
