@@ -6,10 +6,11 @@ from helpers.data import plain, processes, stop_workers
 from helpers.links import FRIENDS, RATED, RATES, SIZES, heterogeneous, pairs_of
 from helpers.parts import stores_of
 from helpers.slow import SLOW
-from torch_geometric.sampler import BaseSampler, NegativeSampling
+from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, NegativeSampling
 
 from torch_gnnscale import LinkNeighborLoader, NeighborSampler, ops, partition
 from torch_gnnscale.random import Purpose, batch_key
+from torch_gnnscale.sampler import KeyedSampler
 
 DATA = heterogeneous()
 SOME = DATA[RATES].edge_index[:, ::5]  # 40 ratings; with all 150 edges between users these are 190 links
@@ -229,6 +230,22 @@ class Foreign(BaseSampler):
     sample_from_nodes = sample_from_edges = None
 
 
+class Plain(KeyedSampler):
+    """Takes links of one relation: the ends themselves, without neighbors."""
+
+    def sample_from_edges(self, inputs, neg_sampling=None, key=None):
+        (src, _, dst), links = inputs.input_type, torch.arange(len(inputs.row))
+        assert neg_sampling is None or neg_sampling.is_binary()
+        metadata = inputs.input_id, torch.stack([links, links]), inputs.label, inputs.time
+        return HeteroSamplerOutput({src: inputs.row, dst: inputs.col}, {}, {}, {}, metadata=metadata)
+
+
+@pytest.mark.parametrize("negatives", [None, BINARY, {RATES: BINARY}])
+def test_a_sampler_of_plain_links_takes_one_relation_by_a_dictionary(negatives):
+    for batch in loader_of(links={RATES: SOME}, neighbor_sampler=Plain(), neg_sampling=negatives):
+        assert torch.equal(ends_of(batch, RATES, batch[RATES].edge_label_index), SOME[:, batch[RATES].input_id])
+
+
 @pytest.mark.parametrize(
     ("links", "options", "error", "text"),
     [
@@ -256,8 +273,11 @@ class Foreign(BaseSampler):
         (LINKS, {"strict_negatives": SOME, "neg_sampling": BINARY}, TypeError,
          "strict_negatives: expected a bool or a dictionary by edge type, found Tensor"),
         (LINKS, {"neighbor_sampler": Foreign()}, ValueError,
-         "edge_label_index: expected links of one relation with a Foreign, which is no KeyedSampler, found a "
-         "dictionary"),
+         "edge_label_index: expected links of one relation with a Foreign, which is no KeyedSampler that takes "
+         "several (takes_types), found a dictionary"),
+        (LINKS, {"neighbor_sampler": Plain()}, ValueError,
+         "edge_label_index: expected links of one relation with a Plain, which is no KeyedSampler that takes "
+         "several (takes_types), found a dictionary"),
     ],
 )  # fmt: skip
 def test_bad_arguments(links, options, error, text):

@@ -18,6 +18,7 @@ from torch_gnnscale.loader import accesses
 from torch_gnnscale.loader.order import ChunksOfTypes
 from torch_gnnscale.nn import narrow
 from torch_gnnscale.random import Purpose, batch_key
+from torch_gnnscale.sampler import KeyedSampler
 
 PAPERS = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 39, 0])  # the first and the last node, and one twice
 AUTHORS = torch.arange(25) % 3 == 0  # a mask of nine
@@ -297,6 +298,10 @@ class Foreign(BaseSampler):
     sample_from_nodes = sample_from_edges = None
 
 
+class Plain(KeyedSampler):
+    """Takes seeds of one type."""
+
+
 @pytest.mark.parametrize(
     ("seeds", "options", "error", "text"),
     [
@@ -328,7 +333,11 @@ class Foreign(BaseSampler):
         (SEEDS, {"input_id": {PAPER: PAPERS, AUTHOR: PAPERS, VENUE: VENUES}}, ValueError,
          "input_id['author']: expected 9 ids, one per input, found shape (10,)"),
         (SEEDS, {"neighbor_sampler": Foreign()}, ValueError,
-         "input_nodes: expected seeds of one type with a Foreign, which is no KeyedSampler, found a dictionary"),
+         "input_nodes: expected seeds of one type with a Foreign, which is no KeyedSampler that takes several "
+         "(takes_types), found a dictionary"),
+        (SEEDS, {"neighbor_sampler": Plain()}, ValueError,
+         "input_nodes: expected seeds of one type with a Plain, which is no KeyedSampler that takes several "
+         "(takes_types), found a dictionary"),
     ],
 )  # fmt: skip
 def test_bad_arguments(seeds, options, error, text):

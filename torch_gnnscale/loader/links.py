@@ -38,7 +38,7 @@ class GivenLinks(NamedTuple):
     """Where time windows begin."""
     input_id: dict[Any, Tensor]
     neg_sampling: Negatives
-    """By edge type if ``typed``."""
+    """By edge type if there are several."""
     sizes: dict[Any, int] | None
     """How many links of each relation a batch has; None: what falls into it."""
     typed: bool
@@ -97,6 +97,8 @@ class GivenLinks(NamedTuple):
         else:
             check_types("neg_sampling", neg_sampling, links, "edge_label_index")
             negatives = {names[of]: NegativeSampling.cast(value) for of, value in neg_sampling.items()}
+        if len(by_type) == 1:
+            negatives = negatives_of(negatives, next(iter(by_type)))
         sizes = sizes_by_type(batch_size, links, "edge_label_index")
         sizes = None if sizes is None else {names[of]: size for of, size in sizes.items()}
         chosen = frozenset(names[of] for of, given in links.items() if given is not None)
@@ -108,13 +110,13 @@ class GivenLinks(NamedTuple):
 
         Raises:
             TypeError, ValueError, IndexError: ids out of range; another number of labels or times than of links; labels
-                with triplets; a dictionary with a sampler that is no KeyedSampler.
+                with triplets; links of several relations with a sampler that takes those of one.
         """
         keyed = isinstance(sampler, KeyedSampler)
-        if self.typed and not keyed and len(self.links) > 1:
+        if len(self.links) > 1 and not (keyed and sampler.takes_types):
             raise ValueError(
                 f"edge_label_index: expected links of one relation with a {type(sampler).__name__}, which is no "
-                f"KeyedSampler, found a dictionary"
+                f"KeyedSampler that takes several (takes_types), found a dictionary"
             )
         for edge_type, links in self.links.items():
             of = f"[{edge_type!r}]" if self.typed else ""

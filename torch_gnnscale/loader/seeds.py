@@ -91,10 +91,10 @@ class GivenSeeds(NamedTuple):
         if not self.typed:
             nodes = _all_nodes(self.name, data, self.nodes, bounds)
             return OrderedSeeds(nodes, self.time, self.input_id, lambda: get_input_nodes(data, nodes)[1].numel())
-        if not keyed:
+        if not keyed or (len(self.nodes) > 1 and not sampler.takes_types):
             raise ValueError(
-                f"input_nodes: expected seeds of one type with a {type(sampler).__name__}, which is no KeyedSampler, "
-                f"found a dictionary"
+                f"input_nodes: expected seeds of one type with a {type(sampler).__name__}, which is no KeyedSampler "
+                f"that takes several (takes_types), found a dictionary"
             )
         if bounds is not None and None in bounds:
             raise TypeError("input_nodes: expected nodes of a graph without node types, found a dictionary")

@@ -64,6 +64,9 @@ class KeyedSampler(BaseSampler):
     """Whether seeds have times."""
     takes_windows: bool = False
     """Whether the inputs of a sampler with times may have ``start_time``: where their time windows begin."""
+    takes_types: bool = False
+    """Whether inputs may be seeds of several node types or links of several relations. Their fields, and then those of
+    ``metadata``, are dictionaries by type (:mod:`torch_gnnscale.sampler.inputs`), and so is ``neg_sampling``."""
     thread_safe: bool = True
     """Whether several threads may sample at once. If not, one thread samples, in the order of the batches."""
     collective: bool = False

@@ -84,6 +84,7 @@ class OnExecutor(KeyedSampler):
     executor: Executor | LayerExecutor
     """Draws the samples, on the CPU, on a GPU, or over the stores of a part."""
     device: torch.device
+    takes_types = True
 
     @property
     def collective(self) -> bool:  # type: ignore[override]
