@@ -1,6 +1,7 @@
 """Loaders whose seeds have several node types: which are in a batch, its fields, and the same batches by every way."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -166,6 +167,15 @@ def test_a_state_goes_on_in_the_middle_of_an_epoch(options):
     found = {"batch_size": 5, "seeds": {of: SEEDS[of] for of in (AUTHOR, PAPER, VENUE)}}
     with pytest.raises(ValueError, match=r"^state: expected a loader with input_type="):
         loader_of(**{**options, **found}).load_state_dict(loader.state_dict())
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": {PAPER: 2, AUTHOR: 3, VENUE: 1}}])
+def test_copies_have_an_order_of_their_own(options):
+    loader = loader_of(**options)
+    for made in (pickle.loads(pickle.dumps(loader)), copy.deepcopy(loader)):
+        assert [plain(batch) for batch in made] == [plain(batch) for batch in loader_of(**options)]
+        made.load_state_dict({**made.state_dict(), "seed": 4, "epoch": 0, "batch": 0})
+        assert [plain(batch) for batch in made] == [plain(batch) for batch in loader_of(seed=4, **options)]
 
 
 @pytest.mark.parametrize("uneven", ["pad", "drop", "serve"])

@@ -156,13 +156,24 @@ class ChunksOfTypes(ChunksOfEach):
 _NONE = np.empty(0, dtype=np.int64)
 
 
+@dataclass(frozen=True)
+class _OrderOfGroup:
+    """The positions of a group's inputs, in the order of an epoch. A class, so that worker processes can be sent it."""
+
+    inputs: np.ndarray
+    number: int
+    shuffle: KeyedShuffle | None
+
+    def __call__(self, epoch: int) -> np.ndarray:
+        if self.shuffle is None:
+            return self.inputs
+        return self.inputs[self.shuffle.permutation(len(self.inputs), epoch, self.number)]
+
+
 def _chunks_of_group(
     inputs: np.ndarray, number: int, size: int, drop_last: bool, shuffle: KeyedShuffle | None
 ) -> Chunks:  # fmt: skip
-    def order(epoch: int) -> np.ndarray:
-        return inputs if shuffle is None else inputs[shuffle.permutation(len(inputs), epoch, number)]
-
-    return Chunks(order, len(inputs), size, drop_last)
+    return Chunks(_OrderOfGroup(inputs, number, shuffle), len(inputs), size, drop_last)
 
 
 FORMAT = 3
