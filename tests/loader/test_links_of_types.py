@@ -212,6 +212,16 @@ def test_strict_negatives_of_each_relation():
                     assert not (drawn[1] == 0).any()
 
 
+@pytest.mark.parametrize("links", [("user", "item"), {("user", "item"): None, FRIENDS: None}])
+@pytest.mark.parametrize("short", [("user", "item"), "rates"])
+def test_links_that_are_no_negatives_may_be_of_a_shortened_type(links, short):
+    src, dst = torch.arange(SIZES["user"]), torch.arange(1, SIZES["item"])
+    known = torch.cartesian_prod(src, dst).t()  # so that item 0 alone is left
+    for batch in loader_of(links=links, neg_sampling=BINARY, strict_negatives={short: known}):
+        links = batch[RATES].edge_label_index[:, batch[RATES].edge_label == 0]
+        assert not ends_of(batch, RATES, links)[1].any()
+
+
 def test_renumbered_stores_take_and_give_the_user_s_ids(tmp_path):
     partition.write(DATA, tmp_path / "parts", parts=2, method="random")
     stores = stores_of(DATA, str(tmp_path / "parts"))
@@ -272,6 +282,10 @@ def test_a_sampler_of_plain_links_takes_one_relation_by_a_dictionary(negatives):
          f"input_id: expected ids of the links of all relations, found none of {[FRIENDS]}"),
         (LINKS, {"strict_negatives": SOME, "neg_sampling": BINARY}, TypeError,
          "strict_negatives: expected a bool or a dictionary by edge type, found Tensor"),
+        (LINKS, {"strict_negatives": {RATED: SOME}, "neg_sampling": BINARY}, ValueError,
+         f"strict_negatives: expected types of {[RATES, FRIENDS]}, found {[RATED]}"),
+        ((RATES, SOME), {"strict_negatives": {FRIENDS: SOME}, "neg_sampling": BINARY}, ValueError,
+         f"strict_negatives: expected types of {[RATES]}, found {[FRIENDS]}"),
         (LINKS, {"neighbor_sampler": Foreign()}, ValueError,
          "edge_label_index: expected links of one relation with a Foreign, which is no KeyedSampler that takes "
          "several (takes_types), found a dictionary"),

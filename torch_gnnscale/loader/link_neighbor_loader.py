@@ -168,7 +168,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
                 raise ValueError(
                     f"'edge_label_time' {said[0]} while 'time_attr' {said[1]}: expected both for temporal sampling"
                 )
-            known = given.strict(strict_negatives)
+            known = given.strict(data, strict_negatives)
             options |= {"exclude_seed_edges": exclude_seed_edges, "strict_negatives": known}
             neighbor_sampler = make_sampler(method, data, num_neighbors, options)
             if not isinstance(known, bool) and (order := checks.common_numbering(data)) is not None:

@@ -160,12 +160,20 @@ class GivenLinks(NamedTuple):
             label = label + 1
         return label.cpu()
 
-    def strict(self, strict_negatives: Any) -> Any:
-        """The argument ``strict_negatives`` as a sampler takes it, by edge type in a graph with types."""
+    def strict(self, data: Any, strict_negatives: Any) -> Any:
+        """The argument ``strict_negatives`` as a sampler takes it, by edge type in a graph with types.
+
+        Raises:
+            TypeError, ValueError: one tensor for several relations; a dictionary of other relations than the links'.
+        """
         if isinstance(strict_negatives, Tensor) and None not in self.links:
             if len(self.links) > 1:
                 raise TypeError("strict_negatives: expected a bool or a dictionary by edge type, found Tensor")
             return {next(iter(self.links)): strict_negatives}
+        if isinstance(strict_negatives, dict) and None not in self.links:
+            known = {_canonical(data, of): links for of, links in strict_negatives.items()}
+            check_types("strict_negatives", known, self.links, "edge_label_index")
+            return known
         return strict_negatives
 
     def in_stored_order(self, order: Numbering, num_nodes: Mapping[Any, int]) -> Negatives:
@@ -221,7 +229,7 @@ def _links_of(data: Any, edge_label_index: Any) -> tuple[EdgeType | None, Tensor
         if links is None:
             links = _stored_links(data, (data.num_nodes, data.num_nodes))
     elif isinstance(data, HeteroData):
-        edge_type = None if edge_type is None else data._to_canonical(*edge_type)
+        edge_type = _canonical(data, edge_type)
         _check_type(edge_type, links, data.edge_types)
         if links is None:
             links = _stored_links(data[edge_type], [data[end].num_nodes for end in end_types(edge_type)])
@@ -237,6 +245,12 @@ def _links_of(data: Any, edge_label_index: Any) -> tuple[EdgeType | None, Tensor
                 raise NotImplementedError("edge_label_index=None over these stores is not implemented; give the links")
             links = torch.stack(users)  # type: ignore[arg-type]
     return edge_type, links.as_tensor() if isinstance(links, EdgeIndex) else links
+
+
+def _canonical(data: Any, edge_type: Any) -> Any:
+    """The whole of an edge type that may be shortened, as a HeteroData takes it."""
+    shortened = isinstance(data, HeteroData) and edge_type is not None
+    return data._to_canonical(*([edge_type] if isinstance(edge_type, str) else edge_type)) if shortened else edge_type
 
 
 def _check_type(edge_type: EdgeType | None, links: Any, known: list) -> None:
