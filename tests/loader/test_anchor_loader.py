@@ -1,5 +1,7 @@
 """Loaders of anchors, whose positives and negatives are drawn from lists."""
 
+import re
+
 import pytest
 import reference
 import torch
@@ -373,12 +375,29 @@ ROWPTR, COL = POSITIVES
          "neighbor_sampler: expected a NeighborSampler or a LayerSampler, found Foreign"),
         ({"device": "cuda"}, NotImplementedError, "anchors with device='cuda' are not implemented"),
         ({"split": 1}, NotImplementedError, "anchors with split=1 are not implemented"),
+        ({"input_id": torch.arange(9)}, ValueError, "input_id: expected 10 ids, one per anchor, found shape (9,)"),
     ],
 )  # fmt: skip
 def test_bad_arguments(options, error, text):
     with pytest.raises(error) as found:
         loader_of(**options)
     assert str(found.value).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"strict_negatives": True}, "strict_negatives has no effect without neg_sampling: no negatives are drawn"),
+        ({"neg_sampling": NegativeSampling("triplet", 2, src_weight=torch.ones(40))},
+         "neg_sampling: src_weight has no effect in triplets, whose negatives have the sources of links"),
+        ({"positives": (RATES, ROWPTR, COL, COL)}, "positives: times of the entries have no effect without time_attr"),
+        ({"negatives": (ROWPTR, COL, COL), "time_attr": "time", "anchor_time": torch.full((10,), 10)},
+         "negatives: times of the entries have no effect beside those of the nodes, which count"),
+    ],
+)  # fmt: skip
+def test_what_has_no_effect_is_named(options, text):
+    with pytest.warns(UserWarning, match=f"^{re.escape(text)}$"):
+        loader_of(empty="skip", **options)
 
 
 def by_anchor(lists, users):

@@ -147,7 +147,12 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         if given.typed:
             raise TypeError("anchors: expected those of one type, found a dictionary")
         given = given._replace(name="anchors", time_name="anchor_time")
+        checks.warn_of_negatives(sampler, neg_sampling, None, [triplets])
         seeds = given.in_order(data, sampler)
+        if seeds.input_id is not None and seeds.input_id.shape != (seeds.num_seeds(),):
+            raise ValueError(
+                f"input_id: expected {seeds.num_seeds()} ids, one per anchor, found shape {tuple(seeds.input_id.shape)}"
+            )
         of, nodes, input_id = get_input_nodes(data, seeds.first, seeds.input_id)
         inputs = AnchorInput(input_id, nodes, seeds.time, of, None)  # type: ignore[arg-type]
         given.check(inputs, sampler.node_bounds())

@@ -11,6 +11,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.typing import EdgeType
 
 from .. import ops
+from .._warn import warn
 from ..ops.arguments import check_tensor
 from ..random import ids_key
 from ..sampler.anchors import AnchorLists, NodeLists
@@ -107,6 +108,9 @@ def node_lists(
             csc, time = _stored(csc, time, given.edge_type, order, anchors is None)
     of_type = None if graph.node_time is None else graph.node_time.get(of_nodes)
     time = time if of_type is None else of_type[csc.row.to(torch.int64)]
+    if given.lists is not None and len(given.lists) > 2 and (of_type is not None or not graph.is_temporal):
+        why = "without time_attr" if not graph.is_temporal else "beside those of the nodes, which count"
+        warn(f"{name}: times of the entries have no effect {why}")
     if time is None or not graph.is_temporal:
         return NodeLists(csc.colptr, csc.row.contiguous(), num_nodes)
     in_order = ordered(time, graph.floating_time)
