@@ -178,6 +178,14 @@ def test_copies_have_an_order_of_their_own(options):
         assert [plain(batch) for batch in made] == [plain(batch) for batch in loader_of(seed=4, **options)]
 
 
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("options", [{}, {"batch_size": {PAPER: 2, AUTHOR: 3, VENUE: 1}}])
+def test_a_loader_made_again_with_its_sampler_as_by_lightning(options, shuffle):
+    loader = loader_of(shuffle=shuffle, **options)
+    again = loader_of(**options, shuffle=False, sampler=loader.sampler)
+    assert [plain(batch) for batch in again] == [plain(batch) for batch in loader]
+
+
 @pytest.mark.parametrize("uneven", ["pad", "drop", "serve"])
 @pytest.mark.parametrize("options", [{}, {"batch_size": {PAPER: 2, AUTHOR: 3, VENUE: 1}}])
 def test_ranks_share_the_batches_of_one_process(uneven, options):

@@ -175,12 +175,12 @@ class KeyedLoader(ResumableLoader):
         ``by_type``: the inputs, if they have several types; ``sizes``: how many of each type a batch has, if that is
         fixed. If the sampler's device is a GPU, batches are made there.
         """
+        if isinstance(again := kwargs.get("sampler"), PositionSampler):  # of a loader that is made again
+            kwargs |= {"sampler": None, "shuffle": isinstance(again, KeyedShuffle)}
         if sizes is not None:
             kwargs["batch_size"] = sum(sizes.values())
             if checks.has_own_order(kwargs):
                 raise ValueError(f"batch_size={sizes}: expected neither sampler nor batch_sampler beside it, found one")
-        if isinstance(again := kwargs.get("sampler"), PositionSampler):  # of a loader that is made again
-            kwargs |= {"sampler": None, "shuffle": isinstance(again, KeyedShuffle)}
         self.prefetch = checks.checked_prefetch(prefetch)
         """How many batches are in preparation; None: the loader chooses (:mod:`torch_gnnscale.loader.pipeline`)."""
         self._sharing = sharing_of(
