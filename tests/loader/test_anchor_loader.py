@@ -374,6 +374,8 @@ ROWPTR, COL = POSITIVES
         ({"neighbor_sampler": Foreign()}, TypeError,
          "neighbor_sampler: expected a NeighborSampler or a LayerSampler, found Foreign"),
         ({"device": "cuda"}, NotImplementedError, "anchors with device='cuda' are not implemented"),
+        ({"time_window": 5, "time_attr": "time"}, NotImplementedError,
+         "time_window: time windows of anchors are not implemented; anchor_time ends them"),
         ({"split": 1}, NotImplementedError, "anchors with split=1 are not implemented"),
         ({"input_id": torch.arange(9)}, ValueError, "input_id: expected 10 ids, one per anchor, found shape (9,)"),
     ],

@@ -86,7 +86,7 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             ``input_id``, ``custom_cls`` and the arguments of :class:`torch.utils.data.DataLoader`.
 
     Raises:
-        NotImplementedError: ``split``, and a GPU.
+        NotImplementedError: ``split``, a GPU, and time windows.
         TypeError, ValueError, IndexError: malformed lists; an anchor without positives; binary negatives. While
             iterating: an anchor for which there is no negative.
     """
@@ -118,6 +118,9 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         for name in ("split", "device", "graph_on_gpu", "graph_on_peers"):
             if (value := kwargs.pop(name, None)) not in (None, "cpu"):
                 raise NotImplementedError(f"anchors with {name}={value!r} are not implemented")
+        for name in ("time_window", "input_start_time"):
+            if kwargs.pop(name, None) is not None:
+                raise NotImplementedError(f"{name}: time windows of anchors are not implemented; anchor_time ends them")
         if empty not in ("error", "skip"):
             raise ValueError(f"empty: expected 'error' or 'skip', found {empty!r}")
         if lists_of not in ("nodes", "anchors"):
