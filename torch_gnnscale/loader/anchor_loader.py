@@ -25,12 +25,12 @@ from ..sampler.links import ExcludeSeedEdges
 from ..sampler.methods import NEIGHBOR, make_sampler
 from ..sampler.sources import check_data
 from . import checks
-from .anchors import negatives_of_anchors, node_lists, positives_of, said_of_lists, with_positives
 from .fields import fields_of, put
+from .given_links import renumbered
+from .given_lists import negatives_of_anchors, node_lists, positives_of, said_of_lists, with_positives
+from .given_seeds import GivenSeeds
 from .keyed_loader import KeyedLoader
-from .links import renumbered
 from .refusal import told_to_all
-from .seeds import GivenSeeds
 from .sharing import Owned
 
 SAMPLING = (

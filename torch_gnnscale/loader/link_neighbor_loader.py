@@ -26,13 +26,13 @@ from ..sampler.sources import check_data
 from . import checks
 from .checks import warn_of_negatives, warn_of_options_beside_sampler
 from .fields import fields_of, put
+from .given_links import GivenLinks, in_stored, to_stored
+from .given_windows import GivenWindows
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
-from .links import GivenLinks, in_stored, to_stored
 from .refusal import told_to_all
 from .share import Shard, SharedOrder, Uneven
 from .sharing import Owned
-from .windows import GivenWindows
 
 
 class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader):

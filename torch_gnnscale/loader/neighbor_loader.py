@@ -25,14 +25,14 @@ from ..sampler.sources import check_data
 from . import checks
 from .checks import warn_of_options_beside_sampler, warn_of_options_of_links
 from .fields import fields_of, put
+from .given_seeds import GivenSeeds
+from .given_windows import GivenWindows
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
 from .refusal import told_to_all
-from .seeds import GivenSeeds
 from .share import Shard, SharedOrder, Uneven
 from .sharing import Owned
 from .split import Split, check_modes
-from .windows import GivenWindows
 
 
 class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):

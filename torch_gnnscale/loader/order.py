@@ -63,7 +63,7 @@ class Chunks:
         return min(self.size, self.inputs - number % self.count * self.size)
 
 
-class ChunksOfEach:
+class ChunksOfGroups:
     """An order of inputs for each group of them: batch t has chunk t of each group, one group after the other.
 
     Group i of n permutes its inputs by batch_key(seed, epoch, shuffle.part * n + i, SHUFFLE).
@@ -107,14 +107,14 @@ class ChunksOfEach:
         raise NotImplementedError
 
 
-class ChunksOfParts(ChunksOfEach):
+class ChunksOfParts(ChunksOfGroups):
     """A group for each part. After its last chunk, a part begins again (``repeats``), or adds no inputs.
 
     Args:
         owners: the part of each input: integers, shape [inputs].
         parts: K, the number of parts.
         batch_size: the inputs of a batch; each part adds ``batch_size / K``.
-        drop_last, shuffle: as of :class:`ChunksOfEach`.
+        drop_last, shuffle: as of :class:`ChunksOfGroups`.
         repeats: whether a part begins again.
 
     Raises:
@@ -144,7 +144,7 @@ class ChunksOfParts(ChunksOfEach):
         return [(part, number) for part, of in enumerate(self.each) if number < of.count or self.repeats]
 
 
-class ChunksOfTypes(ChunksOfEach):
+class ChunksOfTypes(ChunksOfGroups):
     """A group for each type of inputs, which adds no more inputs after its last chunk. After the last batch come the
     batches once more, with larger numbers."""
 
@@ -207,7 +207,7 @@ class NumberedBatches:
     """
 
     def __init__(
-        self, batches: Any, chunks: Chunks | ChunksOfEach | None, start: Callable[[], tuple[int, int]],
+        self, batches: Any, chunks: Chunks | ChunksOfGroups | None, start: Callable[[], tuple[int, int]],
         share: Share | None = None, dealt: DistributedSampler | None = None,
     ) -> None:  # fmt: skip
         self.batches, self.chunks = batches, chunks

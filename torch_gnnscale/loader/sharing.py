@@ -20,7 +20,7 @@ from ..sampler.base import Inputs, KeyedSampler
 from . import checks
 from .layout import EdgeLayouts
 from .line import Execution, Line
-from .order import Chunks, ChunksOfEach, ChunksOfParts, NumberedBatch, SeedOrder
+from .order import Chunks, ChunksOfGroups, ChunksOfParts, NumberedBatch, SeedOrder
 from .pipeline import USUAL
 from .positions import KeyedShuffle
 from .row_source import RowSource
@@ -126,7 +126,7 @@ class SharedSteps(Sharing, ABC):
             return {**decides(), "seed": order.seed, "uneven": self.share.uneven}
 
         self._seed_order, self._decides = order, all_that_decides
-        self._chunks: Chunks | ChunksOfEach | None = order.numbered(batches).chunks
+        self._chunks: Chunks | ChunksOfGroups | None = order.numbered(batches).chunks
         assert self._chunks is not None  # a loader with a share refuses a sampler of the user's
         told = {**all_that_decides(), "seed": None if self._draws_seed else order.seed}
         self.has_met = True

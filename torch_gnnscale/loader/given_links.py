@@ -22,7 +22,7 @@ from ..sampler.links import Negatives, check_links, check_weights, negatives_of
 from ..topology import CSC
 from ..topology.numbering import Numbering
 from . import checks
-from .seeds import check_types, sizes_by_type
+from .given_seeds import check_types, sizes_by_type
 
 
 class GivenLinks(NamedTuple):
