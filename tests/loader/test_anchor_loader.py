@@ -1,64 +1,23 @@
-"""Loaders of anchors, whose positives and negatives are drawn from lists."""
-
-import re
+"""Loaders of anchors: which positives and negatives are drawn from lists, and nothing later than the anchor."""
 
 import pytest
-import reference
 import torch
-from helpers.cluster import cluster
-from helpers.data import our_stores, plain, processes, stop_workers
+from helpers.anchors import (
+    NEGATIVES,
+    POSITIVES,
+    TRIPLETS,
+    USERS,
+    drawn_by_definition,
+    entries,
+    found_in,
+    loader_of,
+)
 from helpers.links import RATED, RATES, SIZES, heterogeneous, homogeneous, pairs_of
 from helpers.parts import stores_of
-from helpers.slow import SLOW
-from torch_geometric.sampler import BaseSampler, NegativeSampling
+from torch_geometric.sampler import NegativeSampling
 
-from torch_gnnscale import AnchorLoader, NeighborLoader, ops, partition
-from torch_gnnscale.distributed import open_part
+from torch_gnnscale import AnchorLoader, ops, partition
 from torch_gnnscale.random import Purpose, batch_key
-
-USERS = torch.tensor([39, 3, 0, 3, 7, 8, 11, 20, 21, 22])  # the first and the last, and one twice
-TRIPLETS = NegativeSampling("triplet", 3)
-
-
-def lists_of(seed, least=1, most=4, size=50):
-    """(rowptr, col): ``least`` to ``most`` different items for each user; times follow from them."""
-    generator = torch.Generator().manual_seed(seed)
-    counts = torch.randint(least, most + 1, (SIZES["user"],), generator=generator)
-    col = torch.cat([torch.randperm(size, generator=generator)[:count] for count in counts.tolist()])
-    return torch.cat([torch.zeros(1).long(), counts.cumsum(0)]), col
-
-
-POSITIVES, NEGATIVES = lists_of(0), lists_of(1, least=0)
-
-
-def entries(lists, user):
-    rowptr, col = lists[:2]
-    return col[rowptr[user] : rowptr[user + 1]].tolist()
-
-
-def loader_of(data=None, anchors=("user", USERS), positives=(RATES, *POSITIVES), **options):
-    data = heterogeneous() if data is None else data
-    return AnchorLoader(data, [3, 2], anchors, positives, **{"batch_size": 4, "seed": 3, **options})
-
-
-def drawn_by_definition(lists, users, count, number, purpose, limit=None, times=None):
-    """By the twin: the entries drawn for each user of batch ``number``."""
-    rowptr, col = lists
-    time = None if times is None else [times]
-    graph = ops.relations([rowptr], [col], time=time, src_type=[1], dst_type=[0], sizes=[SIZES["user"], 50])
-    key = batch_key(batch_key(3, 0, number), purpose=purpose)
-    limits = None if limit is None else [limit, None]
-    none = torch.empty(0).long()
-    sample = reference.sample_neighbors(graph, [users, none], [count], key, seed_time=limits, disjoint=True)
-    row, col = sample.edge_index[0]
-    return [sample.node[1][row[col == at]].tolist() for at in range(len(users))]
-
-
-def found_in(batch, index, mask):
-    """The ids at each anchor's positions."""
-    items = batch["item"].n_id
-    assert torch.equal(mask, index >= 0)
-    return [items[of[of >= 0]].tolist() for of in index]
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -251,157 +210,6 @@ def test_times_of_entries_count_where_nodes_have_none():
         assert pairs_of(found) <= pairs_of(early)
 
 
-WAYS = {"prefetch": {"prefetch": 4}, "bulk": {"bulk": 3, "prefetch": 2}, "processes": processes(2)}
-OPTIONS = {"shuffle": True, "num_positives": 2, "negatives": NEGATIVES, "neg_sampling": TRIPLETS}
-
-
-@pytest.mark.parametrize("way", ["prefetch", "bulk", SLOW("processes")])
-def test_every_way_makes_the_same_batches(way):
-    expected = plain(list(loader_of(prefetch=0, **OPTIONS)))
-    iterator = iter(loader_of(**OPTIONS, **WAYS[way]))
-    assert plain(list(iterator)) == expected
-    stop_workers(iterator)
-    shares = [plain(list(loader_of(shard=(rank, 2), uneven="serve", **OPTIONS))) for rank in range(2)]
-    assert shares == [expected[0::2], expected[1::2]]
-
-
-def test_stores_and_renumbered_stores_give_the_same_ids(tmp_path):
-    data = heterogeneous()
-    partition.write(data, tmp_path / "parts", parts=2, method="random")
-    for stores in (our_stores(data), stores_of(data, str(tmp_path / "parts"))):
-        for ours, theirs in zip(loader_of(stores, num_positives=-1), loader_of(data, num_positives=-1), strict=True):
-            for batch in (ours, theirs):
-                assert torch.equal(batch["user"].n_id[batch["user"].src_index], USERS[batch["user"].input_id])
-            of_both = [
-                pairs_of(
-                    torch.stack([batch[end].n_id[at] for end, at in zip(SIZES, batch["user"].label_index, strict=True)])
-                )
-                for batch in (ours, theirs)
-            ]
-            assert of_both[0] == of_both[1]
-
-
-def test_weights_of_negatives_over_renumbered_stores(tmp_path):
-    data = heterogeneous()
-    partition.write(data, tmp_path / "parts", parts=2, method="random")
-    weight = torch.zeros(50).index_fill_(0, torch.tensor([3, 7]), 1.0)
-    stores = stores_of(data, str(tmp_path / "parts"))
-    for batch in loader_of(stores, neg_sampling=NegativeSampling("triplet", 2, dst_weight=weight)):
-        assert set(batch["item"].n_id[batch["item"].dst_neg_index].view(-1).tolist()) <= {3, 7}
-
-
-def test_a_state_goes_on_and_knows_the_lists():
-    loader, other = loader_of(**OPTIONS), loader_of(**OPTIONS)
-    iterator = iter(loader)
-    next(iterator)
-    other.load_state_dict(loader.state_dict())
-    assert plain(list(other)) == plain(list(iterator))
-    for name, value in {"positives": (RATES, *lists_of(5)), "num_positives": 1, "negatives": None}.items():
-        said = "own_negatives" if name == "negatives" else name
-        with pytest.raises(ValueError, match=rf"^state: expected a loader with {said}="):
-            loader_of(**{**OPTIONS, name: value}).load_state_dict(loader.state_dict())
-
-
-def batches_of_part(path):
-    with open_part(path) as part:
-        anchors = part.input_nodes(None, node_type="user")
-        loader = loader_of((part.features, part.graph), anchors=anchors, uneven="serve", **OPTIONS)
-        return [
-            (USERS_OF(batch), batch["item"].n_id[batch["item"].dst_neg_index].tolist(), batch["item"].x.tolist())
-            for batch in loader
-        ]
-
-
-def USERS_OF(batch):
-    return batch["user"].n_id[batch["user"].src_index].tolist()
-
-
-@pytest.mark.slow
-def test_ranks_over_parts(tmp_path):
-    data = heterogeneous()
-    partition.write(data, tmp_path / "parts", parts=2, method="random")
-    found = cluster(2).run(batches_of_part, str(tmp_path / "parts"))
-    assert sorted(user for rank in found for users, _, _ in rank for user in users) == list(range(40))
-    for rank in found:
-        for users, negatives, _ in rank:
-            for user, drawn in zip(users, negatives, strict=True):
-                own = set(entries(NEGATIVES, user))
-                assert set(drawn[: len(own)]) <= own or len(own) > 3
-
-
-class Foreign(BaseSampler):
-    sample_from_nodes = sample_from_edges = None
-
-
-ROWPTR, COL = POSITIVES
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "text"),
-    [
-        ({"positives": (RATES, torch.zeros(41).long(), COL[:0])}, ValueError,
-         "anchors: expected a positive for each, found none for anchors[0] = 39; use empty='skip' to leave such "
-         "anchors out"),
-        ({"empty": "no"}, ValueError, "empty: expected 'error' or 'skip', found 'no'"),
-        ({"lists_of": "users"}, ValueError, "lists_of: expected 'nodes' or 'anchors', found 'users'"),
-        ({"lists_of": "anchors"}, ValueError,
-         "positives: rowptr: expected shape (11,), for a list of each of 10 anchors, found (41,)"),
-        ({"lists_of": "anchors", "positives": RATES}, ValueError,
-         "lists_of='anchors': expected positives in lists, found the graph's edges"),
-        ({"num_positives": 0}, ValueError, "num_positives: expected at least 1, or -1 for all, found 0"),
-        ({"neg_sampling": "binary"}, ValueError,
-         "neg_sampling: expected triplets, whose negatives are of the anchors, found binary ones"),
-        ({"positives": None}, ValueError, "positives: expected an edge type, or one and lists, found None"),
-        ({"positives": POSITIVES}, ValueError, "positives: expected an edge type, or one and lists, found a tuple"),
-        ({"positives": ("user", "sells", "item")}, ValueError, "positives: expected an edge type of "),
-        ({"positives": (RATES, ROWPTR)}, TypeError,
-         "positives: expected (rowptr, col), or these and times, found a tuple"),
-        ({"positives": (RATES, ROWPTR[1:], COL)}, ValueError,
-         "positives: rowptr: expected shape (41,), for a list of each of 40 nodes, found (40,)"),
-        ({"positives": (RATES, ROWPTR, COL[1:])}, ValueError,
-         "positives: rowptr[40] (the last): expected the number of edges 100, found 101"),
-        ({"positives": (RATES, ROWPTR, COL + 50)}, IndexError, "positives: col[0] = "),
-        ({"negatives": (ROWPTR, COL.float())}, TypeError, "negatives: col: expected a vector of int32 or int64, found"),
-        ({"negatives": COL}, TypeError, "negatives: expected (rowptr, col), or these and times, found a Tensor"),
-        ({"anchors": ("item", None)}, ValueError,
-         "anchors: expected nodes of 'user', from which positives lead, found 'item'"),
-        ({"anchors": {"user": USERS}}, TypeError, "anchors: expected those of one type, found a dictionary"),
-        ({"anchors": ("user", torch.tensor([40]))}, IndexError,
-         "anchors[0] = 40 is out of range: expected nodes in [0, 40)"),
-        ({"anchor_time": torch.ones(10)}, ValueError, "anchor_time: expected none without time_attr, found some"),
-        ({"anchor_time": torch.ones(9), "time_attr": "time"}, ValueError,
-         "anchor_time: expected 10 times, found shape (9,)"),
-        ({"neighbor_sampler": Foreign()}, TypeError,
-         "neighbor_sampler: expected a NeighborSampler or a LayerSampler, found Foreign"),
-        ({"device": "cuda"}, NotImplementedError, "anchors with device='cuda' are not implemented"),
-        ({"time_window": 5, "time_attr": "time"}, NotImplementedError,
-         "time_window: time windows of anchors are not implemented; anchor_time ends them"),
-        ({"split": 1}, NotImplementedError, "anchors with split=1 are not implemented"),
-        ({"input_id": torch.arange(9)}, ValueError, "input_id: expected 10 ids, one per anchor, found shape (9,)"),
-    ],
-)  # fmt: skip
-def test_bad_arguments(options, error, text):
-    with pytest.raises(error) as found:
-        loader_of(**options)
-    assert str(found.value).startswith(text)
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"strict_negatives": True}, "strict_negatives has no effect without neg_sampling: no negatives are drawn"),
-        ({"neg_sampling": NegativeSampling("triplet", 2, src_weight=torch.ones(40))},
-         "neg_sampling: src_weight has no effect in triplets, whose negatives have the sources of links"),
-        ({"positives": (RATES, ROWPTR, COL, COL)}, "positives: times of the entries have no effect without time_attr"),
-        ({"negatives": (ROWPTR, COL, COL), "time_attr": "time", "anchor_time": torch.full((10,), 10)},
-         "negatives: times of the entries have no effect beside those of the nodes, which count"),
-    ],
-)  # fmt: skip
-def test_what_has_no_effect_is_named(options, text):
-    with pytest.warns(UserWarning, match=f"^{re.escape(text)}$"):
-        loader_of(empty="skip", **options)
-
-
 def by_anchor(lists, users):
     """``lists`` of users as those of anchors: list i is that of users[i]."""
     found = [entries(lists, user) for user in users.tolist()]
@@ -453,8 +261,3 @@ def test_lists_of_anchors_over_renumbered_stores(tmp_path):
         users = USERS[batches[0]["user"].input_id].tolist()
         expected = [sorted(entries(POSITIVES, user)) for user in users]
         assert [[sorted(some) for some in found] for found in of_both] == [expected, expected]
-
-
-def test_a_loader_of_seeds_has_no_anchors():
-    with pytest.raises(TypeError, match="unexpected keyword argument"):
-        NeighborLoader(heterogeneous(), [2], "user", anchors=USERS)

@@ -346,6 +346,8 @@ class Plain(KeyedSampler):
         (SEEDS, {"input_time": TIMES}, ValueError, "input_time: expected none without time_attr, found some"),
         (SEEDS, {"time_attr": "time", "input_time": {AUTHOR: torch.arange(8), VENUE: torch.arange(2)}}, ValueError,
          "input_time['author']: expected 9 times, found shape (8,)"),
+        (SEEDS, {"time_attr": "time", "input_end_time": {AUTHOR: torch.arange(8), VENUE: torch.arange(2)}}, ValueError,
+         "input_end_time['author']: expected 9 times, found shape (8,)"),
         (SEEDS, {"input_id": {PAPER: PAPERS}}, ValueError,
          "input_id: expected ids of the seeds of all types, found none of ['author', 'venue']"),
         (SEEDS, {"input_id": {PAPER: PAPERS, AUTHOR: PAPERS, VENUE: VENUES}}, ValueError,

@@ -11,7 +11,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import GraphStore as PyGGraphStore
 from torch_geometric.loader.utils import get_input_nodes
-from torch_geometric.sampler import NegativeSampling
+from torch_geometric.sampler import NegativeSampling, NodeSamplerInput
 from torch_geometric.typing import EdgeType, InputNodes
 
 from .._host import on_host
@@ -26,12 +26,10 @@ from ..sampler.methods import NEIGHBOR, make_sampler
 from ..sampler.sources import check_data
 from . import checks
 from .fields import fields_of, put
-from .given_links import renumbered
-from .given_lists import negatives_of_anchors, node_lists, positives_of, said_of_lists, with_positives
+from .given_lists import anchor_lists, said_of_lists, with_positives
 from .given_seeds import GivenSeeds
 from .keyed_loader import KeyedLoader
 from .refusal import told_to_all
-from .sharing import Owned
 
 SAMPLING = (
     "replace", "subgraph_type", "disjoint", "temporal_strategy", "time_attr", "weight_attr", "is_sorted", "directed",
@@ -42,19 +40,22 @@ SAMPLING = (
 class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
     """Batches of anchors with positives and negatives, and the sampled neighborhood of all of them.
 
-    Positives are drawn for each anchor from its list, without replacement; so are negatives from a list of its own, and
-    then from all nodes. What is drawn is a function of (``seed``, epoch, number of the batch, place of the anchor in
-    it). Order, state, ranks' shares and all other arguments are those of :class:`torch_gnnscale.NeighborLoader`.
+    For each anchor, positives are drawn from its list, without replacement. Negatives are drawn from a second list of
+    its own, without replacement, and then from all nodes. What is drawn is a function of (``seed``, epoch, number of
+    the batch, place of the anchor in the batch). Order, state, ranks' shares and all other arguments are those of
+    :class:`torch_gnnscale.NeighborLoader`.
 
-    A batch of B anchors has, with the types of nodes where there are types:
+    A batch of B anchors has these fields. In a graph with types, the first, third and fourth are fields of the anchors'
+    type, and the second of the positives' type:
 
-    - ``src_index`` [B]: the anchors' positions among the nodes of their type;
-    - ``dst_pos_index`` [B, num_positives], ``dst_neg_index`` [B, negatives]: positions among the nodes of theirs. Where
-      an anchor has fewer, -1, and False in ``dst_pos_mask`` or ``dst_neg_mask``;
-    - with ``num_positives=-1``, in place of ``dst_pos_index``, ``label_index`` [2, m]: (anchor, positive) of all;
-    - ``input_id`` and, with times, ``seed_time``, of the anchors.
+    - ``src_index`` [B]: the anchors' positions among the batch's nodes of their type;
+    - ``dst_pos_index`` [B, num_positives] and ``dst_neg_index`` [B, negatives]: positions among the batch's nodes of
+      their type. If an anchor has fewer, the rest are -1, and False in ``dst_pos_mask`` and ``dst_neg_mask``;
+    - ``label_index`` [2, m], in place of ``dst_pos_index`` with ``num_positives=-1``: (anchor, positive), all pairs;
+    - ``input_id`` and, with times, ``seed_time`` of each anchor: [B].
 
-    Each node is a seed once; with disjoint trees, once per mention, and ``batch`` is the anchor of each tree.
+    Each node is a seed once. With disjoint trees, each mention of a node is a seed with a tree of its own, and
+    ``batch`` has, for each node, the number of its anchor.
 
     Args:
         data: a Data, a HeteroData, or a pair of a FeatureStore and a GraphStore, ours or foreign ones.
@@ -65,14 +66,14 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             positives of node i are col[rowptr[i]:rowptr[i + 1]]. A third tensor has the times of the entries, if their
             nodes have none. Without types None, or (rowptr, col).
         num_positives: how many are drawn for each anchor; -1: all.
-        negatives: (rowptr, col): the own negatives of each node of the anchors' type, taken first; None: there are
-            none.
+        negatives: (rowptr, col): the lists of own negatives, in the form of ``positives``, which are taken first. None:
+            there are none.
         neg_sampling: triplets: how many negatives an anchor has, and the weights of those that are drawn from all
-            nodes. None: all of its own, and no others.
+            nodes. None: all negatives of its own list, and no others.
         anchor_time: a time per anchor, by default the node's own. Positives, negatives and sampled neighbors are not
             later. Needs ``time_attr``.
-        lists_of: whose lists ``positives`` and ``negatives`` are. ``nodes``: of all nodes of the anchors' type, by id.
-            ``anchors``: of ``anchors``, in their order, so that one node may have other positives at another time.
+        lists_of: ``nodes``: list i is that of the node with id i. ``anchors``: list i is that of the i-th of
+            ``anchors``, so that a node that is an anchor twice may have other positives at another time.
         empty: ``error``: an anchor without positives is an error when the loader is made; ``skip``: it is left out.
         exclude_seed_edges: the edges between the batch's anchors and their positives are left out of its sample, as of
             :class:`torch_gnnscale.LinkNeighborLoader`; ``"reverse"``: and their reverses.
@@ -115,12 +116,7 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         **kwargs: Any,
     ) -> None:
         check_data(data)
-        for name in ("split", "device", "graph_on_gpu", "graph_on_peers"):
-            if (value := kwargs.pop(name, None)) not in (None, "cpu"):
-                raise NotImplementedError(f"anchors with {name}={value!r} are not implemented")
-        for name in ("time_window", "input_start_time"):
-            if kwargs.pop(name, None) is not None:
-                raise NotImplementedError(f"{name}: time windows of anchors are not implemented; anchor_time ends them")
+        _refuse(kwargs)
         if empty not in ("error", "skip"):
             raise ValueError(f"empty: expected 'error' or 'skip', found {empty!r}")
         if lists_of not in ("nodes", "anchors"):
@@ -132,13 +128,13 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         if triplets is not None and not triplets.is_triplet():
             raise ValueError("neg_sampling: expected triplets, whose negatives are of the anchors, found binary ones")
         sampling = {name: kwargs.pop(name) for name in SAMPLING if name in kwargs}
+        of_links = {"exclude_seed_edges": exclude_seed_edges, "strict_negatives": strict_negatives}
         if neighbor_sampler is None:
-            of_links = {"exclude_seed_edges": exclude_seed_edges, "strict_negatives": strict_negatives}
             sampler = make_sampler(method, data, num_neighbors, {**sampling, **of_links})
         elif not isinstance(neighbor_sampler, (NeighborSampler, LayerSampler)):
             found = type(neighbor_sampler).__name__
             raise TypeError(f"neighbor_sampler: expected a NeighborSampler or a LayerSampler, found {found}")
-        elif method != NEIGHBOR or exclude_seed_edges is not False or strict_negatives is not False:
+        elif method != NEIGHBOR or any(value is not False for value in of_links.values()):
             raise ValueError(
                 "method, exclude_seed_edges, strict_negatives: expected none beside a neighbor_sampler; pass them to it"
             )
@@ -146,33 +142,25 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             sampler = neighbor_sampler
             times = anchor_time is not None
             checks.warn_of_options_beside_sampler(sampler, num_neighbors, sampling, times)
-        given = GivenSeeds.of(anchors, anchor_time, None, kwargs.pop("input_id", None), kwargs.get("batch_size", 1))
+        checks.warn_of_negatives(sampler, neg_sampling, None, [triplets])
+        given = GivenSeeds.of(
+            anchors, anchor_time, None, kwargs.pop("input_id", None), kwargs.get("batch_size", 1), name="anchors",
+            time_name="anchor_time",
+        )  # fmt: skip
         if given.typed:
             raise TypeError("anchors: expected those of one type, found a dictionary")
-        given = given._replace(name="anchors", time_name="anchor_time")
-        checks.warn_of_negatives(sampler, neg_sampling, None, [triplets])
         seeds = given.in_order(data, sampler)
-        if seeds.input_id is not None and seeds.input_id.shape != (seeds.num_seeds(),):
-            raise ValueError(
-                f"input_id: expected {seeds.num_seeds()} ids, one per anchor, found shape {tuple(seeds.input_id.shape)}"
-            )
+        checks.check_input_id("input_id", seeds.input_id, seeds.num_seeds)
         of, nodes, input_id = get_input_nodes(data, seeds.first, seeds.input_id)
-        inputs = AnchorInput(input_id, nodes, seeds.time, of, None)  # type: ignore[arg-type]
-        given.check(inputs, sampler.node_bounds())
-        order, graph = checks.common_numbering(data), sampler.graph
-        of_positives = positives_of(data, graph, positives)
-        if end_types(of_positives.edge_type)[0] != of:
-            expected = f"nodes of {end_types(of_positives.edge_type)[0]!r}, from which positives lead"
-            raise ValueError(f"anchors: expected {expected}, found {of!r}")
-        own = negatives_of_anchors(negatives, of_positives.edge_type)
-        each, numbers = (None, None) if lists_of == "nodes" else (len(nodes), torch.arange(len(nodes)))
-        lists = AnchorLists(
-            sampler.links, of_positives.edge_type, node_lists("positives", of_positives, graph, order, each),
-            count, None if own is None else node_lists("negatives", own, graph, order, each),
-            triplets if order is None else renumbered(triplets, order, of_positives.edge_type, graph.bounds()),
-        )  # fmt: skip
+        given.check(NodeSamplerInput(input_id, nodes, seeds.time, of), sampler.node_bounds())
+        order, list_id = checks.common_numbering(data), None if lists_of == "nodes" else torch.arange(len(nodes))
+        lists, listed = anchor_lists(
+            data, sampler, order, positives, count, negatives, triplets, None if list_id is None else len(nodes)
+        )
+        if (type_of_lists := end_types(lists.edge_type)[0]) != of:
+            raise ValueError(f"anchors: expected nodes of {type_of_lists!r}, from which positives lead, found {of!r}")
         stored = nodes if order is None else order.to_stored(nodes, of)
-        kept = with_positives(lists, stored, seeds.time, empty, nodes, numbers)
+        kept = with_positives(lists, stored, seeds.time, empty, nodes, list_id)
         time = None if seeds.time is None else seeds.time[kept]
         super().__init__(
             data,
@@ -185,25 +173,15 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             num_inputs=lambda: len(kept),
             **kwargs,
         )
-        self.input_data = AnchorInput(
-            kept if input_id is None else input_id[kept],
-            stored[kept],
-            time,
-            of,
-            lists,
-            None if numbers is None else kept,
-        )
+        kept_id = kept if input_id is None else input_id[kept]
+        self.input_data = AnchorInput(kept_id, stored[kept], time, of, lists, None if list_id is None else kept)
         self.anchors, self.anchor_time, self.positives, self.negatives = anchors, anchor_time, positives, negatives
         known = None
-        if neighbor_sampler is None and of_positives.lists is not None:
-            listed = torch.repeat_interleave(lists.positives.rowptr.diff())
-            anchor = listed if numbers is None else stored[listed]
-            known = torch.stack([anchor, lists.positives.col.long()])
-        sampler.links.prepare(of_positives.edge_type, lists.neg_sampling, known)
+        if neighbor_sampler is None and listed:
+            row = torch.repeat_interleave(lists.positives.rowptr.diff())
+            known = torch.stack([row if list_id is None else stored[row], lists.positives.col.long()])
+        sampler.links.prepare(lists.edge_type, lists.neg_sampling, known)
         self._meet_others()
-
-    def _owned_ids(self) -> Owned:
-        return [(self.input_data.node, self.input_data.input_type)]
 
     def _fingerprint(self) -> dict[str, Any]:
         lists: AnchorLists = self.input_data.lists
@@ -226,3 +204,14 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             mask = None if index is None else index != NO_NODE
             put(dst, {f"{name}_index": index, f"{name}_mask": mask})
         put(src, {"seed_time": fields.seed_time})
+
+
+def _refuse(options: dict[str, Any]) -> None:
+    """Removes arguments that other loaders have. Raises NotImplementedError unless they have the values by which
+    nothing is asked for."""
+    for name in ("split", "device", "graph_on_gpu", "graph_on_peers"):
+        if (value := options.pop(name, None)) not in (None, "cpu"):
+            raise NotImplementedError(f"anchors with {name}={value!r} are not implemented")
+    for name in ("time_window", "input_start_time"):
+        if options.pop(name, None) is not None:
+            raise NotImplementedError(f"{name}: time windows of anchors are not implemented; anchor_time ends them")

@@ -53,7 +53,7 @@ def check_inputs(options: Mapping[str, Any], num_inputs: Callable[[], int]) -> N
         options: these arguments.
         num_inputs: returns how many inputs there are.
     """
-    _check_input_id(options.get("input_id"), num_inputs)
+    check_input_id("input_id", options.get("input_id"), num_inputs)
     if options.get("in_order") is False:
         raise ValueError("in_order: expected True, because batches are numbered in their order, found False")
     if options.get("batch_size", 1) is None and options.get("batch_sampler") is None:
@@ -89,13 +89,14 @@ def dealt(options: Mapping[str, Any]) -> DistributedSampler | None:
     return sampler if isinstance(sampler, DistributedSampler) else None
 
 
-def _check_input_id(input_id: Any, num_inputs: Callable[[], int]) -> None:
-    """Raises TypeError or ValueError unless there is an id for each input; ``num_inputs`` is asked if there are ids."""
+def check_input_id(name: str, input_id: Any, num_inputs: Callable[[], int]) -> None:
+    """Raises TypeError or ValueError if there are ids, the argument ``name``, but not one for each of
+    ``num_inputs()``."""
     if input_id is None:
         return
-    check_tensor("input_id", input_id)
+    check_tensor(name, input_id)
     if input_id.shape != (count := num_inputs(),):
-        raise ValueError(f"input_id: expected {count} ids, one per input, found shape {tuple(input_id.shape)}")
+        raise ValueError(f"{name}: expected {count} ids, one per input, found shape {tuple(input_id.shape)}")
 
 
 def checked_bulk(

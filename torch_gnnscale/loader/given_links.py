@@ -26,12 +26,12 @@ from .given_seeds import check_types, sizes_by_type
 
 
 class GivenLinks(NamedTuple):
-    """Arguments of a loader of links, by edge type; the only one of a homogeneous graph is None."""
+    """Arguments of a loader of links, by edge type. In a homogeneous graph the only type is None."""
 
     links: dict[EdgeType | None, Tensor]
-    """The links in the user's ids, [2, m] each."""
+    """The links of each relation, [2, m], in the user's ids."""
     chosen: frozenset[EdgeType | None]
-    """The relations whose links the user gave; of the others, all edges are taken."""
+    """The relations whose links the user gave; for the others, the links are all edges."""
     label: dict[Any, Tensor]
     time: dict[Any, Tensor]
     start_time: dict[Any, Tensor]
@@ -40,7 +40,7 @@ class GivenLinks(NamedTuple):
     neg_sampling: Negatives
     """By edge type if there are several."""
     sizes: dict[Any, int] | None
-    """How many links of each relation a batch has; None: what falls into it."""
+    """How many links of each relation a batch has; None: as many as its part of the permutation has."""
     typed: bool
     """Whether the user gave a dictionary."""
 
@@ -53,8 +53,8 @@ class GivenLinks(NamedTuple):
         ``input_id``, ``batch_size``, ``neg_sampling`` and ``neg_sampling_ratio`` of a loader over ``data``.
 
         Raises:
-            TypeError, ValueError: unknown relations; what is no tensor of links, labels or times; a dictionary beside
-                links of one relation, or one of other relations than the links'.
+            TypeError, ValueError: unknown relations; links, labels or times that are no tensors; a dictionary beside
+                links of one relation, or with other relations than the links have.
         """
         fields = {
             "edge_label": label, "edge_label_time": time, "edge_label_start_time": start_time, "input_id": input_id,
@@ -128,11 +128,7 @@ class GivenLinks(NamedTuple):
                     found = len(value) if value.dim() else "a number"
                     raise ValueError(f"{name}{of}: expected one for each of {links.size(1)} links, found {found}")
             _check_labels(f"edge_label{of}", self.label.get(edge_type), negatives_of(self.neg_sampling, edge_type))
-            ids = self.input_id.get(edge_type)
-            if self.typed and ids is not None and ids.shape != links.shape[1:]:
-                raise ValueError(
-                    f"input_id{of}: expected {links.size(1)} ids, one per input, found shape {tuple(ids.shape)}"
-                )
+            checks.check_input_id(f"input_id{of}", self.input_id.get(edge_type), links[0].numel)
 
     def num_links(self) -> int:
         """How many links there are."""

@@ -1,4 +1,4 @@
-"""The lists that a user gives to a loader of anchors, in the form in which positives and negatives are drawn."""
+"""The lists that a user gives to a loader of anchors, checked and by the stores' ids."""
 
 from __future__ import annotations
 
@@ -8,30 +8,67 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch_geometric.data import HeteroData
+from torch_geometric.sampler import NegativeSampling
 from torch_geometric.typing import EdgeType
 
 from .. import ops
 from .._warn import warn
 from ..ops.arguments import check_tensor
 from ..random import ids_key
+from ..sampler import LayerSampler, NeighborSampler
 from ..sampler.anchors import AnchorLists, NodeLists
 from ..sampler.graph import SampledGraph, check_times, end_types, ordered
 from ..topology import CSC
 from ..topology.numbering import Numbering
+from .given_links import renumbered
 
 CHUNK = 1 << 16
 """How many anchors' lists are counted at a time."""
 
 
-class GivenLists(NamedTuple):
+class _GivenLists(NamedTuple):
     """Lists of the destinations of ``edge_type`` by its sources, in the user's ids."""
 
+    name: str
+    """The name of the argument."""
     edge_type: EdgeType | None
     lists: tuple[Tensor, ...] | None
-    """rowptr, col and, if the entries have times of their own, these; None: the graph's edges of that type."""
+    """rowptr, col and, if the entries have times of their own, these times. None: the graph's edges of that type."""
 
 
-def positives_of(data: Any, graph: SampledGraph, positives: Any) -> GivenLists:
+def anchor_lists(
+    data: Any, sampler: NeighborSampler | LayerSampler, order: Numbering | None, positives: Any, num_positives: int,
+    negatives: Any, neg_sampling: NegativeSampling | None, anchors: int | None,
+) -> tuple[AnchorLists, bool]:  # fmt: skip
+    """(what is drawn for anchors, whether the user gave the lists of positives).
+
+    Args:
+        data, sampler, order: of the loader; ``order`` numbers the stores' nodes.
+        positives, num_positives, negatives, neg_sampling: the loader's arguments.
+        anchors: how many anchors there are, if each has lists of its own; None: each node has.
+
+    Raises:
+        TypeError, ValueError, IndexError: lists that are malformed, are not one for each node or anchor, or have nodes
+            out of range; types that the graph does not have.
+    """
+    graph = sampler.graph
+    given = _positives(data, graph, positives)
+    own = None
+    if negatives is not None:
+        _check_lists("negatives", negatives)
+        own = _GivenLists("negatives", given.edge_type, tuple(negatives))
+    found = AnchorLists(
+        sampler.links,
+        given.edge_type,
+        _node_lists(given, graph, order, anchors),
+        num_positives,
+        None if own is None else _node_lists(own, graph, order, anchors),
+        neg_sampling if order is None else renumbered(neg_sampling, order, given.edge_type, graph.bounds()),
+    )
+    return found, given.lists is not None
+
+
+def _positives(data: Any, graph: SampledGraph, positives: Any) -> _GivenLists:
     """The argument ``positives``: None, an edge type, lists, or an edge type and lists.
 
     Raises:
@@ -54,15 +91,7 @@ def positives_of(data: Any, graph: SampledGraph, positives: Any) -> GivenLists:
             graph.node_index(end)
         if lists is None and edge_type not in graph.edge_types:
             raise ValueError(f"positives: expected an edge type of {graph.edge_types}, found {edge_type}")
-    return GivenLists(edge_type, None if lists is None else tuple(lists))
-
-
-def negatives_of_anchors(negatives: Any, edge_type: EdgeType | None) -> GivenLists | None:
-    """The argument ``negatives``: lists of nodes of the type of positives, or None."""
-    if negatives is None:
-        return None
-    _check_lists("negatives", negatives)
-    return GivenLists(edge_type, tuple(negatives))
+    return _GivenLists("positives", edge_type, None if lists is None else tuple(lists))
 
 
 def _described(value: Any) -> str:
@@ -76,41 +105,37 @@ def _check_lists(name: str, lists: Any) -> None:
         check_tensor(f"{name}: {part}", value)
 
 
-def node_lists(
-    name: str, given: GivenLists, graph: SampledGraph, order: Numbering | None, anchors: int | None = None
-) -> NodeLists:
-    """The lists of ``given`` by the stores' ids of nodes; or by the numbers of the anchors, if there are lists for
-    ``anchors`` of them.
+def _node_lists(
+    given: _GivenLists, graph: SampledGraph, order: Numbering | None, anchors: int | None
+) -> NodeLists:  # fmt: skip
+    """Lists by the stores' ids of nodes or, if each of so many ``anchors`` has one, by the anchors' numbers.
 
-    An entry's time is that of its node or, where nodes have none, its own: that of the graph's edge, or the third of
-    what was given. Entries without any time may always be drawn.
-
-    Raises:
-        TypeError, ValueError, IndexError: lists that are malformed, not one for each node, or of nodes out of range.
-        NotImplementedError: the graph's edges of stores that do not have them all.
+    The time of an entry is that of its node. Where nodes have no times, it is the time of the graph's edge, or the one
+    that was given for it. Entries without any time may always be drawn.
     """
     of_anchors, of_nodes = end_types(given.edge_type)
     size, num_nodes = (graph.sizes[graph.node_index(of)] for of in (of_anchors, of_nodes))
-    if anchors is not None and given.lists is None:
-        raise ValueError(f"lists_of='anchors': expected {name} in lists, found the graph's edges")
     time: Tensor | None = None
     if given.lists is None:
+        if anchors is not None:
+            raise ValueError(f"lists_of='anchors': expected {given.name} in lists, found the graph's edges")
         relation = graph.relations[graph.edge_types.index(given.edge_type)]
         csc = relation.csc if graph.backward else relation.csc.transposed()
         if graph.edge_time is not None and (of_edges := graph.edge_time.get(given.edge_type)) is not None:
             time = of_edges if csc.edge_id is None else of_edges[csc.edge_id.to(torch.int64)]
     else:
-        csc = _checked(name, given.lists, anchors, size, num_nodes)
+        of, count = ("nodes", size) if anchors is None else ("anchors", anchors)
+        csc = _checked(given.name, given.lists, of, count, num_nodes)
         if len(given.lists) > 2:
             time = given.lists[2]
-            check_times(f"{name}: time", time, csc.num_edges)
+            check_times(f"{given.name}: time", time, csc.num_edges)
         if order is not None:
             csc, time = _stored(csc, time, given.edge_type, order, anchors is None)
     of_type = None if graph.node_time is None else graph.node_time.get(of_nodes)
-    time = time if of_type is None else of_type[csc.row.to(torch.int64)]
     if given.lists is not None and len(given.lists) > 2 and (of_type is not None or not graph.is_temporal):
-        why = "without time_attr" if not graph.is_temporal else "beside those of the nodes, which count"
-        warn(f"{name}: times of the entries have no effect {why}")
+        why = "beside those of the nodes, which count" if graph.is_temporal else "without time_attr"
+        warn(f"{given.name}: times of the entries have no effect {why}")
+    time = time if of_type is None else of_type[csc.row.to(torch.int64)]
     if time is None or not graph.is_temporal:
         return NodeLists(csc.colptr, csc.row.contiguous(), num_nodes)
     in_order = ordered(time, graph.floating_time)
@@ -119,9 +144,9 @@ def node_lists(
     return NodeLists(csc.colptr, csc.row[sorting].contiguous(), num_nodes, in_order[sorting])
 
 
-def _checked(name: str, lists: Sequence[Tensor], anchors: int | None, size: int, num_nodes: int) -> CSC:
+def _checked(name: str, lists: Sequence[Tensor], of: str, size: int, num_nodes: int) -> CSC:
+    """The lists, the argument ``name``, if there is one for each of ``size`` nodes or anchors (``of``)."""
     rowptr, col = lists[:2]
-    of, size = ("nodes", size) if anchors is None else ("anchors", anchors)
     if rowptr.dim() != 1 or rowptr.numel() != size + 1:
         raise ValueError(
             f"{name}: rowptr: expected shape ({size + 1},), for a list of each of {size} {of}, found "
@@ -140,7 +165,8 @@ def _checked(name: str, lists: Sequence[Tensor], anchors: int | None, size: int,
 def _stored(
     csc: CSC, time: Tensor | None, edge_type: EdgeType | None, order: Numbering, by_node: bool
 ) -> tuple[CSC, Tensor | None]:
-    """Lists and times, converted from the user's ids to the stores' ids; ``by_node``: those of the lists, too."""
+    """Lists and times of their entries, converted from the user's ids to the stores' ids; ``by_node``: the lists are
+    those of nodes, so that they change places."""
     of_anchors, of_nodes = end_types(edge_type)
     if not by_node:
         col = order.to_stored(csc.row.to(torch.int64), of_nodes)
@@ -158,7 +184,8 @@ def with_positives(
     """The positions of the anchors that have a positive.
 
     Args:
-        lists, anchors, time: what is drawn, for whom, and their times, in the stores' ids.
+        lists: what is drawn for anchors.
+        anchors, time: the anchors, in the stores' ids, and their times.
         empty: "error" or "skip".
         given: the anchors in the user's ids, for the error.
         list_id: the number of each anchor's list; by default its id.
@@ -187,5 +214,5 @@ def with_positives(
 
 
 def said_of_lists(name: str, lists: NodeLists | None) -> dict[str, Any]:
-    """What a loader's state says of lists."""
+    """The entry ``name`` of a loader's state: hashes of the lists, or None without lists."""
     return {name: None if lists is None else [ids_key(0, lists.rowptr), ids_key(0, lists.col)]}

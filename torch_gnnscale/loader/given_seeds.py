@@ -15,6 +15,7 @@ from .. import ops
 from ..ops.arguments import as_ids, as_tensor, check_int, check_tensor
 from ..sampler.base import KeyedSampler
 from ..sampler.inputs import NodesByType, check_no_mask, each_type
+from .checks import check_input_id
 
 
 class OrderedSeeds(NamedTuple):
@@ -41,39 +42,42 @@ class GivenSeeds(NamedTuple):
     """Where time windows begin."""
     input_id: Any
     sizes: dict[Any, int] | None
-    """How many seeds of each type a batch has; None: what falls into it."""
+    """How many seeds of each type a batch has; None: as many as its part of the permutation has."""
     typed: bool
-    name: str = "input_nodes"
-    """Of the argument for the seeds."""
-    time_name: str = "input_time"
-    """Of the argument for their times."""
+    name: str
+    """The name of the argument with the seeds."""
+    time_name: str
+    """The name of the argument with their times."""
 
     @classmethod
-    def of(cls, nodes: Any, time: Any, start_time: Any, input_id: Any, batch_size: Any) -> GivenSeeds:
-        """The arguments ``input_nodes``, ``input_time``, ``input_start_time``, ``input_id`` and ``batch_size``, checked
-        for their form.
+    def of(
+        cls, nodes: Any, time: Any, start_time: Any, input_id: Any, batch_size: Any, *, name: str = "input_nodes",
+        time_name: str = "input_time",
+    ) -> GivenSeeds:  # fmt: skip
+        """A loader's arguments ``input_nodes`` (or ``name``), ``input_time`` (or ``time_name``), ``input_start_time``,
+        ``input_id`` and ``batch_size``, checked for their form.
 
         Raises:
             TypeError, ValueError: a dictionary by type beside seeds of one type, or one of other types than the seeds.
         """
         if not isinstance(nodes, dict):
-            for name, value in (("input_time", time), ("input_start_time", start_time)):
+            for argument, value in ((time_name, time), ("input_start_time", start_time)):
                 if value is not None:
-                    check_tensor(name, value)
+                    check_tensor(argument, value)
             if isinstance(batch_size, dict):
-                raise TypeError("batch_size: expected a number, because input_nodes is no dictionary, found a dict")
-            return cls(nodes, time, start_time, input_id, None, typed=False)
+                raise TypeError(f"batch_size: expected a number, because {name} is no dictionary, found a dict")
+            return cls(nodes, time, start_time, input_id, None, False, name, time_name)
         if not nodes:
-            raise ValueError("input_nodes: expected seeds of at least one node type, found an empty dictionary")
-        fields = {"input_time": time, "input_start_time": start_time, "input_id": input_id}
-        for name, value in fields.items():
-            check_types(name, value, nodes, "input_nodes")
+            raise ValueError(f"{name}: expected seeds of at least one node type, found an empty dictionary")
+        fields = {time_name: time, "input_start_time": start_time, "input_id": input_id}
+        for argument, value in fields.items():
+            check_types(argument, value, nodes, name)
             for of, tensor in (value or {}).items():
-                check_tensor(f"{name}[{of!r}]", tensor)
+                check_tensor(f"{argument}[{of!r}]", tensor)
         if input_id is not None and (missing := [of for of in nodes if of not in input_id]):
             raise ValueError(f"input_id: expected ids of the seeds of all types, found none of {missing}")
-        sizes = sizes_by_type(batch_size, nodes, "input_nodes")
-        return cls(nodes, time or None, start_time, input_id, sizes, typed=True)
+        sizes = sizes_by_type(batch_size, nodes, name)
+        return cls(nodes, time or None, start_time, input_id, sizes, True, name, time_name)
 
     def in_order(self, data: Any, sampler: BaseSampler) -> OrderedSeeds:
         """The seeds as constructors take them; None for all nodes becomes their ids.
@@ -93,11 +97,11 @@ class GivenSeeds(NamedTuple):
             return OrderedSeeds(nodes, self.time, self.input_id, lambda: get_input_nodes(data, nodes)[1].numel())
         if not keyed or (len(self.nodes) > 1 and not sampler.takes_types):
             raise ValueError(
-                f"input_nodes: expected seeds of one type with a {type(sampler).__name__}, which is no KeyedSampler "
+                f"{self.name}: expected seeds of one type with a {type(sampler).__name__}, which is no KeyedSampler "
                 f"that takes several (takes_types), found a dictionary"
             )
         if bounds is not None and None in bounds:
-            raise TypeError("input_nodes: expected nodes of a graph without node types, found a dictionary")
+            raise TypeError(f"{self.name}: expected nodes of a graph without node types, found a dictionary")
         times, ids = self.time or {}, self.input_id or {}
         each = {of: _all_nodes(self.name, data, (of, nodes), bounds) for of, nodes in self.nodes.items()}
         if len(each) == 1:
@@ -106,10 +110,7 @@ class GivenSeeds(NamedTuple):
         found = []
         for of, pair in each.items():
             _, nodes, _ = get_input_nodes(data, pair)
-            if of in ids and ids[of].shape != nodes.shape:
-                raise ValueError(
-                    f"input_id[{of!r}]: expected {len(nodes)} ids, one per input, found shape {tuple(ids[of].shape)}"
-                )
+            check_input_id(f"input_id[{of!r}]", ids.get(of), nodes.numel)
             found.append(NodeSamplerInput(ids.get(of), nodes, times.get(of), of))
         by_type = NodesByType(found)
         first, count = found[0], sum(len(entry.node) for entry in found)
@@ -132,8 +133,8 @@ class GivenSeeds(NamedTuple):
 
 
 def check_types(name: str, value: Any, inputs: dict[Any, Any], of: str) -> None:
-    """Raises TypeError or ValueError for a value, if there is one, that is no dictionary of types of the ``inputs``;
-    ``of``: the name of theirs."""
+    """Raises TypeError or ValueError if there is a value and it is no dictionary, or has other types than ``inputs``,
+    which are the argument ``of``."""
     if value is None:
         return
     if not isinstance(value, dict):
@@ -143,10 +144,11 @@ def check_types(name: str, value: Any, inputs: dict[Any, Any], of: str) -> None:
 
 
 def sizes_by_type(batch_size: Any, inputs: dict[Any, Any], of: str) -> dict[Any, int] | None:
-    """A loader's ``batch_size`` if it is a number for each type of its ``inputs``, whose name is ``of``; else None.
+    """A loader's ``batch_size`` if it is a dictionary, with a number for each type of ``inputs``, which are the
+    argument ``of``; None if it is no dictionary.
 
     Raises:
-        TypeError, ValueError: other types, or what is no number of at least 1.
+        TypeError, ValueError: other types, a type that is missing, or a value that is no number of at least 1.
     """
     if not isinstance(batch_size, dict):
         return None

@@ -21,6 +21,7 @@ from ..memory import move_to_huge_pages
 from ..ops.arguments import check_int
 from ..random import ids_key
 from ..sampler.base import KeyedSampler, Output, check_weight_name
+from ..sampler.graph import end_types
 from ..sampler.inputs import ByType, each_type, inputs_ids, start_time_of
 from . import checks
 from .adapter import PyGLoaderAdapter
@@ -41,7 +42,7 @@ from .workers import BatchesOfWorkers, RowsOfWorkers, without_processes
 OWN_NAMES = frozenset(
     ("format", "seed", "epoch", "batch", "seed_order", "ranks", "parts", "consecutive", "key_of_owners", "uneven",
      "bulk", "inputs", "input_type", "key_of_inputs", "time_windows", "batch_size", "drop_last", "order", "negatives",
-     "positives", "own_negatives", "num_positives")
+     "positives", "own_negatives", "num_positives", "lists_of")
 )  # fmt: skip
 """The entries of a loader's state besides its sampler's options."""
 
@@ -69,12 +70,11 @@ class ResumableLoader(PyGLoaderAdapter):
     _sharing: Sharing
 
     def _ids(self, inputs: Any) -> Tensor:
-        """The ids of ``inputs``. Their hash is the key of inputs that have no batch number. Of several types, the ids
-        of all, after their numbers."""
-        ids = [inputs_ids(entry) for entry in each_type(inputs)]
+        """The ids of ``inputs``. Their hash is the key of inputs that have no batch number. Inputs of several types
+        begin with how many there are of each type."""
         if not isinstance(inputs, ByType):
-            return ids[0]
-        return torch.cat([torch.tensor([of_type.size(-1) for of_type in ids]), *(of_type.view(-1) for of_type in ids)])
+            return inputs_ids(inputs)
+        return torch.cat([torch.tensor(inputs.counts), *(inputs_ids(entry).view(-1) for entry in inputs.inputs)])
 
     @property
     def seed(self) -> int:
@@ -250,8 +250,13 @@ class KeyedLoader(ResumableLoader):
 
     def _owned_ids(self) -> Owned:
         """For each type of inputs, (the stores' ids of the nodes that decide which part an input belongs to, their
-        type)."""
-        raise NotImplementedError
+        type): of links, their destinations."""
+        return [
+            (entry.node, entry.input_type)
+            if isinstance(entry, NodeSamplerInput)
+            else (entry.col, end_types(entry.input_type)[1])
+            for entry in each_type(self.input_data)
+        ]
 
     def _label(self, batch: Data | HeteroData, out: Output) -> None:
         """Puts the fields of the inputs into the batch."""

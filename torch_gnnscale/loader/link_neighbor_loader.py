@@ -32,7 +32,6 @@ from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
 from .refusal import told_to_all
 from .share import Shard, SharedOrder, Uneven
-from .sharing import Owned
 
 
 class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader):
@@ -229,9 +228,6 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
                 negatives = negatives_of(self.neg_sampling, entry.input_type)
                 neighbor_sampler.prepare_links(entry.input_type, negatives, known)
         self._meet_others()
-
-    def _owned_ids(self) -> Owned:
-        return [(entry.col, end_types(entry.input_type)[1]) for entry in each_type(self.input_data)]
 
     def _fingerprint(self) -> dict[str, Any]:
         each = [negatives_of(self.neg_sampling, entry.input_type) for entry in each_type(self.input_data)]

@@ -31,7 +31,6 @@ from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
 from .refusal import told_to_all
 from .share import Shard, SharedOrder, Uneven
-from .sharing import Owned
 from .split import Split, check_modes
 
 
@@ -177,10 +176,12 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         if input_time is not None and input_end_time is not None:
             raise ValueError("input_time, input_end_time: expected one of them, which mean the same, found both")
         times = input_time if input_end_time is None else input_end_time
-        windows = GivenWindows("input_time", "input_start_time", input_start_time, time_window)
+        end_name = "input_time" if input_end_time is None else "input_end_time"
+        windows = GivenWindows(end_name, "input_start_time", input_start_time, time_window)
         given = GivenSeeds.of(
-            input_nodes, times, input_start_time, kwargs.pop("input_id", None), kwargs.get("batch_size", 1)
-        )
+            input_nodes, times, input_start_time, kwargs.pop("input_id", None), kwargs.get("batch_size", 1),
+            time_name=end_name,
+        )  # fmt: skip
         options: dict[str, Any] = {
             "subgraph_type": subgraph_type,
             "replace": replace,
@@ -248,9 +249,6 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             for entry in each_type(self.input_data):
                 entry.node = self.order.to_stored(entry.node, entry.input_type)
         self._meet_others()
-
-    def _owned_ids(self) -> Owned:
-        return [(entry.node, entry.input_type) for entry in each_type(self.input_data)]
 
     def _label(self, batch: Data | HeteroData, out: Output) -> None:
         label_seeds(self, batch, out)

@@ -64,7 +64,8 @@ class Chunks:
 
 
 class ChunksOfGroups:
-    """An order of inputs for each group of them: batch t has chunk t of each group, one group after the other.
+    """Groups of inputs, each with an order of its own: batch t has chunk t of the first group, then of the second, and
+    so on.
 
     Group i of n permutes its inputs by batch_key(seed, epoch, shuffle.part * n + i, SHUFFLE).
 

@@ -18,7 +18,7 @@ from .inputs import SeedRequest
 from .links import LinkSampling
 
 NO_NODE = -1
-"""Stands in for a node where a list is shorter than others."""
+"""Takes the place of a node where a list is shorter than others."""
 
 
 class NodeLists:
@@ -28,7 +28,8 @@ class NodeLists:
         rowptr: list i is col[rowptr[i]:rowptr[i + 1]]: int64, shape [n + 1].
         col: the nodes of all lists: int32 or int64.
         num_nodes: how many nodes there are to list.
-        time: of each entry, see :func:`ordered`; they do not decrease in a list. None: there are no times.
+        time: the time of each entry, from :func:`torch_gnnscale.sampler.graph.ordered`. Times do not decrease within a
+            list. None: there are no times.
     """
 
     def __init__(self, rowptr: Tensor, col: Tensor, num_nodes: int, time: Tensor | None = None) -> None:
@@ -38,27 +39,28 @@ class NodeLists:
         )
         self._prepared: dict[int, ops.PreparedNeighbors] = {}
 
-    def draw(self, anchors: Tensor, count: int, key: int, limit: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Draws ``count`` entries of the list of each anchor, or all if it has no more (-1: always all).
+    def draw(self, numbers: Tensor, count: int, key: int, limit: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Draws ``count`` entries of each list, or all if it has no more.
 
-        A draw is a function of (key, number of the list, its place in ``anchors``).
+        A draw is a function of (key, number of the list, place of this number in ``numbers``).
 
         Args:
-            anchors: the numbers of the anchors' lists, shape [B].
-            count: how many.
+            numbers: of the lists, shape [B].
+            count: how many entries; -1: all.
             key: 64 bits, from :func:`torch_gnnscale.random.batch_key`.
-            limit: the latest time of each anchor's entries, see :func:`ordered_limit`: int64, shape [B].
+            limit: the latest time that an entry of each list may have, from
+                :func:`torch_gnnscale.sampler.graph.ordered_limit`: int64, shape [B].
 
         Returns:
-            (nodes, how many of them are of each anchor): int64, shapes [m] and [B]. Those of the first anchor come
-            first.
+            (nodes, counts): int64, shapes [m] and [B]. The first counts[0] nodes were drawn from the first list, and
+            so on.
         """
         if (prepared := self._prepared.get(count)) is None:
             prepared = ops.PreparedNeighbors(self._lists, [count], disjoint=True, with_edge_id=False)
             self._prepared[count] = prepared
         times = None if self.time is None else [limit, None]
-        none = anchors.new_empty(0)
-        sample = prepared.sample([anchors, none], key, times)
+        none = numbers.new_empty(0)
+        sample = prepared.sample([numbers, none], key, times)
         return sample.node[1][sample.edge_index[0][0]], sample.colptr[0].diff()
 
 
@@ -71,7 +73,8 @@ class AnchorLists:
         positives: the lists of positives.
         num_positives: how many are drawn for each anchor; -1: all.
         negatives: the lists of the anchors' own negatives; None without.
-        neg_sampling: triplets: ``amount`` negatives for each anchor, its own first. None: all of its own.
+        neg_sampling: triplets: ``amount`` negatives for each anchor, those of its own list first. None: all of its own
+            list.
     """
 
     def __init__(
@@ -83,7 +86,8 @@ class AnchorLists:
         self.negatives, self.neg_sampling = negatives, neg_sampling
 
     def limit(self, anchors: Tensor, time: Tensor | None) -> Tensor | None:
-        """The latest time of what is drawn for each anchor: its own time, if none is given; None without times."""
+        """The latest time that what is drawn for each anchor may have: ``time``, or by default the anchor's own; None
+        in a graph without times."""
         graph, anchor_type = self.links.graph, end_types(self.edge_type)[0]
         if time is not None:
             return ordered_limit("anchor_time", time, graph.floating_time)
@@ -113,7 +117,7 @@ class AnchorLists:
         return request_of_ends([ends], exclude, disjoint, graph.is_hetero)
 
     def _others(self, anchors: Tensor, amount: int, time: Tensor | None, key: int) -> tuple[Tensor, Tensor]:
-        """As of :meth:`NodeLists.draw`: ``amount`` negatives for each anchor, of all nodes."""
+        """``amount`` negatives for each anchor, drawn from all nodes, in the form of :meth:`NodeLists.draw`."""
         assert self.neg_sampling is not None
         drawn = self.links.negatives(
             anchors.repeat_interleave(amount), amount * anchors.numel(),
@@ -123,8 +127,14 @@ class AnchorLists:
 
 
 def _filled(own: tuple[Tensor, Tensor], others: Tensor, amount: int) -> tuple[Tensor, Tensor]:
-    """``own``, as of :meth:`NodeLists.draw`, filled up to ``amount`` for each anchor: the j-th of an anchor that is not
-    its own is entry j of its ``amount`` entries of ``others``."""
+    """Fills up what was drawn from the anchors' own lists: ``amount`` negatives for each, in the form of
+    :meth:`NodeLists.draw`.
+
+    Args:
+        own: what :meth:`NodeLists.draw` returned.
+        others: ``amount`` further negatives for each anchor. Entry j takes place j if the anchor has no own one there.
+        amount: how many negatives an anchor has.
+    """
     nodes, counts = own
     found = others.view(-1, amount).clone()
     anchor, place = _places(counts)
@@ -133,15 +143,14 @@ def _filled(own: tuple[Tensor, Tensor], others: Tensor, amount: int) -> tuple[Te
 
 
 def _places(counts: Tensor) -> tuple[Tensor, Tensor]:
-    """(anchor, place among that anchor's) of each entry of lists with ``counts`` entries."""
+    """For each entry of lists with ``counts`` entries, (number of its list, its place in that list)."""
     anchor = torch.repeat_interleave(counts)
     begin = counts.cumsum(0) - counts
     return anchor, torch.arange(anchor.numel()) - begin[anchor]
 
 
 class AnchorInput(NodeSamplerInput):
-    """Anchors, and the lists that positives and negatives are drawn from: of each anchor that with the number
-    ``list_id`` [B], by default its own id."""
+    """Anchors, and what is drawn for them. ``list_id`` [B]: the number of each anchor's lists, by default its id."""
 
     def __init__(
         self, input_id: Tensor | None, node: Tensor, time: Tensor | None, input_type: NodeType | None,
@@ -157,18 +166,18 @@ class AnchorInput(NodeSamplerInput):
 
 
 class AnchorFields(NamedTuple):
-    """The metadata of a sample of anchors, which becomes fields of the batch. Positions are among the nodes of a
-    type; -1, where the mask is False, stands in for a node where a list is shorter than others."""
+    """The metadata of a sample of anchors, which becomes fields of the batch. An index has positions among the sampled
+    nodes of a type; NO_NODE where a list is shorter than others."""
 
     input_id: Tensor | None
     src_index: Tensor
-    """Of the anchors: [B]."""
+    """The anchors: [B]."""
     label_index: Tensor | None
-    """Of (anchor, positive), if all positives are taken: [2, m]."""
+    """All pairs (anchor, positive): [2, m]; None if positives are drawn."""
     dst_pos_index: Tensor | None
-    """Of the drawn positives: [B, P]."""
+    """The drawn positives: [B, P]; None if all are taken."""
     dst_neg_index: Tensor | None
-    """Of negatives: [B, N]; None without."""
+    """The negatives: [B, N]; None without negatives."""
     seed_time: Tensor | None
     """The anchors' times: [B]."""
 
@@ -223,7 +232,7 @@ class _Anchors:
         return AnchorFields(self.inputs.input_id, src, pairs, positives, negatives, self.time)
 
     def _padded(self, number: int, index: Tensor, width: int | None) -> Tensor:
-        """[B, width]; width None: that of the longest."""
+        """What was drawn, as [B, width], with NO_NODE where an anchor has fewer. ``width=None``: the longest row's."""
         anchor, place = self.places[number]
         if width is None:
             width = int(place.max()) + 1 if place.numel() else 0

@@ -19,31 +19,33 @@ class Ends(Protocol):
 
     @property
     def sources(self) -> list[Tensor]:
-        """Nodes, in parts."""
+        """The source nodes: those of the links, then those of negatives."""
 
     @property
     def destinations(self) -> list[Tensor]:
-        """Nodes, in parts."""
+        """The destination nodes: those of the links, then those of negatives."""
 
     @property
     def edge_type(self) -> EdgeType | None:
-        """Of the links."""
+        """The links' type; None in a graph without types."""
 
     @property
     def time(self) -> Tensor | None:
-        """Of the links: [size]."""
+        """The links' times: [size]; None without times."""
 
     @property
     def start_time(self) -> Tensor | None:
-        """Where the links' time windows begin: [size]."""
+        """Where the links' time windows begin: [size]; None without windows."""
 
     @property
     def size(self) -> int:
         """How many links there are, each with a tree."""
 
     def of_end(self, what: str, end: list[Tensor], first: int) -> list[Tensor]:
-        """Of one end's nodes: ``nodes``, they themselves; ``times`` and ``start times``, of their links; ``numbers``,
-        of their links, from ``first`` on."""
+        """What is asked of one end, ``sources`` or ``destinations``, in the order of its nodes.
+
+        ``what``: ``nodes``, the nodes themselves; ``times`` or ``start times`` of their links; ``numbers``, of their
+        links, which are numbered from ``first`` on."""
 
     def pairs(self) -> Tensor:
         """The links that a sample may exclude: int64, shape [2, m]."""
@@ -63,9 +65,9 @@ def request_of_ends(
     """What is sampled for the ends of links.
 
     Args:
-        drawn: of each relation.
-        exclude: as of :class:`SeedRequest`.
-        disjoint: each end has a tree of its own; the trees of a link's ends have its number in the output.
+        drawn: the ends of the links of each relation.
+        exclude: edges that are not sampled, as in :class:`SeedRequest`.
+        disjoint: each end has a tree of its own; in the output, a tree has the number of its link.
         typed: whether nodes have types.
         several: whether the output's metadata is a dictionary by edge type.
     """
@@ -84,13 +86,13 @@ def request_of_ends(
 
     if typed:
         return SeedRequest(seeds, seed_time, exclude, finish, starts)
-    of_nodes = (None if times is None else times[None] for times in (seed_time, starts))
-    return SeedRequest(seeds[None], next(of_nodes), exclude, finish, next(of_nodes))
+    only_time, only_start = (None if times is None else times[None] for times in (seed_time, starts))
+    return SeedRequest(seeds[None], only_time, exclude, finish, only_start)
 
 
 def _by_end(drawn: Sequence[Ends], what: str) -> dict[NodeType | None, Tensor]:
-    """Values of the ends of links by node type, as of :meth:`Ends.of_end`: those of the first relation's sources,
-    then of its destinations, and so on."""
+    """By node type, what :meth:`Ends.of_end` returns: for the first relation's sources, then for its destinations,
+    then for the second relation's, and so on."""
     found: dict[NodeType | None, list[Tensor]] = {}
     first = 0
     for links in drawn:
@@ -102,7 +104,8 @@ def _by_end(drawn: Sequence[Ends], what: str) -> dict[NodeType | None, Tensor]:
 
 
 def _times_by_end(drawn: Sequence[Ends], what: str) -> dict[NodeType | None, Tensor] | None:
-    """The same of times; None where links have none. Raises ValueError if only those of some relations have."""
+    """What :func:`_by_end` returns for ``times`` or ``start times``; None if no links have any. Raises ValueError if
+    the links of some relations have times and others have none."""
     times = [links.time if what == "times" else links.start_time for links in drawn]
     if all(of_links is not None for of_links in times):
         return _by_end(drawn, what)
@@ -127,7 +130,7 @@ def _each_once(
 
 
 def next_ends(found: dict[Any, Tensor], begins: dict[Any, int], node_type: NodeType | None, count: int) -> Tensor:
-    """The next ``count`` entries of a type, which ``begins`` then leaves out."""
+    """The next ``count`` entries of a type, from ``begins`` on, which is moved to where they end."""
     of_type, begin = found[node_type], begins[node_type]
     begins[node_type] = begin + count
     return of_type if of_type.numel() == count else of_type[begin : begin + count]

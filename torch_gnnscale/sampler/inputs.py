@@ -18,7 +18,8 @@ T = TypeVar("T", NodeSamplerInput, EdgeSamplerInput)
 
 
 class _Windowed:
-    """Inputs with time windows: of each, edges of times ``start_time`` to ``time``, both included, are sampled."""
+    """Inputs with time windows. For each, edges are sampled whose times are from ``start_time`` to ``time``, both
+    included."""
 
     start_time: Tensor
 
@@ -44,12 +45,12 @@ def windowed(inputs: NodeSamplerInput | EdgeSamplerInput, start_time: Tensor) ->
 
 
 def start_time_of(inputs: Any) -> Any:
-    """The starts of the time windows of inputs, of several types a dictionary; None without any."""
+    """Where the time windows of inputs begin: [inputs], or a dictionary by type; None if there are no windows."""
     return getattr(inputs, "start_time", None)
 
 
 class ByType(Generic[T]):
-    """Inputs of several types. Positions count those of the first type, then those of the second, and so on.
+    """Inputs of several types. Position p is one of the first type's, then of the second's, and so on.
 
     Args:
         inputs: of each type; their ``input_type`` is set, and all differ.
@@ -58,22 +59,25 @@ class ByType(Generic[T]):
     def __init__(self, inputs: Sequence[T]) -> None:
         self.inputs = tuple(inputs)
         """Of each type, in the order in which the user gave them."""
-        counts = [inputs_ids(entry).size(-1) for entry in self.inputs]
-        self._begins = [sum(counts[:i]) for i in range(len(counts))]
-        self._ends = torch.tensor(counts).cumsum(0)
+
+    @property
+    def counts(self) -> list[int]:
+        """How many inputs there are of each type."""
+        return [(entry.node if isinstance(entry, NodeSamplerInput) else entry.row).numel() for entry in self.inputs]
 
     @property
     def types(self) -> Tensor:
         """The number of each input's type: int64, shape [inputs]."""
-        begins = torch.tensor([0, *self._ends.tolist()])
-        return torch.repeat_interleave(begins.diff())
+        return torch.repeat_interleave(torch.tensor(self.counts))
 
     def __getitem__(self, positions: Any) -> Any:
-        """The inputs at these positions. Every type stays, also one without inputs there."""
+        """The inputs at these positions. A type without inputs there stays, with none."""
         at = torch.as_tensor(positions, dtype=torch.int64)
-        of = torch.bucketize(at, self._ends, right=True)
-        each = enumerate(zip(self.inputs, self._begins, strict=True))
-        return type(self)([entry[at[of == i] - begin] for i, (entry, begin) in each])
+        chosen, begin = [], 0
+        for entry, count in zip(self.inputs, self.counts, strict=True):
+            chosen.append(entry[at[(at >= begin) & (at < begin + count)] - begin])
+            begin += count
+        return type(self)(chosen)
 
     @property
     def input_type(self) -> tuple:
@@ -135,8 +139,8 @@ def check_no_mask(name: str, nodes: Tensor, num_nodes: int) -> None:
 
 
 def request_of_nodes(inputs: NodeSamplerInput, graph: SampledGraph) -> SeedRequest:
-    """The seeds themselves; ``finish`` sets ``metadata`` to (input_id, time), as PyG's loaders expect. Of several types
-    these are dictionaries.
+    """The seeds themselves; ``finish`` sets ``metadata`` to (input_id, time), as PyG's loaders expect. With several
+    types these are dictionaries.
 
     Raises:
         TypeError, ValueError: seeds that could be a mask, or another number of ``input_id`` than of seeds.
