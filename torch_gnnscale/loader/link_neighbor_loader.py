@@ -45,16 +45,16 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
             stores (``GraphStore.order``), links, weights of negatives and ``n_id`` are still by the user's ids.
         num_neighbors: fanout of each hop; -1 takes all neighbors. In a heterogeneous graph also a list per edge type.
         edge_label_index: the links (source, destination), shape [2, m], or None for all edges. In a heterogeneous graph
-            an edge type, a pair of an edge type and links or None, or a dictionary of these by edge type: then
-            ``shuffle`` permutes the links of all relations together, a batch has those that fall into it, and each of
-            the relations has ``input_id``, ``edge_label_index`` and ``edge_label`` in it; with triplets ``src_index``,
-            ``dst_pos_index`` and ``dst_neg_index``, which are fields of the relation there.
+            an edge type, a pair of an edge type and links or None, or a dictionary of these by edge type. With a
+            dictionary, the links of all relations are permuted together, and a batch has ``input_id``,
+            ``edge_label_index`` and ``edge_label`` for each relation. If there are several relations, the fields of
+            triplets, ``src_index``, ``dst_pos_index`` and ``dst_neg_index``, are in the relation, too.
         edge_label: a label per link, shape [m, ...]. Binary negatives have label 0; if the smallest label is 0, 1 is
             added to the labels of links, as in PyG.
         edge_label_time: a time per link, shape [m]. A node, or edge, is drawn for a link only if its time is at most
-            the link's. Labels, times, ``neg_sampling`` and ``input_id`` are by edge type where ``edge_label_index`` is
-            a dictionary; one ``neg_sampling`` is of all relations. So is, for a fixed number of links of each relation
-            in a batch, ``batch_size``. Times are of all relations or of none.
+            the link's. If ``edge_label_index`` is a dictionary, so are ``edge_label``, ``edge_label_time`` and
+            ``input_id``; ``neg_sampling`` may be one, and is otherwise the same for all relations; with a dictionary
+            as ``batch_size``, a batch has that many links of each relation. Either all relations have times or none.
         replace: draw with replacement.
         subgraph_type: ``directional``, ``bidirectional`` or ``induced``.
         disjoint: each link gets a tree of its own; trees share no nodes.

@@ -49,13 +49,13 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         num_neighbors: fanout of each hop, or a list per edge type. :class:`torch_gnnscale.NeighborSampler` explains
             this and the other arguments of sampling in full.
         input_nodes: the seeds: ids, a mask, or None for all nodes; in a heterogeneous graph a node type, a pair of a
-            node type and one of these, or a dictionary of these by node type. Then ``shuffle`` permutes the seeds of
-            all types together, a batch has those that fall into it, and each of the types has ``input_id``,
-            ``batch_size`` and ``seed_time`` in it. Seeds may repeat; each has its own row. A 0 or 1 of type uint8 for
-            each node is refused: it could be ids or a mask.
-        input_time: a time per seed; by default the node's own time. Needs ``time_attr``. By node type where
-            ``input_nodes`` is a dictionary, as are ``input_id`` and, for a fixed number of seeds of each type in a
-            batch, ``batch_size``: a type that has no more seeds adds none to the later batches.
+            node type and one of these, or a dictionary of these by node type. With a dictionary, the seeds of all types
+            are permuted together, and a batch has ``input_id``, ``batch_size`` and ``seed_time`` for each of the types.
+            Seeds may repeat; each has its own row. A 0 or 1 of type uint8 for each node is refused: it could be ids or
+            a mask.
+        input_time: a time per seed; by default the node's own time. Needs ``time_attr``. If ``input_nodes`` is a
+            dictionary, so are ``input_time`` and ``input_id``. ``batch_size`` may be one, too: then a batch has that
+            many seeds of each type, and a type whose seeds are used up adds none to the later batches.
         replace: draw with replacement.
         subgraph_type: ``directional``, ``bidirectional`` or ``induced``.
         disjoint: each seed gets a tree of its own; ``batch`` holds the tree of each node.
