@@ -53,8 +53,8 @@ def num_seeds(batch: Any) -> dict[NodeType, int]:
 
 def seed_rows(out: Any, batch: Any, returned: Mapping[NodeType, int]) -> Any:
     """What a model returns, without the rows of other nodes than a batch's seeds, which are the first ones. Of a
-    dictionary by node type, the types that have seeds are left, and those whose ``batch_size`` is 0, without rows.
-    Where several types have seeds, a tensor is left as it is.
+    dictionary by node type, the types that have seeds are left, and types whose ``batch_size`` is 0, with no rows. If
+    several types have seeds, a tensor is returned as it is.
 
     Args:
         out: of the model.
@@ -87,7 +87,7 @@ def seed_rows(out: Any, batch: Any, returned: Mapping[NodeType, int]) -> Any:
     if seeds and not any(key in out for key in seeds):
         raise ValueError(f"model: expected rows of {' or '.join(map(repr, seeds))}, the seeds, found {[*out]}")
     of_seeds = {key: _first_of(out[key], batch, (key, n)) for key, n in seeds.items() if out.get(key) is not None}
-    # A loader whose seeds have several types: this batch has none of some of them.
+    # If a loader's seeds have several types, a batch may have none of one type.
     none = [key for key, store in batch.node_items() if store.get("batch_size") == 0 and out.get(key) is not None]
     return {**of_seeds, **{key: out[key][:0] for key in none}}
 

@@ -25,7 +25,7 @@ StrictNegatives: TypeAlias = bool | Tensor | dict[EdgeType, Tensor]
 these links. If every edge has its reverse, negatives are never the reverses of these links either."""
 
 Negatives: TypeAlias = NegativeSampling | dict[EdgeType, NegativeSampling | None] | None
-"""How negatives of links are drawn; of several relations, also by edge type."""
+"""How negatives of links are drawn: in one way for all relations, or by edge type."""
 
 
 class _Ends(NamedTuple):
@@ -187,8 +187,8 @@ class LinkSampling:
         key: int,
         number: int,
     ) -> Tensor:
-        """``count`` negatives of the ``number``-th relation's links with these sources; ``time``: of each negative's
-        link."""
+        """``count`` negatives of the ``number``-th relation, for links with the sources ``src``. ``time``: of the link
+        of each negative."""
         src_type, dst_type = end_types(edge_type)
         destinations = self._candidates(dst_type, "dst_weight", neg_sampling.dst_weight)
         sources: Tensor | ops.Candidates
@@ -213,7 +213,8 @@ class LinkSampling:
         )
 
     def exclusions(self, drawn: Sequence[Ends]) -> Any:
-        """The edges that are excluded because of these links, as of :class:`SeedRequest`; None for none."""
+        """The edges that are excluded from the sample of these links, in the form of :class:`SeedRequest`; None if
+        there are none."""
         found: dict[EdgeType | None, Tensor] = {}
         for links in drawn:
             pairs = links.pairs()
@@ -229,9 +230,9 @@ class _Links(NamedTuple):
     inputs: EdgeSamplerInput
     negatives: NegativeSampling | None
     sources: list[Tensor]
-    """Of the links; of binary negatives."""
+    """The source nodes: of the links, and of binary negatives."""
     destinations: list[Tensor]
-    """Of the links; of negatives."""
+    """The destination nodes: of the links, and of negatives."""
     drawn: int
     """How many negatives there are."""
 
