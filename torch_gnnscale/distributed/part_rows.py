@@ -57,7 +57,7 @@ class PartRows(WrittenRows):
         state["_refuse"], state["_open_steps"] = refuse, open_steps
         state["parts"], state["part"], state["ranks"], state["closed"] = parts, part, ranks, False
         state["tiers"] = tiers
-        state["order"] = numbering_of(parts)
+        state["order"], state["composites"] = numbering_of(parts), parts.composites
         attrs = {(meta.group_name, meta.attr_name): meta for meta in parts.attrs}
         rows = dict(part.rows)
         if self.order is not None:

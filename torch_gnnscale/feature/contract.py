@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -16,6 +17,7 @@ from torch_geometric.typing import NodeType
 from ..comm.mesh import Ranks
 from ..comm.steps import Steps
 from ..topology.numbering import Numbering
+from .composite import Composites
 
 Version: TypeAlias = tuple[Any, int | None]
 """(what the rows of an attribute are read from, compared by identity; how often it was changed). Without a number, the
@@ -73,8 +75,19 @@ class RowStore(PyGFeatureStore):
     """The ranks that hold the parts of a partitioned graph; None for a store that has all rows."""
     order: Numbering | None = None
     """Maps the user's node ids to this store's, if they differ."""
+    composites: Composites = MappingProxyType({})
+    """The attributes whose rows are several tensors. These are attributes of the store; a batch has the whole."""
     stream_device: torch.device | None = None
     """The GPU that gathers the rows, if the rows never change; any of its streams may then read them."""
+
+    def get_tensor(self, *args: Any, convert_type: bool = False, **kwargs: Any) -> Any:
+        """As PyG's; of one of :attr:`composites`, a value of its type."""
+        attr = self._tensor_attr_cls.cast(*args, **kwargs)
+        if (whole := self.composites.get((attr.group_name, attr.attr_name))) is None:
+            return super().get_tensor(attr, convert_type=convert_type)
+        at = [attr.index] if isinstance(attr.index, int) else attr.index
+        parts = [TensorAttr(attr.group_name, part, at) for part in whole.parts]
+        return whole.joined({part.attr_name: super(RowStore, self).get_tensor(part) for part in parts})
 
     def all_attrs(self) -> list[TensorAttr]:
         """One attribute per stored tensor, with ``index`` unset, those of a homogeneous graph's edges included."""

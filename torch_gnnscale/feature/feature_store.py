@@ -21,6 +21,7 @@ from ..topology.csc import check_graph
 from ..topology.numbering import Numbering
 from ..topology.reorder import Order, TypedOrder, order_arrays, saved_order
 from .attributes import EDGES, check_layout, typed_storages, unlike_rows
+from .composite import Composite, is_composite, read_composites
 from .contract import BoundedAttr, RowStore, Version, version_of
 
 KIND = "features"
@@ -29,12 +30,18 @@ HOMOGENEOUS_EDGES = (None, None)
 
 
 class FeatureStore(RowStore):
-    """A FeatureStore whose rows are gathered by the native operator, or by torch on devices without the operator."""
+    """A FeatureStore whose rows are gathered by the native operator, or by torch on devices without the operator.
+
+    A TensorFrame is stored as one tensor for each semantic type; batches have it whole, and so has ``get_tensor``.
+    """
+
+    composites: dict[tuple[Any, str], Composite]
 
     def __init__(self) -> None:
         super().__init__()
         self.__dict__["_tensors"] = {}  # (group, name) to tensor
         self.__dict__["_own"] = set()  # (group, name) of tensors that the store copied before it changed rows of them
+        self.__dict__["composites"] = {}
         self.__dict__["_origins"] = {}  # (group, name) of a mapped tensor to its (directory, array)
 
     @classmethod
@@ -71,19 +78,30 @@ class FeatureStore(RowStore):
         for group, stored in groups:
             of_edges = isinstance(group, tuple)
             for name, value in stored.items():
-                if not isinstance(value, (Tensor, np.ndarray)) or data.__cat_dim__(name, value, stored) != 0:
+                if (
+                    not (is_composite(value) or isinstance(value, (Tensor, np.ndarray)))
+                    or data.__cat_dim__(name, value, stored) != 0
+                ):
                     continue
                 if isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":
                     continue  # strings, objects and times, which are no tensors
                 if stored.is_edge_attr(name) if of_edges else stored.is_node_attr(name):
-                    if (of_type := orders.get(group)) is not None and not of_edges:
-                        value = _reordered(name, value, of_type)
-                    store.put_tensor(value, group_name=group, attr_name=name, index=None)
+                    of_type = None if of_edges else orders.get(group)
+                    for part, tensor in store._parts_of(group, name, value).items():
+                        rows = tensor if of_type is None else _reordered(name, tensor, of_type)
+                        store.put_tensor(rows, group_name=group, attr_name=part, index=None)
         return store
+
+    def _parts_of(self, group: Any, name: str, value: Any) -> dict[str, Any]:
+        """What is stored of an attribute, by name: its tensors, if it is a composite, which is noted."""
+        if not is_composite(value):
+            return {name: value}
+        self.composites[group, name], parts = Composite.of(name, value)
+        return parts
 
     def _left_out(self, data: Data | HeteroData) -> Iterator[tuple[str, str]]:
         """(name for messages, what it has) per attribute with an entry for each node or edge that is not stored."""
-        stored = set(self._tensors)
+        stored = {*self._tensors, *self.composites}
         for storage in typed_storages(data):
             groups = {storage.type_name} | ({HOMOGENEOUS_EDGES} if storage.type_name is None else set())
             for name, value in storage.store.items():
@@ -98,6 +116,16 @@ class FeatureStore(RowStore):
 
     def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
         key = (attr.group_name, attr.attr_name)
+        if is_composite(tensor):
+            if attr.index is not None:
+                raise ValueError(
+                    f"{key}: expected a TensorFrame to be put whole (index=None); rows of its tensors, "
+                    f"{self.composites[key].parts if key in self.composites else []}, can be changed"
+                )
+            self._remove_tensor(attr)
+            for part, rows in self._parts_of(*key, tensor).items():
+                self._put_tensor(rows, self._tensor_attr_cls(key[0], part, None))
+            return True
         if isinstance(tensor, np.ndarray) and tensor.dtype.kind in "biufc":
             tensor = torch.from_numpy(tensor)
         if not isinstance(tensor, Tensor):
@@ -142,6 +170,8 @@ class FeatureStore(RowStore):
 
     def _remove_tensor(self, attr: TensorAttr) -> bool:
         key = (attr.group_name, attr.attr_name)
+        if (whole := self.composites.pop(key, None)) is not None:
+            return all([self._remove_tensor(self._tensor_attr_cls(key[0], part)) for part in whole.parts])
         self._origins.pop(key, None)
         self._own.discard(key)
         return self._tensors.pop(key, None) is not None
@@ -201,7 +231,9 @@ class FeatureStore(RowStore):
         called = {str(i): str(key) for i, key in enumerate(self._tensors)}
         orders, named = order_arrays(self.order)
         called |= dict.fromkeys(orders, "the order of the nodes")
-        files.save(path, KIND, arrays | orders, {"tensors": names} | named, called)
+        whole = [composite.entry(group) for (group, _), composite in self.composites.items()]
+        meta = {"tensors": names} | ({"composites": whole} if whole else {}) | named
+        files.save(path, KIND, arrays | orders, meta, called)
 
     @classmethod
     @on_host
@@ -214,6 +246,7 @@ class FeatureStore(RowStore):
                 key = (files.read_name(entry["group"]), entry["name"])
                 store._tensors[key] = arrays[str(i)]
                 store._origins[key] = (os.path.abspath(path), str(i))
+            store.composites.update(read_composites(meta.get("composites", []), store._tensors))
         with files.described(Path(path) / "order*.npy", "saved features"):
             store.__dict__["order"] = saved_order(arrays, meta, {})
         return store
@@ -221,7 +254,7 @@ class FeatureStore(RowStore):
     def __reduce__(self):
         # Of mapped tensors only the files' names are pickled: the other process maps the same pages.
         in_memory = {key: value for key, value in self._tensors.items() if key not in self._origins}
-        return _restore, (list(self._tensors), in_memory, dict(self._origins), self.order)
+        return _restore, (list(self._tensors), in_memory, dict(self._origins), self.order, self.composites)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({ {key: tuple(value.shape) for key, value in self._tensors.items()} })"
@@ -248,11 +281,14 @@ def _reordered(name: str, rows: Tensor | np.ndarray, order: Order) -> Tensor:
     return ops.gather_rows(tensor, order.old) if ops.can_gather_rows(tensor) else tensor.index_select(0, order.old)
 
 
-def _restore(keys: list, in_memory: dict, origins: dict, order: Numbering | None) -> FeatureStore:
+def _restore(
+    keys: list, in_memory: dict, origins: dict, order: Numbering | None, composites: dict[tuple[Any, str], Composite]
+) -> FeatureStore:
     store = FeatureStore()
     opened = {path: files.load(path, KIND, verify=False)[0] for path in {path for path, _ in origins.values()}}
     mapped = {key: opened[path][name] for key, (path, name) in origins.items()}
     store._tensors.update((key, in_memory[key] if key in in_memory else mapped[key]) for key in keys)
     store._origins.update(origins)
+    store.composites.update(composites)
     store.__dict__["order"] = order
     return store

@@ -21,6 +21,7 @@ from ..memory import Budget, HostArray, HostMemory, is_bytes
 from ..ops.arguments import checked_device
 from ..topology.csc import check_graph
 from ..topology.reorder import Order, TypedOrder, by_score
+from .composite import Composites
 from .contract import BoundedAttr, Version
 from .feature_store import FeatureStore, row_ids
 from .hotness import scores_of
@@ -58,10 +59,12 @@ class TieredFeatureStore(FeatureStore):
         memory: HostMemory,
         device: torch.device,
         folder: str | None = None,
+        composites: Composites | None = None,
     ) -> None:
         """For :meth:`from_data`, :meth:`open` and pickle alone; ``folder``, if any, is deleted with the store."""
         super().__init__()
         self.__dict__.update(plan=plan, order=order, _memory=memory, _device=device)
+        self.composites.update(composites or {})
         segments = [segment for entry in attributes for segment in entry.segments]
         if device.type == "cuda":
             memory.close_after(device)  # its rows, too, are freed where gathers may be queued
@@ -124,10 +127,10 @@ class TieredFeatureStore(FeatureStore):
             NotImplementedError: attributes that are not tensors of one row per node or edge.
         """
         check_graph(data, Data, HeteroData)
-        sources = sources_of(data, names, storage)
+        sources, composites = sources_of(data, names, storage)
         of_edges = any(isinstance(source.key[0], tuple) for source in sources)
         scores = scores_of(data, hotness, labelled, of_edges)
-        return cls.of_sources(sources, scores, renumbered, gpu, peers, host, disk, device)
+        return cls.of_sources(sources, scores, renumbered, gpu, peers, host, disk, device, composites=composites)
 
     @classmethod
     def open(  # type: ignore[override]
@@ -165,26 +168,26 @@ class TieredFeatureStore(FeatureStore):
                 f"hotness.graph_scores(GraphStore.open(...), {hotness!r}) gives scores"
             )
         saved = FeatureStore.open(path, verify)
-        sources = saved_sources(saved, names)
+        sources, composites = saved_sources(saved, names)
         scores = {**hotness} if isinstance(hotness, Mapping) else {None: hotness}
         if saved.order is not None and not (renumbered and saved.order.equals(_orders_of(scores))):
             raise ValueError(
                 f"{os.fspath(path)}: expected renumbered=True and the hotness by which its rows were ordered when it "
                 f"was saved, found renumbered={renumbered}"
             )
-        return cls.of_sources(sources, scores, renumbered, gpu, peers, host, path, device)
+        return cls.of_sources(sources, scores, renumbered, gpu, peers, host, path, device, composites=composites)
 
     @classmethod
     def of_sources(
         cls, sources: list[Source], scores: Mapping[Any, Tensor], renumbered: bool, gpu: Budget,
         peers: Sequence[Budget], host: Budget | None, disk: str | os.PathLike | None,
-        device: torch.device | str | int | None, sharers: int = 1,
+        device: torch.device | str | int | None, sharers: int = 1, composites: Composites | None = None,
     ) -> TieredFeatureStore:  # fmt: skip
         """For :meth:`from_data`, :meth:`open` and the rows of a part alone; arguments as theirs.
 
         ``scores`` are of the nodes and edges of each type, by the groups of ``sources``. ``disk`` is any path if all
         sources are mapped from saved directories, where rows stay. ``sharers``: how many processes of this machine are
-        going to share the host memory.
+        going to share the host memory. ``composites``: whose tensors are among the sources.
         """
         if not sources:
             raise ValueError("expected at least one attribute of nodes or edges, found none")
@@ -233,7 +236,7 @@ class TieredFeatureStore(FeatureStore):
             insist = host is not None and is_bytes(host)
             attributes, memory = build(plans, sources, orders, moved, where, len(peers), folder, insist, sharers)
             order = _orders({group: orders[group] for group in moved}) if moved else None
-            return cls(plan, order, attributes, memory, where, folder)
+            return cls(plan, order, attributes, memory, where, folder, composites)
         except BaseException:
             if folder is not None:
                 shutil.rmtree(folder)
@@ -267,7 +270,9 @@ class TieredFeatureStore(FeatureStore):
         places = {rows.key[0]: rows.place.to(where) for rows in opened if rows.place is not None}
         attributes = [rows.on(where, places.get(rows.key[0])) for rows in opened]
         plans = {group: replace(plan, map_tier="gpu") for group, plan in self._plans().items()}
-        store = TieredFeatureStore(of_types(plans), self.order, attributes, self._memory, where)
+        store = TieredFeatureStore(
+            of_types(plans), self.order, attributes, self._memory, where, composites=self.composites
+        )
         store.__dict__["_origin"] = self  # kept alive: rows that it wrote to disk are deleted with it
         return store
 
@@ -381,7 +386,9 @@ class TieredFeatureStore(FeatureStore):
     def __reduce__(self):
         self._check_open()
         attributes = [rows.attribute for rows in self._tensors.values()]
-        return TieredFeatureStore, (self.plan, self.order, attributes, self._memory, self._device)
+        return TieredFeatureStore, (
+            self.plan, self.order, attributes, self._memory, self._device, None, self.composites
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({'closed' if self.closed else ''}\n{self.plan}\n)"

@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.utils import index_select
-from torch_geometric.typing import TensorFrame
 
 from .. import ops
 from .._warn import warn
 from ..feature.attributes import EDGES, TypedStorage, typed_storages
+from ..feature.composite import composite_rows, is_composite
 from ..feature.contract import Version, changed, version_of, without_number
 from ..sampler.base import OWN_FIELDS
 from .fields import as_batch, fields_of, put, storage_of, with_fields
-from .frame_rows import frame_rows
 from .layout import EdgeLayout, EdgeLayouts, adj_t_of, edge_device, has_own_values, laid_out, set_edges, stored_values
 from .row_source import NO_ROWS, Bounds, RowSource, unless_late
 from .sampled import NO_IDS, MiniBatch, SampledEdges
@@ -65,8 +64,8 @@ def rows_at(value: Any, ids: Ids, dim: int, below: int | None = None) -> Any:
     index = ids.on(getattr(value, "device", _HOST))  # NumPy arrays have no device
     if isinstance(value, Tensor) and dim == 0 and ops.can_gather_rows(value):
         return ops.select_rows(value, index, check=below is None or below > value.size(0))
-    if isinstance(value, TensorFrame):
-        return frame_rows(value, index, lambda part: rows_at(part, ids, 0, below))
+    if is_composite(value):
+        return composite_rows(value, index, lambda part: rows_at(part, ids, 0, below))
     if isinstance(value, (list, tuple)):
         return [value[i] for i in index.tolist()]
     if isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":

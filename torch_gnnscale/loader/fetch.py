@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, HeteroData, TensorAttr
 
+from ..feature.composite import Composites, keys_of_parts, with_composites
 from ..feature.contract import (
     BoundedAttr,
     CollectiveRowStore,
@@ -103,14 +104,18 @@ class StoreRows(RowSource):
 
     def renew(self, batch: Data | HeteroData, sampled: MiniBatch, bounds: Bounds, keys: Collection[Any]) -> None:
         """See :meth:`RowSource.renew`."""
-        stored = all_attrs(self.features)
+        stored, keys = all_attrs(self.features), keys_of_parts(self._composites, keys)
         wanted = self.wanted(sampled, bounds, [attr for attr in stored if _key(attr) in keys])
-        rows = zip(map(_key, wanted), self._read(wanted)(), strict=True)
+        rows = list(zip(wanted, self._read(wanted)(), strict=True))
         for group, name in set(keys) - {_key(attr) for attr in stored}:
             if name in (store := batch[group] if sampled.hetero else batch):
                 del store[name]
-        for (group, name), value in rows:
-            (batch[group] if sampled.hetero else batch)[name] = value
+        for attr, value in with_composites(self._composites, rows, NO_ROWS):
+            (batch[attr.group_name] if sampled.hetero else batch)[attr.attr_name] = value
+
+    @property
+    def _composites(self) -> Composites:
+        return self.features.composites if isinstance(self.features, RowStore) else {}
 
     def wanted(self, sampled: MiniBatch, bounds: Bounds, attrs: list[TensorAttr] | None = None) -> list[Any]:
         """The attributes among these, by default all, of the types that were sampled, with the ids as their index."""
@@ -134,7 +139,7 @@ class StoreRows(RowSource):
 
     def batch(self, sampled: MiniBatch, rows: list[tuple[Any, Any]], layouts: EdgeLayouts | None) -> Data | HeteroData:
         """See :meth:`RowSource.batch`."""
-        hetero = sampled.hetero
+        hetero, rows = sampled.hetero, with_composites(self._composites, rows, NO_ROWS)
         kind = self.custom_cls or (HeteroData if hetero else Data)
         batch = kind()
 

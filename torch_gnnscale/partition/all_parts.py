@@ -12,6 +12,7 @@ from torch_geometric.data import TensorAttr
 from torch_geometric.typing import NodeType
 
 from .. import ops
+from ..feature.composite import Composites
 from ..feature.contract import BoundedAttr
 from ..feature.feature_store import row_ids
 from ..ops.arguments import check_ids
@@ -25,18 +26,20 @@ class RowsOfAllParts(WrittenRows):
 
     Args:
         attrs: the attributes.
+        composites: those that are made of several of them.
         rows: by group and name, the rows of each part, in the order of parts.
         positions: returns the stored positions of edges, by their ids and their type.
         order: the numbering of nodes; None if stored ids are the user's.
     """
 
     def __init__(
-        self, attrs: Sequence[RowsMeta], rows: Mapping[tuple[Any, str], Sequence[Tensor]],
+        self, attrs: Sequence[RowsMeta], composites: Composites, rows: Mapping[tuple[Any, str], Sequence[Tensor]],
         positions: Callable[[Tensor, Any], Tensor], order: NumberingOfAllParts | None,
     ) -> None:  # fmt: skip
         super().__init__()
         state = self.__dict__
         state["_attrs"] = {(meta.group_name, meta.attr_name): meta for meta in attrs}
+        state["composites"] = composites
         state["_rows"], state["_positions"], state["order"] = rows, positions, order
 
     def all_attrs(self) -> list[TensorAttr]:

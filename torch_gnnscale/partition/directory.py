@@ -14,6 +14,7 @@ from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import files
+from ..feature.composite import Composites, read_composites
 from ..ops.arguments import check_int
 from ..random import digest
 from ..sampler.graph import end_types
@@ -91,6 +92,8 @@ class Described(NamedTuple):
     folders: dict[str, int]
     """The checksums of the folders that all parts share, by name."""
     attrs: list[RowsMeta]
+    composites: Composites
+    """Attributes that are made of several of ``attrs``."""
     graph_attrs: list[str]
     splits: dict[tuple[NodeType | None, str], int]
     """By node type and name: the number of seeds."""
@@ -110,9 +113,10 @@ class Described(NamedTuple):
             if topology not in TOPOLOGIES or not shared <= folders.keys() <= {"ids", "graph", "attrs"}:
                 raise ValueError(f"topology {topology!r} and folders {sorted(folders)}")
             attrs = [_rows_meta(entry, book) for entry in given["rows"]]
+            composites = read_composites(given.get("composites", []), [(of.group_name, of.attr_name) for of in attrs])
             degrees = [check_int("largest_degree", degree) for degree in meta["largest_degree"]]
             return cls(
-                topology, folders, attrs, list(given["graph_attrs"]), _counts(given["splits"], book.bounds),
+                topology, folders, attrs, composites, list(given["graph_attrs"]), _counts(given["splits"], book.bounds),
                 _counts(given["links"], book.edge_bounds), dict(given["about"]), dict(meta["assigned"]),
                 report_of(path, meta), dict(zip(book.edge_bounds, degrees, strict=True)),
             )  # fmt: skip

@@ -16,6 +16,7 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from .. import files, ops
 from ..feature import FeatureStore
+from ..feature.composite import Composites
 from ..feature.contract import all_attrs
 from ..ops.arguments import as_ids, as_tensor
 from ..sampler.graph import end_types
@@ -75,6 +76,8 @@ class InputGraph:
     """Ends of links by type and name of the split: int64, shape [2, m]."""
     link_ids: dict[tuple[EdgeType | None, str], Tensor] = field(default_factory=dict)
     """The ids of the edges that the links of a split are, if they were given as such: int64, shape [m]."""
+    composites: Composites = field(default_factory=dict)
+    """The attributes that are made of several of ``rows``."""
 
     def train(self) -> dict[NodeType | None, Tensor]:
         """The nodes of the split ``train``, by type; of links, their destinations."""
@@ -128,7 +131,8 @@ def input_graph_of(
     found = _given_splits(splits or {}, sizes)
     for of_mask in rows:
         _add_mask(found, of_mask, set(splits or ()))
-    return InputGraph(relations, sizes, rows, found, *_given_links(links or {}, relations))
+    composites = getattr(features, "composites", {})
+    return InputGraph(relations, sizes, rows, found, *_given_links(links or {}, relations), composites)
 
 
 def given_owners(owners: Any, num_nodes: dict[NodeType | None, int], parts: int) -> dict[NodeType | None, Tensor]:

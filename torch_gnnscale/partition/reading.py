@@ -14,6 +14,7 @@ from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import files, ops
+from ..feature.composite import Composites
 from ..ops.arguments import ID_DTYPES, check_ids, to_int
 from ..sampler.graph import end_types
 from ..topology import CSC, GraphStore
@@ -88,6 +89,8 @@ class StoredParts:
     topology: str
     """``replicated`` or ``partitioned``."""
     attrs: list[RowsMeta]
+    composites: Composites
+    """The attributes that are made of several of ``attrs``."""
     splits: list[tuple[NodeType | None, str]]
     """Node type and name of each split of nodes."""
     link_splits: list[tuple[EdgeType | None, str]]
@@ -235,7 +238,7 @@ class StoredParts:
             graph = GraphStore()
             for edge_type in self.book.edge_bounds:
                 graph._relations[edge_type] = joined_columns([part.relations[edge_type] for part in each])
-        return RowsOfAllParts(self.attrs, rows, self.to_positions, order), graph.numbered_by(order)
+        return RowsOfAllParts(self.attrs, self.composites, rows, self.to_positions, order), graph.numbered_by(order)
 
     def _file_of(self, what: str, types: Iterable[Any], of: Any) -> Path:
         return self.path / "ids" / f"{what}_{list(types).index(of)}.npy"
@@ -325,8 +328,8 @@ def open_parts(path: str | os.PathLike, verify: bool = True) -> StoredParts:
                 rows = directory.array_of(path / "attrs", arrays, f"rows_{i}", m.dtype, m.num_rows, *m.shape)
                 whole[m.group_name, m.attr_name] = rows
     return StoredParts(
-        path, book, said.topology, said.attrs, list(said.splits), list(said.links), whole, said.about, said.assigned,
-        said.report, said.largest_degree, directory.digest_of(mark._asdict()), graph, ids, verify, mark,
+        path, book, said.topology, said.attrs, said.composites, list(said.splits), list(said.links), whole, said.about,
+        said.assigned, said.report, said.largest_degree, directory.digest_of(mark._asdict()), graph, ids, verify, mark,
     )  # fmt: skip
 
 

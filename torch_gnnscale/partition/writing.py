@@ -160,6 +160,7 @@ def _given(inputs: InputGraph, graph_attrs: Sequence[str]) -> dict[str, Any]:
     names = {rows.meta.attr_name for rows in inputs.rows}
     if unknown := [name for name in graph_attrs if name not in names]:
         raise ValueError(f"graph_attrs: expected names of {sorted(names)}, found {unknown}")
+    composites = [whole.entry(group) for (group, _), whole in inputs.composites.items()]
     return {
         "num_nodes": [[files.check_name(node_type), count] for node_type, count in inputs.num_nodes.items()],
         "relations": [
@@ -167,6 +168,7 @@ def _given(inputs: InputGraph, graph_attrs: Sequence[str]) -> dict[str, Any]:
             for edge_type, csc in inputs.relations.items()
         ],
         "rows": [directory.rows_entry(rows.meta) for rows in inputs.rows],
+        **({"composites": composites} if composites else {}),
         "splits": [[node_type, split, len(ids)] for (node_type, split), ids in inputs.splits.items()],
         "links": [[edge_type, split, ends.size(1)] for (edge_type, split), ends in inputs.links.items()],
         "graph_attrs": list(graph_attrs),

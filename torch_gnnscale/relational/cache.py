@@ -13,9 +13,10 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 
 from .. import files
+from ..feature.composite import Composite
 
 KIND = "graph of a database"
-FORMAT = 1
+FORMAT = 2
 _CHUNK = 16 << 20
 
 
@@ -54,7 +55,7 @@ def kept(
     path: str | os.PathLike, make: Callable[[], tuple[HeteroData, dict[str, Any]]]
 ) -> tuple[HeteroData, dict[str, Any]]:
     """The graph and the statistics that are saved in the directory ``path``; if it is not there, those of ``make()``,
-    which are saved there first. Arrays are mapped: processes share their pages.
+    which are saved there first. Arrays are mapped, but for nested ones, which are copied: processes share their pages.
 
     Raises:
         ValueError: a directory that is damaged, or another one.
@@ -75,17 +76,11 @@ def _arrays(data: HeteroData, statistics: dict[str, Any]) -> tuple[dict[str, Ten
     arrays: dict[str, Tensor] = {}
     meta: dict[str, Any] = {"nodes": [], "edges": [], "statistics": []}
     for number, (of, store) in enumerate(data.node_items()):
-        kinds = []
-        for kind, value in store.tf.feat_dict.items():
-            name = f"rows-{number}-{kind.value}"
-            if isinstance(value, Tensor):
-                arrays[name] = value.contiguous()
-            else:
-                arrays[f"{name}-values"], arrays[f"{name}-offset"] = value.values.contiguous(), value.offset
-            kinds.append([kind.value, type(value).__name__, store.tf.col_names_dict[kind]])
+        rows, tensors = Composite.of("tf", store.tf)
+        arrays |= {f"{number}-{part}": tensor.contiguous() for part, tensor in tensors.items()}
         if "time" in store:
             arrays[f"time-{number}"] = store.time
-        meta["nodes"].append([of, store.num_nodes, kinds])
+        meta["nodes"].append([of, store.num_nodes, rows.form])
         columns = [
             [column, [[entry.value, _plain(value)] for entry, value in of_column.items()]]
             for column, of_column in statistics[of].items()
@@ -98,25 +93,15 @@ def _arrays(data: HeteroData, statistics: dict[str, Any]) -> tuple[dict[str, Ten
 
 
 def _graph(arrays: dict[str, Tensor], meta: dict[str, Any]) -> tuple[HeteroData, dict[str, Any]]:
-    from torch_frame import TensorFrame, stype
-    from torch_frame import data as nested
     from torch_frame.data.stats import StatType
 
     data = HeteroData()
-    for number, (of, rows, kinds) in enumerate(meta["nodes"]):
-        features, names = {}, {}
-        for kind, value_type, columns in kinds:
-            name = f"rows-{number}-{kind}"
-            names[stype(kind)] = columns
-            features[stype(kind)] = (
-                arrays[name]
-                if value_type == "Tensor"
-                else getattr(nested, value_type)(rows, len(columns), arrays[f"{name}-values"], arrays[f"{name}-offset"])
-            )
-        data[of].tf = TensorFrame(features, names)
+    for number, (of, count, form) in enumerate(meta["nodes"]):
+        rows = Composite("tf", form)
+        data[of].tf = rows.joined({part: arrays[f"{number}-{part}"] for part in rows.parts})
         if f"time-{number}" in arrays:
             data[of].time = arrays[f"time-{number}"]
-        data[of].num_nodes = rows
+        data[of].num_nodes = count
     for number, edge_type in enumerate(meta["edges"]):
         data[tuple(edge_type)].edge_index = arrays[f"edges-{number}"]
     statistics = {

@@ -67,7 +67,11 @@ def _sources(data: Any, names: Sequence[str] | None, num_nodes: int) -> list[Sou
 
 def _attributes(data: Any, names: Sequence[str] | None) -> list[Source]:
     if isinstance(data, Data):
-        return [Source(key, t.detach(), t.dtype) for key, t in attributes_of(data, names, edges=False).items()]
+        chosen, composites = attributes_of(data, names, edges=False)
+        if composites:
+            raise NotImplementedError(f"split rows of TensorFrames are not implemented, found {list(composites)}; name "
+                                      f"the other attributes by names=")  # fmt: skip
+        return [Source(key, t.detach(), t.dtype) for key, t in chosen.items()]
     if not isinstance(data, FeatureStore) or isinstance(data, TieredFeatureStore) or data.order is not None:
         kind = f"{'' if getattr(data, 'order', None) is None else 'renumbered '}{type(data).__name__}"
         raise NotImplementedError(f"data: expected a Data, or a FeatureStore in the user's ids, found a {kind}")
