@@ -45,10 +45,10 @@ class Arena {
 // Calls lay_out(arena), which takes arrays and keeps their addresses, twice: to count their bytes, and with memory
 // where the executor works, which is returned.
 template <typename Executor, typename LayOut>
-Tensor one_piece(Executor& on, const LayOut& lay_out) {
+Tensor one_piece(Executor& executor, const LayOut& lay_out) {
   Arena counted;
   lay_out(counted);
-  Tensor memory = on.room(counted.bytes(), ScalarType::Byte);
+  Tensor memory = executor.room(counted.bytes(), ScalarType::Byte);
   Arena arena(static_cast<char*>(memory.mutable_data_ptr()));
   lay_out(arena);
   return memory;

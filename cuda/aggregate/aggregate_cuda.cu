@@ -16,19 +16,20 @@ namespace {
 
 // What a reduction of the columns of `entries` writes, for rows like those of x; the result is of `dtype`.
 template <typename Reduction>
-Tensor reduced(const char* name, const Tensor& x, const Entries<EitherIds>& entries, Reduction of, ScalarType dtype) {
+Tensor reduced(const char* name, const Tensor& x, const Entries<EitherIds>& entries, Reduction reduction,
+               ScalarType dtype) {
   const int64_t width = x.size(1), windows = entries.count > kPiece ? entries.windows() : 0;
   Tensor out = torch::stable::new_empty(x, {entries.columns, width}, dtype);
   if (out.numel() == 0) return out;
   const ScalarType of_sums = std::is_same_v<typename Reduction::T, double> ? ScalarType::Double : ScalarType::Float;
   Tensor partial = torch::stable::new_empty(x, {2 * windows, width}, of_sums);
-  of.entries = entries;
-  of.windows = windows;
-  of.width = width;
-  of.out = static_cast<typename Reduction::Out*>(out.mutable_data_ptr());
-  of.partial = static_cast<typename Reduction::T*>(partial.mutable_data_ptr());
-  for_items(name, x, (windows + entries.columns) * of.slices(), SumPieces<Reduction>{of});
-  for_items(name, x, windows * of.slices(), JoinPieces<Reduction>{of});
+  reduction.entries = entries;
+  reduction.windows = windows;
+  reduction.width = width;
+  reduction.out = static_cast<typename Reduction::Out*>(out.mutable_data_ptr());
+  reduction.partial = static_cast<typename Reduction::T*>(partial.mutable_data_ptr());
+  for_items(name, x, (windows + entries.columns) * reduction.slices(), SumPieces<Reduction>{reduction});
+  for_items(name, x, windows * reduction.slices(), JoinPieces<Reduction>{reduction});
   return out;
 }
 
@@ -57,23 +58,23 @@ Tensor aggregate(const Tensor& ptr, const Tensor& node, const std::optional<Tens
     const int64_t heads = weight.has_value() ? weight->size(1) : 1, head = from.width / heads;
     const auto with = [&](auto n) {
       constexpr int N = decltype(n)::value;
-      const auto sum = [&](auto of) {
-        of.from = from;
-        of.is_mean = reduce == "mean";
-        return of;
+      const auto sum = [&](auto reduction) {
+        reduction.from = from;
+        reduction.is_mean = reduce == "mean";
+        return reduction;
       };
       if (weight.has_value()) {
-        SumOfWeighted<Row, Out, N> of = sum(SumOfWeighted<Row, Out, N>{});
-        of.weight = data_of<Out>(weight);
-        of.heads = heads;
-        of.head = head;
-        return reduced(kName, x, entries, of, weight->scalar_type());
+        SumOfWeighted<Row, Out, N> reduction = sum(SumOfWeighted<Row, Out, N>{});
+        reduction.weight = data_of<Out>(weight);
+        reduction.heads = heads;
+        reduction.head = head;
+        return reduced(kName, x, entries, reduction, weight->scalar_type());
       }
       if (reduce == "max" || reduce == "min") {
-        ExtremeOfRows<Row, N> of{};
-        of.from = from;
-        of.is_max = reduce == "max";
-        return reduced(kName, x, entries, of, x.scalar_type());
+        ExtremeOfRows<Row, N> reduction{};
+        reduction.from = from;
+        reduction.is_max = reduce == "max";
+        return reduced(kName, x, entries, reduction, x.scalar_type());
       }
       return reduced(kName, x, entries, sum(SumOfRows<Row, Row, N>{}), x.scalar_type());
     };
@@ -97,8 +98,8 @@ Tensor edge_dot(const Tensor& ptr, const Tensor& node, const std::optional<Tenso
     Tensor out = torch::stable::new_empty(y, {entries.count, heads});
     const auto with = [&](auto n) {
       Out* const to = static_cast<Out*>(out.mutable_data_ptr());
-      const DotOfHeads<Row, Out, decltype(n)::value> of{entries, from, other, width, heads, to};
-      for_items(kName, x, entries.count * heads, of);
+      const DotOfHeads<Row, Out, decltype(n)::value> reduction{entries, from, other, width, heads, to};
+      for_items(kName, x, entries.count * heads, reduction);
       return out;
     };
     return with_slice<Row>(width / heads, with, from, other);
@@ -116,11 +117,11 @@ Tensor share_of_extremes(const Tensor& ptr, const Tensor& node, const Tensor& x,
     using Row = std::remove_pointer_t<decltype(tag)>;
     const Row *from = data_of<Row>(x), *best = data_of<Row>(extreme), *gradient = data_of<Row>(grad);
     const auto with = [&](auto n) {
-      ShareOfExtremes<Row, decltype(n)::value> of{};
-      of.x = from;
-      of.extreme = best;
-      of.grad = gradient;
-      return reduced(kName, x, entries, of, x.scalar_type());
+      ShareOfExtremes<Row, decltype(n)::value> reduction{};
+      reduction.x = from;
+      reduction.extreme = best;
+      reduction.grad = gradient;
+      return reduced(kName, x, entries, reduction, x.scalar_type());
     };
     return with_slice<Row>(x.size(1), with, from, best, gradient);
   });
@@ -137,11 +138,11 @@ Tensor extreme_backward(const Tensor& ptr, const Tensor& node, const std::option
     using Row = std::remove_pointer_t<decltype(tag)>;
     const Row *from = data_of<Row>(x), *best = data_of<Row>(extreme), *shares = data_of<Row>(share);
     const auto with = [&](auto n) {
-      ExtremeBackward<Row, decltype(n)::value> of{};
-      of.x = from;
-      of.extreme = best;
-      of.share = shares;
-      return reduced(kName, x, entries, of, x.scalar_type());
+      ExtremeBackward<Row, decltype(n)::value> reduction{};
+      reduction.x = from;
+      reduction.extreme = best;
+      reduction.share = shares;
+      return reduced(kName, x, entries, reduction, x.scalar_type());
     };
     return with_slice<Row>(x.size(1), with, from, best, shares);
   });

@@ -98,8 +98,8 @@ Tensor edge_attention(const Tensor& ptr, const Tensor& node, const Tensor& of_so
                      [&](const auto& entries, const auto& scores) {
                        using T = std::remove_const_t<decltype(scores.slope)>;
                        Tensor out = of_heads(of_sources, node.numel());
-                       const Attend<T> of{entries, scores, static_cast<T*>(out.mutable_data_ptr())};
-                       for_items(kName, of_sources, entries.columns * scores.heads, of);
+                       const Attend<T> attend{entries, scores, static_cast<T*>(out.mutable_data_ptr())};
+                       for_items(kName, of_sources, entries.columns * scores.heads, attend);
                        return out;
                      });
 }
@@ -116,13 +116,13 @@ std::tuple<Tensor, Tensor> edge_attention_backward(const Tensor& ptr, const Tens
                        using T = std::remove_const_t<decltype(scores.slope)>;
                        Tensor of_edges = of_heads(of_sources, node.numel());
                        Tensor sums = of_heads(of_sources, ptr.numel() - 1);
-                       const AttendBackward<T> of{entries,
-                                                  scores,
-                                                  data_of<T>(weight),
-                                                  data_of<T>(grad),
-                                                  static_cast<T*>(of_edges.mutable_data_ptr()),
-                                                  static_cast<T*>(sums.mutable_data_ptr())};
-                       for_items(kName, of_sources, entries.columns * scores.heads, of);
+                       const AttendBackward<T> attend{entries,
+                                                      scores,
+                                                      data_of<T>(weight),
+                                                      data_of<T>(grad),
+                                                      static_cast<T*>(of_edges.mutable_data_ptr()),
+                                                      static_cast<T*>(sums.mutable_data_ptr())};
+                       for_items(kName, of_sources, entries.columns * scores.heads, attend);
                        return std::tuple{of_edges, sums};
                      });
 }

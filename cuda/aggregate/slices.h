@@ -73,9 +73,9 @@ GNNSCALE_HD int64_t window_of_second(int64_t first) { return first / kPiece + 1;
 // Adds up the entries [begin, end) but for those of edges >= num_edges, which are the last ones; returns how many it
 // added, or -1 if an id is out of range.
 template <typename Reduction>
-GNNSCALE_HD int64_t add_entries(const Reduction& of, int64_t begin, int64_t end, int64_t c,
+GNNSCALE_HD int64_t add_entries(const Reduction& reduction, int64_t begin, int64_t end, int64_t c,
                                 typename Reduction::State& state) {
-  const Entries<EitherIds>& entries = of.entries;
+  const Entries<EitherIds>& entries = reduction.entries;
   const bool reads_edges = Reduction::kReadsEdges || entries.num_edges < entries.count;
   for (int64_t k = begin; k < end; k += kEntriesAtOnce) {
     int count = static_cast<int>(end - k < kEntriesAtOnce ? end - k : kEntriesAtOnce);
@@ -97,11 +97,11 @@ GNNSCALE_HD int64_t add_entries(const Reduction& of, int64_t begin, int64_t end,
     if (!inside) return -1;
 #pragma unroll
     for (int u = 0; u < kEntriesAtOnce; ++u) {
-      if (u < count) term[u] = of.read(node[u], edge[u], c);
+      if (u < count) term[u] = reduction.read(node[u], edge[u], c);
     }
 #pragma unroll
     for (int u = 0; u < kEntriesAtOnce; ++u) {
-      if (u < count) of.add(state, term[u]);
+      if (u < count) reduction.add(state, term[u]);
     }
     if (count < kEntriesAtOnce) return k + count - begin;
   }
@@ -111,28 +111,28 @@ GNNSCALE_HD int64_t add_entries(const Reduction& of, int64_t begin, int64_t end,
 // Items are the slices of later pieces, by windows, and of first pieces, by columns.
 template <typename Reduction>
 struct SumPieces {
-  Reduction of;
+  Reduction reduction;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const int64_t slices = of.slices(), c = i % slices * Reduction::kItems, window = i / slices;
-    const int64_t column = window - of.windows;
+    const int64_t slices = reduction.slices(), c = i % slices * Reduction::kItems, window = i / slices;
+    const int64_t column = window - reduction.windows;
     const bool is_first = column >= 0;
-    const Piece piece = is_first ? of.entries.first_piece(column) : of.entries.later_piece(window);
+    const Piece piece = is_first ? reduction.entries.first_piece(column) : reduction.entries.later_piece(window);
     if (piece.column < 0) return;
-    const int64_t last = of.entries.ptr[piece.column + 1];
-    assert(of.entries.ptr[piece.column] >= 0 && of.entries.ptr[piece.column] <= last && last <= of.entries.count &&
-           "ptr is malformed");
+    const int64_t last = reduction.entries.ptr[piece.column + 1];
+    assert(reduction.entries.ptr[piece.column] >= 0 && reduction.entries.ptr[piece.column] <= last &&
+           last <= reduction.entries.count && "ptr is malformed");
     // The row of `partial`; -1: the column is whole.
-    const int64_t row = !is_first ? window : piece.end == last ? -1 : of.windows + window_of_second(piece.begin);
-    auto state = of.begin(piece.column, c);
-    const int64_t added = add_entries(of, piece.begin, piece.end, c, state);
+    const int64_t row = !is_first ? window : piece.end == last ? -1 : reduction.windows + window_of_second(piece.begin);
+    auto state = reduction.begin(piece.column, c);
+    const int64_t added = add_entries(reduction, piece.begin, piece.end, c, state);
     // A device-side assertion, as in torch's own kernels for an index out of range: the host waits for nothing, and
     // every later use of the GPU by this process fails.
     assert(added >= 0 && "an entry has a node or an edge that is out of range");
     if (row < 0) {
-      store_narrowed(of.out + column * of.width + c, of.end(state, column, c, added));
+      store_narrowed(reduction.out + column * reduction.width + c, reduction.end(state, column, c, added));
     } else {
-      store(of.partial + row * of.width + c, state.sum);
+      store(reduction.partial + row * reduction.width + c, state.sum);
     }
   }
 };
@@ -140,20 +140,20 @@ struct SumPieces {
 // Items are the slices of windows. That of a column's second piece adds all later ones to the first.
 template <typename Reduction>
 struct JoinPieces {
-  Reduction of;
+  Reduction reduction;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const int64_t slices = of.slices(), c = i % slices * Reduction::kItems, window = i / slices;
-    const Piece second = of.entries.later_piece(window);
-    if (second.column < 0 || second.begin != of.entries.ptr[second.column] + kPiece) return;
-    const int64_t end = of.entries.end_of(second.column);
-    auto state = of.begin(second.column, c);
-    state.sum = words_at<Reduction::kItems>(of.partial + (of.windows + window) * of.width + c);
+    const int64_t slices = reduction.slices(), c = i % slices * Reduction::kItems, window = i / slices;
+    const Piece second = reduction.entries.later_piece(window);
+    if (second.column < 0 || second.begin != reduction.entries.ptr[second.column] + kPiece) return;
+    const int64_t end = reduction.entries.end_of(second.column);
+    auto state = reduction.begin(second.column, c);
+    state.sum = words_at<Reduction::kItems>(reduction.partial + (reduction.windows + window) * reduction.width + c);
     for (int64_t begin = second.begin; begin < end; begin += kPiece) {
-      of.join(state, words_at<Reduction::kItems>(of.partial + begin / kPiece * of.width + c));
+      reduction.join(state, words_at<Reduction::kItems>(reduction.partial + begin / kPiece * reduction.width + c));
     }
-    store_narrowed(of.out + second.column * of.width + c,
-                   of.end(state, second.column, c, end - of.entries.ptr[second.column]));
+    store_narrowed(reduction.out + second.column * reduction.width + c,
+                   reduction.end(state, second.column, c, end - reduction.entries.ptr[second.column]));
   }
 };
 

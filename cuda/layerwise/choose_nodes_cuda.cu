@@ -49,26 +49,26 @@ std::tuple<Tensor, Tensor> choose_nodes(const Tensor& node, const Tensor& score,
   STD_TORCH_CHECK(node.is_cuda() && score.is_cuda(), kName, ": expected nodes and scores on a GPU");
   const int32_t device = node.get_device_index();
   const torch::stable::accelerator::DeviceGuard guard(device);
-  const StreamExecutor on(kName, node, current_stream(device));
-  const Tensor words = on.upload({0, all, key});
+  const StreamExecutor executor(kName, node, current_stream(device));
+  const Tensor words = executor.upload({0, all, key});
   const auto* const begin = static_cast<const int64_t*>(words.const_data_ptr());
-  Tensor scores = on.room(all, ScalarType::Long), correction = on.room(all, ScalarType::Double);
-  Tensor taken = on.room(all, ScalarType::Long), rank = on.room(all + 1, ScalarType::Long);
+  Tensor scores = executor.room(all, ScalarType::Long), correction = executor.room(all, ScalarType::Double);
+  Tensor taken = executor.room(all, ScalarType::Long), rank = executor.room(all + 1, ScalarType::Long);
   auto* const own_scores = static_cast<uint64_t*>(scores.mutable_data_ptr());
   auto* const corrections = static_cast<double*>(correction.mutable_data_ptr());
   auto *const flags = static_cast<int64_t*>(taken.mutable_data_ptr()), *const ranks = static_cast<int64_t*>(
                                                                            rank.mutable_data_ptr());
-  on.each(all, CopyScores{static_cast<const int64_t*>(score.const_data_ptr()), own_scores});
-  const Candidates of{1,          begin,       begin + 2, static_cast<const int64_t*>(node.const_data_ptr()),
-                      own_scores, corrections, count,     static_cast<int>(hop)};
-  ChoosingDriver<const StreamExecutor>(on, of, all).run(static_cast<Scheme>(scheme));
-  on.each(all, TakeChosen{corrections, flags});
-  on.sum_before(flags, ranks, all);
-  const int64_t found = on.download(ranks + all, 1)[0];
-  Tensor place = on.room(found, ScalarType::Long), out = on.room(found, ScalarType::Double);
-  on.each(begin + 1, all,
-          WriteChosen{corrections, flags, ranks, static_cast<int64_t*>(place.mutable_data_ptr()),
-                      static_cast<double*>(out.mutable_data_ptr())});
+  executor.each(all, CopyScores{static_cast<const int64_t*>(score.const_data_ptr()), own_scores});
+  const Candidates candidates{1,          begin,       begin + 2, static_cast<const int64_t*>(node.const_data_ptr()),
+                              own_scores, corrections, count,     static_cast<int>(hop)};
+  ChoosingDriver<const StreamExecutor>(executor, candidates, all).run(static_cast<Scheme>(scheme));
+  executor.each(all, TakeChosen{corrections, flags});
+  executor.sum_before(flags, ranks, all);
+  const int64_t found = executor.download(ranks + all, 1)[0];
+  Tensor place = executor.room(found, ScalarType::Long), out = executor.room(found, ScalarType::Double);
+  executor.each(begin + 1, all,
+                WriteChosen{corrections, flags, ranks, static_cast<int64_t*>(place.mutable_data_ptr()),
+                            static_cast<double*>(out.mutable_data_ptr())});
   return {place, out};
 }
 

@@ -33,10 +33,10 @@ struct Candidates {
 
 // For every candidate: it is drawn, or not.
 struct ChooseAll {
-  Candidates of;
+  Candidates candidates;
   double correction;
 
-  GNNSCALE_HD void operator()(int64_t i) const { of.correction[i] = correction; }
+  GNNSCALE_HD void operator()(int64_t i) const { candidates.correction[i] = correction; }
 };
 
 template <typename T>
@@ -52,7 +52,7 @@ struct Clear {
 // upper bits of this rank, by counting the upper bits of all ranks, then its lower bits. The few candidates of exactly
 // this rank are compared with each other.
 struct Priorities {
-  Candidates of;
+  Candidates candidates;
   int32_t* tally;          // [batches * kLevelSize]: counts of upper or lower bits
   int32_t* before;         // [batches * kLevelSize + 1]: their prefix sums
   uint32_t* upper;         // [batches]: the upper bits of the rank
@@ -63,7 +63,7 @@ struct Priorities {
   int32_t* tied;           // [candidates]: these candidates
 
   GNNSCALE_HD uint32_t rank_of(int64_t i, int64_t batch) const {
-    const Drawn drawn = of.drawn(i, batch);
+    const Drawn drawn = candidates.drawn(i, batch);
     return coarse_rank(drawn.draw, drawn.score);
   }
 };
@@ -71,83 +71,85 @@ struct Priorities {
 // For every candidate: counts ranks, by their upper bits, then by their lower bits among the ranks of the upper ones
 // that were found.
 struct TallyRanks {
-  Priorities by;
+  Priorities priorities;
   bool is_lower;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const int64_t batch = by.of.batch_of(i);
-    if (by.of.are_all_taken(batch)) return;
-    const uint32_t rank = by.rank_of(i, batch), upper = rank >> kLevelBits;
-    if (is_lower && upper != by.upper[batch]) return;
+    const int64_t batch = priorities.candidates.batch_of(i);
+    if (priorities.candidates.are_all_taken(batch)) return;
+    const uint32_t rank = priorities.rank_of(i, batch), upper = rank >> kLevelBits;
+    if (is_lower && upper != priorities.upper[batch]) return;
     const int64_t bits = is_lower ? rank % kLevelSize : upper;
-    atomic_add(reinterpret_cast<uint32_t&>(by.tally[batch * kLevelSize + bits]), uint32_t{1});
+    atomic_add(reinterpret_cast<uint32_t&>(priorities.tally[batch * kLevelSize + bits]), uint32_t{1});
   }
 };
 
 // For every number of the tally, after the prefix sum: whether the first candidate not drawn is among those it counts.
 struct FindRank {
-  Priorities by;
+  Priorities priorities;
   bool is_lower;
 
   GNNSCALE_HD void operator()(int64_t i) const {
     const int64_t batch = i / kLevelSize;
-    const int64_t first = by.before[batch * kLevelSize], wanted = is_lower ? by.wanted[batch] : by.of.count;
-    const int64_t below = by.before[i] - first;
-    if (wanted < below || by.before[i + 1] - first <= wanted) return;
+    const int64_t first = priorities.before[batch * kLevelSize],
+                  wanted = is_lower ? priorities.wanted[batch] : priorities.candidates.count;
+    const int64_t below = priorities.before[i] - first;
+    if (wanted < below || priorities.before[i + 1] - first <= wanted) return;
     const uint32_t bits = static_cast<uint32_t>(i % kLevelSize);
     if (is_lower) {
-      by.rank[batch] = by.upper[batch] << kLevelBits | bits;
-      by.left[batch] = wanted - below;
+      priorities.rank[batch] = priorities.upper[batch] << kLevelBits | bits;
+      priorities.left[batch] = wanted - below;
     } else {
-      by.upper[batch] = bits;
-      by.wanted[batch] = wanted - below;
+      priorities.upper[batch] = bits;
+      priorities.wanted[batch] = wanted - below;
     }
   }
 };
 
 // For every candidate: lists it if its rank is that of the first one not drawn.
 struct ListTied {
-  Priorities by;
+  Priorities priorities;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const int64_t batch = by.of.batch_of(i);
-    if (by.of.are_all_taken(batch) || by.rank_of(i, batch) != by.rank[batch]) return;
-    by.tied[atomic_add(*by.num_tied, uint64_t{1})] = static_cast<int32_t>(i);
+    const int64_t batch = priorities.candidates.batch_of(i);
+    if (priorities.candidates.are_all_taken(batch) || priorities.rank_of(i, batch) != priorities.rank[batch]) return;
+    priorities.tied[atomic_add(*priorities.num_tied, uint64_t{1})] = static_cast<int32_t>(i);
   }
 };
 
 // For every listed candidate: whether it is drawn, written to its correction as 1 or 0.
 struct SettleTied {
-  Priorities by;
+  Priorities priorities;
 
   GNNSCALE_HD void operator()(int64_t t) const {
-    const int64_t i = by.tied[t], batch = by.of.batch_of(i), first = by.of.begin[batch], last = by.of.begin[batch + 1];
-    const Drawn own = by.of.drawn(i, batch);
-    const int64_t count = static_cast<int64_t>(*by.num_tied);
+    const int64_t i = priorities.tied[t], batch = priorities.candidates.batch_of(i),
+                  first = priorities.candidates.begin[batch], last = priorities.candidates.begin[batch + 1];
+    const Drawn own = priorities.candidates.drawn(i, batch);
+    const int64_t count = static_cast<int64_t>(*priorities.num_tied);
     int64_t before = 0;
     for (int64_t other = 0; other < count; ++other) {
-      const int64_t j = by.tied[other];
-      before += first <= j && j < last && comes_before(by.of.drawn(j, batch), own);
+      const int64_t j = priorities.tied[other];
+      before += first <= j && j < last && comes_before(priorities.candidates.drawn(j, batch), own);
     }
-    by.of.correction[i] = before < by.left[batch] ? 1 : 0;
-    if (before == by.left[batch]) by.next[batch] = own;
+    priorities.candidates.correction[i] = before < priorities.left[batch] ? 1 : 0;
+    if (before == priorities.left[batch]) priorities.next[batch] = own;
   }
 };
 
 // For every candidate: its correction, once the first one not drawn is known.
 struct CorrectPriority {
-  Priorities by;
+  Priorities priorities;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const int64_t batch = by.of.batch_of(i);
-    double& correction = by.of.correction[i];
-    if (by.of.are_all_taken(batch)) {
+    const int64_t batch = priorities.candidates.batch_of(i);
+    double& correction = priorities.candidates.correction[i];
+    if (priorities.candidates.are_all_taken(batch)) {
       correction = 1;
       return;
     }
-    const uint32_t rank = by.rank_of(i, batch);
-    const bool is_drawn = rank < by.rank[batch] || (rank == by.rank[batch] && correction == 1);
-    correction = is_drawn ? priority_correction(by.of.score[i], by.next[batch]) : 0;
+    const uint32_t rank = priorities.rank_of(i, batch);
+    const bool is_drawn = rank < priorities.rank[batch] || (rank == priorities.rank[batch] && correction == 1);
+    correction = is_drawn ? priority_correction(priorities.candidates.score[i], priorities.next[batch]) : 0;
   }
 };
 
@@ -156,64 +158,69 @@ struct CorrectPriority {
 // Nodes that are certain leave smaller sums to the others, which may make more nodes certain: rounds are repeated until
 // no further node is.
 struct Poissons {
-  Candidates of;
+  Candidates candidates;
   const uint64_t* sums;             // [candidates + 1]: of scores, modulo 2^64
   uint64_t *left, *rest;            // [batches]: as in is_certain
   uint64_t *certain, *certain_sum;  // [batches]: how many nodes are certain by these, and the sum of their scores
   uint64_t* changed;                // whether more nodes became certain
 
-  GNNSCALE_HD uint64_t total(int64_t batch) const { return sums[of.begin[batch + 1]] - sums[of.begin[batch]]; }
+  GNNSCALE_HD uint64_t total(int64_t batch) const {
+    return sums[candidates.begin[batch + 1]] - sums[candidates.begin[batch]];
+  }
 };
 
 // For every batch: before the first round, no node is certain.
 struct StartRounds {
-  Poissons by;
+  Poissons poissons;
 
   GNNSCALE_HD void operator()(int64_t batch) const {
-    by.left[batch] = static_cast<uint64_t>(by.of.count);
-    by.rest[batch] = by.total(batch);
-    by.certain[batch] = by.certain_sum[batch] = 0;
+    poissons.left[batch] = static_cast<uint64_t>(poissons.candidates.count);
+    poissons.rest[batch] = poissons.total(batch);
+    poissons.certain[batch] = poissons.certain_sum[batch] = 0;
   }
 };
 
 // For every candidate: counts it if it is certain by what is left to the others.
 struct CountCertain {
-  Poissons by;
+  Poissons poissons;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const int64_t batch = by.of.batch_of(i);
-    if (by.of.are_all_taken(batch) || !is_certain(by.of.score[i], by.left[batch], by.rest[batch])) return;
-    atomic_add(by.certain[batch], uint64_t{1});
-    atomic_add(by.certain_sum[batch], by.of.score[i]);
+    const int64_t batch = poissons.candidates.batch_of(i);
+    if (poissons.candidates.are_all_taken(batch) ||
+        !is_certain(poissons.candidates.score[i], poissons.left[batch], poissons.rest[batch]))
+      return;
+    atomic_add(poissons.certain[batch], uint64_t{1});
+    atomic_add(poissons.certain_sum[batch], poissons.candidates.score[i]);
   }
 };
 
 // For every batch: what the nodes that are certain now leave to the others.
 struct NextRound {
-  Poissons by;
+  Poissons poissons;
 
   GNNSCALE_HD void operator()(int64_t batch) const {
-    const uint64_t left = static_cast<uint64_t>(by.of.count) - by.certain[batch];
-    if (left != by.left[batch]) atomic_add(*by.changed, uint64_t{1});
-    by.left[batch] = left;
-    by.rest[batch] = by.total(batch) - by.certain_sum[batch];
-    by.certain[batch] = by.certain_sum[batch] = 0;
+    const uint64_t left = static_cast<uint64_t>(poissons.candidates.count) - poissons.certain[batch];
+    if (left != poissons.left[batch]) atomic_add(*poissons.changed, uint64_t{1});
+    poissons.left[batch] = left;
+    poissons.rest[batch] = poissons.total(batch) - poissons.certain_sum[batch];
+    poissons.certain[batch] = poissons.certain_sum[batch] = 0;
   }
 };
 
 // For every candidate, after the last round: draws it, and writes its correction.
 struct CorrectPoisson {
-  Poissons by;
+  Poissons poissons;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const int64_t batch = by.of.batch_of(i);
-    double& correction = by.of.correction[i];
-    if (by.of.are_all_taken(batch)) {
+    const int64_t batch = poissons.candidates.batch_of(i);
+    double& correction = poissons.candidates.correction[i];
+    if (poissons.candidates.are_all_taken(batch)) {
       correction = 1;
       return;
     }
-    const uint64_t left = by.left[batch], rest = by.rest[batch], score = by.of.score[i];
-    const bool is_drawn = is_certain(score, left, rest) || poisson_draws(by.of.drawn(i, batch).draw, score, left, rest);
+    const uint64_t left = poissons.left[batch], rest = poissons.rest[batch], score = poissons.candidates.score[i];
+    const bool is_drawn =
+        is_certain(score, left, rest) || poisson_draws(poissons.candidates.drawn(i, batch).draw, score, left, rest);
     correction = is_drawn ? poisson_correction(score, left, rest) : 0;
   }
 };
@@ -223,14 +230,14 @@ struct CorrectPoisson {
 // For every place that a candidate may have: a key by which candidates are sorted by batch, then by node; those without
 // a candidate come last.
 struct WriteOrder {
-  Candidates of;
+  Candidates candidates;
   int64_t* keys;
   int32_t* numbers;
 
   GNNSCALE_HD void operator()(int64_t i) const {
     numbers[i] = static_cast<int32_t>(i);
-    if (i < of.begin[of.batches]) {
-      keys[i] = of.batches == 1 ? of.node[i] : of.batch_of(i) << kNodeBits | of.node[i];
+    if (i < candidates.begin[candidates.batches]) {
+      keys[i] = candidates.batches == 1 ? candidates.node[i] : candidates.batch_of(i) << kNodeBits | candidates.node[i];
     } else {
       keys[i] = INT64_MAX;
     }
@@ -238,84 +245,88 @@ struct WriteOrder {
 };
 
 struct NumberedDraws {
-  Candidates of;
+  Candidates candidates;
   const int32_t* at;     // [candidates]: the candidate at each place of the sorted order
   uint64_t* ordered;     // [candidates]: the scores in this order; later each batch's tree of these (sum_tree.h)
   const uint64_t* sums;  // [candidates + 1]: their sums, modulo 2^64
   uint32_t* times;       // [candidates]: how often each candidate was drawn
 
-  GNNSCALE_HD uint64_t total(int64_t batch) const { return sums[of.begin[batch + 1]] - sums[of.begin[batch]]; }
+  GNNSCALE_HD uint64_t total(int64_t batch) const {
+    return sums[candidates.begin[batch + 1]] - sums[candidates.begin[batch]];
+  }
 };
 
 // For every place of the sorted order: the score of the candidate there, which is not drawn yet.
 struct OrderScores {
-  NumberedDraws by;
+  NumberedDraws draws;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    by.ordered[i] = by.of.score[by.at[i]];
-    by.times[i] = 0;
+    draws.ordered[i] = draws.candidates.score[draws.at[i]];
+    draws.times[i] = 0;
   }
 };
 
 // For every numbered draw of every batch, with replacement: counts it for the candidate that it finds in the sums.
 struct DrawUnits {
-  NumberedDraws by;
+  NumberedDraws draws;
 
   GNNSCALE_HD void operator()(int64_t item) const {
-    const int64_t batch = item / by.of.count, first = by.of.begin[batch];
-    int64_t low = first, high = by.of.begin[batch + 1];
+    const int64_t batch = item / draws.candidates.count, first = draws.candidates.begin[batch];
+    int64_t low = first, high = draws.candidates.begin[batch + 1];
     if (low == high) return;
-    const uint64_t draw = numbered_draw(static_cast<uint64_t>(by.of.key[batch]), by.of.hop, item % by.of.count);
-    const uint64_t unit = bounded(draw, by.total(batch));
+    const uint64_t draw = numbered_draw(static_cast<uint64_t>(draws.candidates.key[batch]), draws.candidates.hop,
+                                        item % draws.candidates.count);
+    const uint64_t unit = bounded(draw, draws.total(batch));
     while (high - low > 1) {
       const int64_t middle = low + (high - low) / 2;
-      (by.sums[middle] - by.sums[first] <= unit ? low : high) = middle;
+      (draws.sums[middle] - draws.sums[first] <= unit ? low : high) = middle;
     }
-    atomic_add(by.times[by.at[low]], uint32_t{1});
+    atomic_add(draws.times[draws.at[low]], uint32_t{1});
   }
 };
 
 // For every place of the sorted order: its entry in the batch's tree of scores.
 struct GrowTrees {
-  NumberedDraws by;
+  NumberedDraws draws;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const int64_t place = i - by.of.begin[by.of.batch_of(i)];
-    by.ordered[i] = by.sums[i + 1] - by.sums[i + 1 - summed_at(place)];
+    const int64_t place = i - draws.candidates.begin[draws.candidates.batch_of(i)];
+    draws.ordered[i] = draws.sums[i + 1] - draws.sums[i + 1 - summed_at(place)];
   }
 };
 
 // For every batch: its draws, one after the other.
 struct DrawSuccessively {
-  NumberedDraws by;
+  NumberedDraws draws;
 
   GNNSCALE_HD void operator()(int64_t batch) const {
-    const int64_t first = by.of.begin[batch], all = by.of.begin[batch + 1] - first;
-    if (by.of.are_all_taken(batch)) return;
-    uint64_t* const tree = by.ordered + first;
-    uint64_t left = by.total(batch);
-    for (int64_t j = 0; j < by.of.count; ++j) {
-      const uint64_t draw = numbered_draw(static_cast<uint64_t>(by.of.key[batch]), by.of.hop, j);
-      const int64_t place = find_place(tree, all, bounded(draw, left)), i = by.at[first + place];
-      remove_score(tree, all, place, by.of.score[i]);
-      left -= by.of.score[i];
-      by.times[i] = 1;
+    const int64_t first = draws.candidates.begin[batch], all = draws.candidates.begin[batch + 1] - first;
+    if (draws.candidates.are_all_taken(batch)) return;
+    uint64_t* const tree = draws.ordered + first;
+    uint64_t left = draws.total(batch);
+    for (int64_t j = 0; j < draws.candidates.count; ++j) {
+      const uint64_t draw = numbered_draw(static_cast<uint64_t>(draws.candidates.key[batch]), draws.candidates.hop, j);
+      const int64_t place = find_place(tree, all, bounded(draw, left)), i = draws.at[first + place];
+      remove_score(tree, all, place, draws.candidates.score[i]);
+      left -= draws.candidates.score[i];
+      draws.times[i] = 1;
     }
   }
 };
 
 // For every candidate, after all draws: its correction, by how often it was drawn.
 struct CorrectNumbered {
-  NumberedDraws by;
+  NumberedDraws draws;
   bool replace;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const int64_t batch = by.of.batch_of(i);
-    const uint64_t times = by.times[i], count = static_cast<uint64_t>(by.of.count);
-    if (!replace && by.of.are_all_taken(batch)) {
-      by.of.correction[i] = 1;
+    const int64_t batch = draws.candidates.batch_of(i);
+    const uint64_t times = draws.times[i], count = static_cast<uint64_t>(draws.candidates.count);
+    if (!replace && draws.candidates.are_all_taken(batch)) {
+      draws.candidates.correction[i] = 1;
     } else {
-      by.of.correction[i] = times == 0 ? 0 : counted_correction(times, by.total(batch), count, by.of.score[i]);
+      draws.candidates.correction[i] =
+          times == 0 ? 0 : counted_correction(times, draws.total(batch), count, draws.candidates.score[i]);
     }
   }
 };

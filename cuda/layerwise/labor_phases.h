@@ -39,21 +39,21 @@ GNNSCALE_HD uint64_t likely_limit(int64_t fanout, int64_t degree) {
 
 // For every scanned edge: whether it is taken, or may be.
 struct TakeNeighbor {
-  LaborScan by;
+  LaborScan labor;
 
   GNNSCALE_HD void operator()(int64_t e) const {
-    const int32_t column = by.scan.column[e];
-    int32_t& taken = by.scan.taken[e];
-    taken = !by.draws(column);
-    if (taken != 0 || by.fanout == 0) return;
+    const int32_t column = labor.scan.column[e];
+    int32_t& taken = labor.scan.taken[e];
+    taken = !labor.draws(column);
+    if (taken != 0 || labor.fanout == 0) return;
     uint64_t draw;
-    if (!by.draw_of(e, draw)) return;
-    const int64_t degree = by.scan.hop.count[column];
-    if (by.is_poisson) {
-      taken = labor_draws(draw, static_cast<uint64_t>(degree), static_cast<uint64_t>(by.fanout));
-    } else if (draw <= likely_limit(by.fanout, degree)) {
+    if (!labor.draw_of(e, draw)) return;
+    const int64_t degree = labor.scan.hop.count[column];
+    if (labor.is_poisson) {
+      taken = labor_draws(draw, static_cast<uint64_t>(degree), static_cast<uint64_t>(labor.fanout));
+    } else if (draw <= likely_limit(labor.fanout, degree)) {
       taken = 1;
-      atomic_add(by.few[column], uint32_t{1});
+      atomic_add(labor.few[column], uint32_t{1});
     }
   }
 };
@@ -61,40 +61,40 @@ struct TakeNeighbor {
 // For every scanned edge, when `few` is known: takes it, too, if fewer than `fanout` edges of its column are within the
 // limit.
 struct TakeMore {
-  LaborScan by;
+  LaborScan labor;
 
   GNNSCALE_HD void operator()(int64_t e) const {
-    const int32_t column = by.scan.column[e];
-    if (by.fanout > 0 && by.draws(column) && by.few[column] < by.fanout) by.scan.taken[e] = 1;
+    const int32_t column = labor.scan.column[e];
+    if (labor.fanout > 0 && labor.draws(column) && labor.few[column] < labor.fanout) labor.scan.taken[e] = 1;
   }
 };
 
 // For every scanned edge, after the sum over `taken`: lists its draw, if it is taken and draws decide.
 struct ListDraw {
-  LaborScan by;
+  LaborScan labor;
 
   GNNSCALE_HD void operator()(int64_t e) const {
     uint64_t draw = 0;
-    if (by.scan.taken[e] == 0 || !by.draws(by.scan.column[e])) return;
-    by.draw_of(e, draw);
-    by.few_draw[by.rank[e]] = draw;
+    if (labor.scan.taken[e] == 0 || !labor.draws(labor.scan.column[e])) return;
+    labor.draw_of(e, draw);
+    labor.few_draw[labor.rank[e]] = draw;
   }
 };
 
 // For every scanned edge: it is kept if it is among the `fanout` least, ties in stored order.
 struct KeepLeast {
-  LaborScan by;
+  LaborScan labor;
 
   GNNSCALE_HD void operator()(int64_t e) const {
-    const int32_t column = by.scan.column[e];
-    if (by.scan.taken[e] == 0 || !by.draws(column)) return;
-    const int64_t own = by.rank[e], last = by.rank[by.scan.offset[column + 1]];
-    const uint64_t draw = by.few_draw[own];
+    const int32_t column = labor.scan.column[e];
+    if (labor.scan.taken[e] == 0 || !labor.draws(column)) return;
+    const int64_t own = labor.rank[e], last = labor.rank[labor.scan.offset[column + 1]];
+    const uint64_t draw = labor.few_draw[own];
     int64_t before = 0;
-    for (int64_t i = by.rank[by.scan.offset[column]]; i < last && before < by.fanout; ++i) {
-      before += by.few_draw[i] < draw || (by.few_draw[i] == draw && i < own);
+    for (int64_t i = labor.rank[labor.scan.offset[column]]; i < last && before < labor.fanout; ++i) {
+      before += labor.few_draw[i] < draw || (labor.few_draw[i] == draw && i < own);
     }
-    if (before >= by.fanout) by.scan.taken[e] = 0;
+    if (before >= labor.fanout) labor.scan.taken[e] = 0;
   }
 };
 

@@ -82,7 +82,7 @@ class LayerDriver : BulkBatches<Executor> {
 
  private:
   using Base = BulkBatches<Executor>;
-  using Base::batches, Base::bulk, Base::hops, Base::host, Base::memory, Base::num_seeds, Base::on, Base::parts;
+  using Base::batches, Base::bulk, Base::hops, Base::host, Base::memory, Base::num_seeds, Base::executor, Base::parts;
   using Memory = std::vector<Tensor>;
 
   template <typename T>
@@ -114,8 +114,8 @@ class LayerDriver : BulkBatches<Executor> {
     repeated_ = make<int32_t>(num_seeds, memory);
     Memory scratch;
     bulk.table = make_table(num_seeds, scratch);
-    on.each(num_seeds, NumberSeeds{bulk, static_cast<const int64_t*>(request_.seeds.const_data_ptr())});
-    on.each(num_seeds, FindRepeats{bulk, repeated_});
+    executor.each(num_seeds, NumberSeeds{bulk, static_cast<const int64_t*>(request_.seeds.const_data_ptr())});
+    executor.each(num_seeds, FindRepeats{bulk, repeated_});
     most_columns_ = num_seeds;
   }
 
@@ -138,16 +138,16 @@ class LayerDriver : BulkBatches<Executor> {
     scan.begin = make<int64_t>(batches + 1, of_columns);
     scan.batch = make<int32_t>(columns, of_columns);
     scan.term = make<uint64_t>(columns, of_columns);
-    of_columns.push_back(on.upload(std::vector<int64_t>(static_cast<size_t>(batches), 0)));
+    of_columns.push_back(executor.upload(std::vector<int64_t>(static_cast<size_t>(batches), 0)));
     scan.left_out = static_cast<uint64_t*>(of_columns.back().mutable_data_ptr());
     scan.shift = make<int32_t>(batches, of_columns);
 
     const int64_t* const all_columns = bulk.state.columns(hop);
-    on.each(all_columns, columns, CountEdges{bulk, drawn});
+    executor.each(all_columns, columns, CountEdges{bulk, drawn});
     const bool squares = asked_.scores == Scores::kSquares;
-    on.each(all_columns, columns, PrepareColumn{scan, squares ? square_bits(bulk.graph.num_nodes) : -1});
-    on.sum_before(drawn.count, scan.offset, all_columns, columns);
-    on.each(batches + 1, FindScannedBegins{scan});
+    executor.each(all_columns, columns, PrepareColumn{scan, squares ? square_bits(bulk.graph.num_nodes) : -1});
+    executor.sum_before(drawn.count, scan.offset, all_columns, columns);
+    executor.each(batches + 1, FindScannedBegins{scan});
     this->download_state();
     check();
     const int64_t scanned = *host.needed_edges(hop);
@@ -169,7 +169,7 @@ class LayerDriver : BulkBatches<Executor> {
   void take_edges(LayerScan& scan, int64_t scanned, Memory& scratch) {
     scan.column = make<int32_t>(scanned, scratch);
     scan.taken = make<int32_t>(scanned, scratch);
-    on.each(scanned, FindColumn{scan});
+    executor.each(scanned, FindColumn{scan});
     if (asked_.method == Method::kLabor) {
       take_neighbors(scan, scanned);
     } else {
@@ -178,17 +178,17 @@ class LayerDriver : BulkBatches<Executor> {
       } else {
         choose_scored(scan, scratch);
       }
-      on.each(scanned, TakeEdge{scan});
+      executor.each(scanned, TakeEdge{scan});
     }
     scan.rank = make<int32_t>(scanned + 1, scratch);
-    on.sum_before(scan.taken, scan.rank, scanned);
+    executor.sum_before(scan.taken, scan.rank, scanned);
   }
 
   // Calls phase(hop) for the nodes of each hop up to `last`.
   template <typename Phase>
   void each_found(int64_t last, Phase&& phase) {
     for (int64_t found = 0; found <= last; ++found) {
-      on.each(bulk.state.node_ptr(found) + batches, host.node_ptr(found)[batches], phase(found));
+      executor.each(bulk.state.node_ptr(found) + batches, host.node_ptr(found)[batches], phase(found));
     }
   }
 
@@ -200,21 +200,21 @@ class LayerDriver : BulkBatches<Executor> {
     STD_TORCH_CHECK(scanned + known <= kMostInHop, "a hop of more than 2^31 edges; sample fewer batches at a time");
     const int64_t slots = 2 * (scanned + known) + 1;
     int64_t* const free_slots = make<int64_t>(2 * slots, scratch);
-    on.fill(free_slots, 2 * slots);
+    executor.fill(free_slots, 2 * slots);
     scan.table = {reinterpret_cast<ScoreTable::Slot*>(free_slots), static_cast<uint64_t>(slots)};
     scan.slot = make<uint32_t>(scanned, scratch);
     if (asked_.keep_known) each_found(scan.hop.hop, [&](int64_t found) { return KeepKnown{scan, found}; });
-    on.each(scanned, ScoreSource{scan});
+    executor.each(scanned, ScoreSource{scan});
 
     Memory of_candidates;
     CandidateLists lists = make_lists(scanned, of_candidates);
     {
       Memory of_ranks;
       scan.rank = make<int32_t>(scanned + 1, of_ranks);
-      on.sum_before(scan.taken, scan.rank, scanned);
-      on.each(batches + 1, FindCandidateBegins{lists, scan.rank, scan.begin});
-      on.each(batches, FindShift{scan});
-      on.each(scanned, ListSource{scan, lists, asked_.scores == Scores::kCounts});
+      executor.sum_before(scan.taken, scan.rank, scanned);
+      executor.each(batches + 1, FindCandidateBegins{lists, scan.rank, scan.begin});
+      executor.each(batches, FindShift{scan});
+      executor.each(scanned, ListSource{scan, lists, asked_.scores == Scores::kCounts});
     }
     choose(scan, lists, scanned, of_candidates);
   }
@@ -224,7 +224,7 @@ class LayerDriver : BulkBatches<Executor> {
     STD_TORCH_CHECK(items <= kMostInHop, batches, " batches of ", nodes,
                     " nodes that may all be drawn are more than 2^31; sample fewer batches at a time");
     scan.dense = make<double>(items, scratch);
-    on.each(items, Clear<double>{scan.dense});
+    executor.each(items, Clear<double>{scan.dense});
     if (asked_.keep_known) {
       each_found(scan.hop.hop, [&](int64_t found) { return KeepScored{scan, request_.score, found}; });
     }
@@ -235,12 +235,12 @@ class LayerDriver : BulkBatches<Executor> {
       int32_t *const taken = make<int32_t>(items, of_ranks), *const rank = make<int32_t>(items + 1, of_ranks);
       std::vector<int64_t> begins(static_cast<size_t>(batches + 1));
       for (int64_t b = 0; b <= batches; ++b) begins[b] = b * nodes;
-      of_ranks.push_back(on.upload(begins));
+      of_ranks.push_back(executor.upload(begins));
       const auto* const begin = static_cast<const int64_t*>(of_ranks.back().const_data_ptr());
-      on.each(items, TakeScored{scan, request_.score, taken});
-      on.sum_before(taken, rank, items);
-      on.each(batches + 1, FindCandidateBegins{lists, rank, begin});
-      on.each(items, ListNode{scan, lists, request_.score, taken, rank});
+      executor.each(items, TakeScored{scan, request_.score, taken});
+      executor.sum_before(taken, rank, items);
+      executor.each(batches + 1, FindCandidateBegins{lists, rank, begin});
+      executor.each(items, ListNode{scan, lists, request_.score, taken, rank});
     }
     choose(scan, lists, items, of_candidates);
   }
@@ -251,53 +251,53 @@ class LayerDriver : BulkBatches<Executor> {
 
   void choose(const LayerScan& scan, const CandidateLists& lists, int64_t most, Memory& owner) {
     const int64_t hop = scan.hop.hop;
-    const Candidates of{batches,
-                        lists.begin,
-                        bulk.state.key(),
-                        lists.node,
-                        lists.score,
-                        make<double>(most, owner),
-                        request_.num_nodes[hop],
-                        static_cast<int>(hop)};
-    ChoosingDriver<Executor>(on, of, most).run(asked_.scheme);
-    on.each(lists.begin + batches, most, ReturnCorrection{scan, lists, of.correction});
+    const Candidates candidates{batches,
+                                lists.begin,
+                                bulk.state.key(),
+                                lists.node,
+                                lists.score,
+                                make<double>(most, owner),
+                                request_.num_nodes[hop],
+                                static_cast<int>(hop)};
+    ChoosingDriver<Executor>(executor, candidates, most).run(asked_.scheme);
+    executor.each(lists.begin + batches, most, ReturnCorrection{scan, lists, candidates.correction});
   }
 
   void take_neighbors(LayerScan& scan, int64_t scanned) {
     const int64_t hop = scan.hop.hop, fanout = request_.num_nodes[hop];
     Memory scratch;
-    LaborScan by{scan,
-                 fanout,
-                 static_cast<int>(asked_.layer_dependency ? 0 : hop),
-                 asked_.scheme == Scheme::kPoisson,
-                 make<uint32_t>(most_columns_, scratch),
-                 nullptr,
-                 nullptr};
-    on.each(bulk.state.columns(hop), most_columns_, Clear<uint32_t>{by.few});
-    on.each(scanned, TakeNeighbor{by});
-    if (by.is_poisson || fanout <= 0) return;
-    on.each(scanned, TakeMore{by});
+    LaborScan labor{scan,
+                    fanout,
+                    static_cast<int>(asked_.layer_dependency ? 0 : hop),
+                    asked_.scheme == Scheme::kPoisson,
+                    make<uint32_t>(most_columns_, scratch),
+                    nullptr,
+                    nullptr};
+    executor.each(bulk.state.columns(hop), most_columns_, Clear<uint32_t>{labor.few});
+    executor.each(scanned, TakeNeighbor{labor});
+    if (labor.is_poisson || fanout <= 0) return;
+    executor.each(scanned, TakeMore{labor});
     int32_t* const rank = make<int32_t>(scanned + 1, scratch);
-    on.sum_before(scan.taken, rank, scanned);
-    by.rank = rank;
-    by.few_draw = make<uint64_t>(scanned, scratch);
-    on.each(scanned, ListDraw{by});
-    on.each(scanned, KeepLeast{by});
+    executor.sum_before(scan.taken, rank, scanned);
+    labor.rank = rank;
+    labor.few_draw = make<uint64_t>(scanned, scratch);
+    executor.each(scanned, ListDraw{labor});
+    executor.each(scanned, KeepLeast{labor});
   }
 
   // From taken edges to drawn ones; returns their number.
   int64_t write_drawn(LayerScan& scan, int64_t scanned, int64_t columns, Memory& scratch, Memory& of_hop) {
     const int64_t hop = scan.hop.hop;
     scan.hop.edge_room = kMostInHop;
-    on.each(*host.columns(hop) + 1, FindDrawnBegins{scan});
-    on.each(batches + 1, FindEdgeBegins{bulk, scan.hop});
+    executor.each(*host.columns(hop) + 1, FindDrawnBegins{scan});
+    executor.each(batches + 1, FindEdgeBegins{bulk, scan.hop});
     this->download_state();
     check();
     const int64_t edges = *host.edges(hop);
     scan.hop.column = make<int32_t>(edges, memory);
     scan.hop.draw = make<int64_t>(edges, of_hop);
     scan.correction = make<double>(edges, of_hop);
-    on.each(scanned, WriteDrawn{scan, asked_.method == Method::kLabor, request_.num_nodes[hop]});
+    executor.each(scanned, WriteDrawn{scan, asked_.method == Method::kLabor, request_.num_nodes[hop]});
     return edges;
   }
 
@@ -317,19 +317,19 @@ class LayerDriver : BulkBatches<Executor> {
     scan.hop.source = make<int64_t>(edges, scratch);
     scan.hop.rank = make<int32_t>(edges + 1, scratch);
     if (!bulk.separate) each_found(hop, [&](int64_t found) { return EnterNode{bulk, found}; });
-    on.each(edges, EnterDrawn{scan});
-    on.sum_before(IsFresh{scan.hop.slot, bulk.table.slots}, scan.hop.rank, edges);
-    on.each(batches + 1, FindHopBegins{bulk, scan.hop});
-    on.each(bulk.state.numbered(hop), edges, NumberNodes{bulk, scan.hop});
-    on.each(edges, SettleSource{bulk, scan.hop});
+    executor.each(edges, EnterDrawn{scan});
+    executor.sum_before(IsFresh{scan.hop.slot, bulk.table.slots}, scan.hop.rank, edges);
+    executor.each(batches + 1, FindHopBegins{bulk, scan.hop});
+    executor.each(bulk.state.numbered(hop), edges, NumberNodes{bulk, scan.hop});
+    executor.each(edges, SettleSource{bulk, scan.hop});
     most_columns_ = edges + (bulk.layers ? known : 0);
   }
 
   // Makes room for `more` nodes that the hop finds, after those of earlier hops.
   void make_room_for_nodes(int64_t hop, int64_t more) {
     int64_t* const node = make<int64_t>(node_room_ + more, memory);
-    on.each(node_room_, CopyNodes{bulk.node, node});
-    on.each(1, SetWord{bulk.state.node_base(hop + 1), node_room_});
+    executor.each(node_room_, CopyNodes{bulk.node, node});
+    executor.each(1, SetWord{bulk.state.node_base(hop + 1), node_room_});
     bulk.node = node;
     node_room_ += more;
   }
@@ -338,11 +338,11 @@ class LayerDriver : BulkBatches<Executor> {
     const int64_t hop = scan.hop.hop;
     scan.hop.weight = make<float>(edges, memory);
     const bool unbiased = asked_.weights == Weights::kUnbiased;
-    const Weighing by{scan, asked_.aggregation, unbiased ? nullptr : make<double>(columns, of_hop),
-                      unbiased ? nullptr : make<double>(columns, of_hop)};
-    on.each(edges, WeighEdge{by});
-    if (!unbiased) on.each(bulk.state.columns(hop), columns, SumWeights{by});
-    on.each(edges, RoundWeight{by});
+    const Weighing weighing{scan, asked_.aggregation, unbiased ? nullptr : make<double>(columns, of_hop),
+                            unbiased ? nullptr : make<double>(columns, of_hop)};
+    executor.each(edges, WeighEdge{weighing});
+    if (!unbiased) executor.each(bulk.state.columns(hop), columns, SumWeights{weighing});
+    executor.each(edges, RoundWeight{weighing});
   }
 
   const LayersRequest& request_;

@@ -30,41 +30,41 @@ struct Weighing {
 
 // For every drawn edge: c_v becomes a_e c_v.
 struct WeighEdge {
-  Weighing by;
+  Weighing weighing;
 
   GNNSCALE_HD void operator()(int64_t e) const {
-    const int64_t degree = by.scan.hop.count[by.scan.hop.column[e]];
-    by.scan.correction[e] = by.factor_at(by.scan.hop.draw[e], degree) * by.scan.correction[e];
+    const int64_t degree = weighing.scan.hop.count[weighing.scan.hop.column[e]];
+    weighing.scan.correction[e] = weighing.factor_at(weighing.scan.hop.draw[e], degree) * weighing.scan.correction[e];
   }
 };
 
 // For every column: adds up the weights of its edges, in stored order.
 struct SumWeights {
-  Weighing by;
+  Weighing weighing;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const BulkHop& hop = by.scan.hop;
+    const BulkHop& hop = weighing.scan.hop;
     const int64_t degree = hop.count[i];
-    double whole = by.aggregation == Aggregation::kMean ? 1 : static_cast<double>(degree), sum = 0;
-    if (by.aggregation == Aggregation::kGcn && hop.offset[i] < hop.offset[i + 1]) {
+    double whole = weighing.aggregation == Aggregation::kMean ? 1 : static_cast<double>(degree), sum = 0;
+    if (weighing.aggregation == Aggregation::kGcn && hop.offset[i] < hop.offset[i + 1]) {
       whole = 0;
-      for (int64_t j = 0; j < degree; ++j) whole += by.factor_at(hop.first[i] + j, degree);
+      for (int64_t j = 0; j < degree; ++j) whole += weighing.factor_at(hop.first[i] + j, degree);
     }
-    for (int64_t e = hop.offset[i]; e < hop.offset[i + 1]; ++e) sum += by.scan.correction[e];
-    by.whole[i] = whole;
-    by.sum[i] = sum;
+    for (int64_t e = hop.offset[i]; e < hop.offset[i + 1]; ++e) sum += weighing.scan.correction[e];
+    weighing.whole[i] = whole;
+    weighing.sum[i] = sum;
   }
 };
 
 // For every drawn edge: its weight, rounded. `sum` null: weights stay unbiased; else they are normalized.
 struct RoundWeight {
-  Weighing by;
+  Weighing weighing;
 
   GNNSCALE_HD void operator()(int64_t e) const {
-    const int32_t column = by.scan.hop.column[e];
-    double weight = by.scan.correction[e];
-    if (by.sum != nullptr) weight = normalized_weight(weight, by.whole[column], by.sum[column]);
-    by.scan.hop.weight[e] = rounded_weight(weight);
+    const int32_t column = weighing.scan.hop.column[e];
+    double weight = weighing.scan.correction[e];
+    if (weighing.sum != nullptr) weight = normalized_weight(weight, weighing.whole[column], weighing.sum[column]);
+    weighing.scan.hop.weight[e] = rounded_weight(weight);
   }
 };
 

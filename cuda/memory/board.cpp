@@ -68,33 +68,34 @@ struct Round {
 };
 
 // See torch_gnnscale.ops.board_leave.
-void board_leave(Tensor board, const Tensor& sent, int64_t rank, int64_t round) {
-  const Round of(board, sent, rank, round);
+void board_leave(Tensor board, const Tensor& sent, int64_t rank, int64_t number) {
+  const Round round(board, sent, rank, number);
   const int64_t count = sent.size(1);
   const int64_t* const from = static_cast<const int64_t*>(sent.const_data_ptr());
-  for (int64_t to = 0; to < of.ranks; ++to) std::copy(from + to * count, from + (to + 1) * count, of.row(rank, to));
-  if (of.arrived().fetch_add(1) + 1 == of.ranks * (of.use + 1)) of.decide(true);
+  for (int64_t to = 0; to < round.ranks; ++to)
+    std::copy(from + to * count, from + (to + 1) * count, round.row(rank, to));
+  if (round.arrived().fetch_add(1) + 1 == round.ranks * (round.use + 1)) round.decide(true);
 }
 
 // See torch_gnnscale.ops.board_take.
-bool board_take(Tensor board, Tensor received, int64_t rank, int64_t round, int64_t microseconds) {
-  const Round of(board, received, rank, round);
+bool board_take(Tensor board, Tensor received, int64_t rank, int64_t number, int64_t microseconds) {
+  const Round round(board, received, rank, number);
   const int64_t count = received.size(1);
   const auto begin = std::chrono::steady_clock::now();
-  while (!of.is_decided()) {
+  while (!round.is_decided()) {
     const auto waited = std::chrono::steady_clock::now() - begin;
     if (waited >= std::chrono::microseconds(microseconds)) {
-      of.decide(false);
+      round.decide(false);
     } else if (waited < kSpin) {
       pause();
     } else {
       std::this_thread::sleep_for(std::max<std::chrono::nanoseconds>(kLeastSleep, waited / 8));
     }
   }
-  if ((of.decision().load(std::memory_order_acquire) & 1) == 0) return false;
+  if ((round.decision().load(std::memory_order_acquire) & 1) == 0) return false;
   int64_t* const to = static_cast<int64_t*>(received.mutable_data_ptr());
-  for (int64_t from = 0; from < of.ranks; ++from) {
-    std::copy(of.row(from, rank), of.row(from, rank) + count, to + from * count);
+  for (int64_t from = 0; from < round.ranks; ++from) {
+    std::copy(round.row(from, rank), round.row(from, rank) + count, to + from * count);
   }
   return true;
 }

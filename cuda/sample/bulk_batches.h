@@ -57,7 +57,7 @@ template <typename Executor>
 class BulkBatches {
  protected:
   BulkBatches(Executor& executor, const BulkInput& asked, size_t num_hops)
-      : on(executor),
+      : executor(executor),
         input(asked),
         batches(static_cast<int64_t>(asked.keys.size())),
         hops(static_cast<int64_t>(num_hops)),
@@ -67,7 +67,7 @@ class BulkBatches {
   template <typename T>
   T* make(int64_t count, std::vector<Tensor>& owner) {
     constexpr ScalarType dtype = sizeof(T) == 8 ? ScalarType::Long : ScalarType::Int;
-    owner.push_back(on.room(std::max<int64_t>(count, 1), dtype));
+    owner.push_back(executor.room(std::max<int64_t>(count, 1), dtype));
     return static_cast<T*>(owner.back().mutable_data_ptr());
   }
 
@@ -81,7 +81,7 @@ class BulkBatches {
 
   // A table of so many free slots.
   BulkTable free_table(BulkTable::Slot* slots, int64_t count) {
-    on.fill(slots, count);
+    executor.fill(slots, count);
     return {slots, static_cast<uint64_t>(count - 1)};
   }
 
@@ -100,13 +100,13 @@ class BulkBatches {
     std::copy_n(input.keys.data(), batches, host.key());
     std::copy_n(input.seed_ptr.data(), batches + 1, host.node_ptr(0));
     std::copy_n(input.seed_ptr.data(), batches + 1, host.column_ptr(0));
-    on.upload(host_words, word);
+    executor.upload(host_words, word);
     bulk.state = {word, batches, hops};
   }
 
   // What the device knows.
   void download_state() {
-    host_words = on.download(bulk.state.word, BulkState::size(batches, hops));
+    host_words = executor.download(bulk.state.word, BulkState::size(batches, hops));
     host.word = host_words.data();
   }
 
@@ -132,11 +132,11 @@ class BulkBatches {
     }
     counts.push_back(static_cast<int64_t>(host.lowest(BulkState::kBadSeed)));
 
-    Tensor node = on.room(nodes, ScalarType::Long), colptr = on.room(columns, ScalarType::Long);
-    Tensor edge_index = on.room(edges * (with_col ? 2 : 1), ScalarType::Long);
-    Tensor edge_id = on.room(with_edge_id ? edges : 0, ScalarType::Long);
+    Tensor node = executor.room(nodes, ScalarType::Long), colptr = executor.room(columns, ScalarType::Long);
+    Tensor edge_index = executor.room(edges * (with_col ? 2 : 1), ScalarType::Long);
+    Tensor edge_id = executor.room(with_edge_id ? edges : 0, ScalarType::Long);
     std::optional<Tensor> weight;
-    if (with_weight) weight = on.room(edges, ScalarType::Float);
+    if (with_weight) weight = executor.room(edges, ScalarType::Float);
     const auto data = [](Tensor& tensor) { return static_cast<int64_t*>(tensor.mutable_data_ptr()); };
     to.bulk = bulk;
     to.node = data(node);
@@ -148,13 +148,13 @@ class BulkBatches {
     for (size_t h = 0; h < parts.size(); ++h) {
       to.arrays[h] = {parts[h].offset, parts[h].column, parts[h].slot, parts[h].edge_id, parts[h].weight};
     }
-    on.each(nodes, WriteNodes{to});
-    on.each(columns, WriteColumns{to});
-    on.each(edges, WriteEdges{to});
+    executor.each(nodes, WriteNodes{to});
+    executor.each(columns, WriteColumns{to});
+    executor.each(edges, WriteEdges{to});
     return {node, colptr, edge_index, edge_id, weight, on_host(counts)};
   }
 
-  Executor& on;
+  Executor& executor;
   const BulkInput& input;
   const int64_t batches, hops, num_seeds;
   Bulk bulk{};

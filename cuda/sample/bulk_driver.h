@@ -72,7 +72,7 @@ class BulkDriver : BulkBatches<Executor> {
 
  private:
   using Base = BulkBatches<Executor>;
-  using Base::batches, Base::bulk, Base::hops, Base::host, Base::memory, Base::num_seeds, Base::on, Base::parts;
+  using Base::batches, Base::bulk, Base::hops, Base::host, Base::memory, Base::num_seeds, Base::executor, Base::parts;
 
   static int64_t with_margin(int64_t count) { return std::max(count, std::min(count + count / 16, kMostInHop)); }
 
@@ -107,7 +107,7 @@ class BulkDriver : BulkBatches<Executor> {
     BulkTable::Slot* free_slots = nullptr;
     parts.resize(static_cast<size_t>(hops));
     memory.clear();
-    memory.push_back(one_piece(on, [&](Arena& arena) {
+    memory.push_back(one_piece(executor, [&](Arena& arena) {
       word = arena.take<int64_t>(BulkState::size(batches, hops));
       free_slots = arena.take<BulkTable::Slot>(slots);
       bulk.node = arena.take<int64_t>(all_nodes);
@@ -137,13 +137,13 @@ class BulkDriver : BulkBatches<Executor> {
     bulk.layers = request.layers;
     this->start_state(rooms.nodes, word);
     bulk.table = this->free_table(free_slots, slots);
-    on.each(num_seeds, NumberSeeds{bulk, static_cast<const int64_t*>(request.seeds.const_data_ptr())});
+    executor.each(num_seeds, NumberSeeds{bulk, static_cast<const int64_t*>(request.seeds.const_data_ptr())});
     if (hops > 0) {
       // The larger one first, unless hops draw few edges.
-      on.reserve_sum(IsFresh{}, parts[0].rank, most_edges);
-      on.reserve_sum(parts[0].count, parts[0].offset, most_columns);
+      executor.reserve_sum(IsFresh{}, parts[0].rank, most_edges);
+      executor.reserve_sum(parts[0].count, parts[0].offset, most_columns);
     }
-    for (int64_t h = 0; h < hops; ++h) run_hop(on, bulk, parts[h], request.stored, rooms.columns[h]);
+    for (int64_t h = 0; h < hops; ++h) run_hop(executor, bulk, parts[h], request.stored, rooms.columns[h]);
     this->download_state();
   }
 

@@ -32,20 +32,20 @@ struct FindHopBegins {
 
 // columns: the most that the hop may have.
 template <typename Executor>
-void run_hop(Executor& on, const Bulk& bulk, const BulkHop& hop, const BulkEdges& stored, int64_t columns) {
+void run_hop(Executor& executor, const Bulk& bulk, const BulkHop& hop, const BulkEdges& stored, int64_t columns) {
   const BulkState& state = bulk.state;
-  on.each(state.columns(hop.hop), columns, CountEdges{bulk, hop});
-  on.sum_before(hop.count, hop.offset, state.columns(hop.hop), columns);
+  executor.each(state.columns(hop.hop), columns, CountEdges{bulk, hop});
+  executor.sum_before(hop.count, hop.offset, state.columns(hop.hop), columns);
   const int64_t* const edges = hop.offset + columns;  // where the number of all of them is
-  on.each(edges, hop.edge_room, DrawEdges{bulk, hop});
+  executor.each(edges, hop.edge_room, DrawEdges{bulk, hop});
   if (hop.earliest != nullptr) {
-    on.fill(hop.earliest, 2 * hop.edge_room);
-    on.each(edges, hop.edge_room, TableDraws{bulk, hop});
+    executor.fill(hop.earliest, 2 * hop.edge_room);
+    executor.each(edges, hop.edge_room, TableDraws{bulk, hop});
   }
-  on.each(edges, hop.edge_room, FindSources{bulk, hop, stored});
-  on.sum_before(IsFresh{hop.slot, bulk.table.slots}, hop.rank, edges, hop.edge_room);
-  on.each(state.batches + 1, FindHopBegins{bulk, hop});
-  on.each(state.numbered(hop.hop), hop.edge_room, NumberNodes{bulk, hop});
+  executor.each(edges, hop.edge_room, FindSources{bulk, hop, stored});
+  executor.sum_before(IsFresh{hop.slot, bulk.table.slots}, hop.rank, edges, hop.edge_room);
+  executor.each(state.batches + 1, FindHopBegins{bulk, hop});
+  executor.each(state.numbered(hop.hop), hop.edge_room, NumberNodes{bulk, hop});
 }
 
 }  // namespace gnnscale

@@ -25,7 +25,7 @@ std::tuple<Tensor, Tensor, Tensor> relabel(const Tensor& known, const Tensor& id
   STD_TORCH_CHECK(ids.is_cuda(), "relabel: ids are not on a GPU");
   const int32_t device = ids.get_device_index();
   const torch::stable::accelerator::DeviceGuard guard(device);
-  const StreamExecutor on(kName, ids, current_stream(device));
+  const StreamExecutor executor(kName, ids, current_stream(device));
   const auto numbers = [device](const std::optional<Tensor>& values) -> const int64_t* {
     if (!values.has_value()) return nullptr;
     const Tensor& tensor = *values;
@@ -36,25 +36,26 @@ std::tuple<Tensor, Tensor, Tensor> relabel(const Tensor& known, const Tensor& id
   const auto data = [](Tensor& tensor) { return static_cast<int64_t*>(tensor.mutable_data_ptr()); };
 
   const int64_t slots = 2 * (before + count) + 1;
-  Tensor local = on.room(count, ScalarType::Long), table = on.room(slots, ScalarType::Int);
-  Tensor fresh = on.room(count, ScalarType::Long), rank = on.room(count + 1, ScalarType::Long);
-  on.fill(static_cast<uint32_t*>(table.mutable_data_ptr()), slots);
-  FoundNodes of{before,           count,
-                numbers(known),   numbers(ids),
-                tree.has_value(), numbers(known_tree),
-                numbers(tree),    {static_cast<uint32_t*>(table.mutable_data_ptr()), static_cast<uint64_t>(slots)},
-                data(local),      data(fresh),
-                data(rank),       nullptr,
-                nullptr};
-  on.each(before + count, EnterItem{of});
-  on.each(count, FindFirst{of});
-  on.sum_before(of.fresh, of.rank, count);
-  const int64_t added = on.download(of.rank + count, 1)[0];
+  Tensor local = executor.room(count, ScalarType::Long), table = executor.room(slots, ScalarType::Int);
+  Tensor fresh = executor.room(count, ScalarType::Long), rank = executor.room(count + 1, ScalarType::Long);
+  executor.fill(static_cast<uint32_t*>(table.mutable_data_ptr()), slots);
+  FoundNodes found{before,           count,
+                   numbers(known),   numbers(ids),
+                   tree.has_value(), numbers(known_tree),
+                   numbers(tree),    {static_cast<uint32_t*>(table.mutable_data_ptr()), static_cast<uint64_t>(slots)},
+                   data(local),      data(fresh),
+                   data(rank),       nullptr,
+                   nullptr};
+  executor.each(before + count, EnterItem{found});
+  executor.each(count, FindFirst{found});
+  executor.sum_before(found.fresh, found.rank, count);
+  const int64_t added = executor.download(found.rank + count, 1)[0];
 
-  Tensor node = on.room(added, ScalarType::Long), node_tree = on.room(tree.has_value() ? added : 0, ScalarType::Long);
-  of.node = data(node);
-  of.tree = data(node_tree);
-  on.each(count, NumberFound{of});
+  Tensor node = executor.room(added, ScalarType::Long),
+         node_tree = executor.room(tree.has_value() ? added : 0, ScalarType::Long);
+  found.node = data(node);
+  found.tree = data(node_tree);
+  executor.each(count, NumberFound{found});
   return {local, node, node_tree};
 }
 

@@ -34,37 +34,37 @@ struct FoundNodes {
 
 // For every item: enters it.
 struct EnterItem {
-  FoundNodes of;
+  FoundNodes found;
 
   GNNSCALE_HD void operator()(int64_t item) const {
-    of.table.add(static_cast<uint32_t>(item), of.hash_of(item),
-                 [this, item](uint32_t other) { return of.is_same(item, other); });
+    found.table.add(static_cast<uint32_t>(item), found.hash_of(item),
+                    [this, item](uint32_t other) { return found.is_same(item, other); });
   }
 };
 
 // For every found node: the first equal item, and whether that is the node itself.
 struct FindFirst {
-  FoundNodes of;
+  FoundNodes found;
 
   GNNSCALE_HD void operator()(int64_t e) const {
-    const int64_t item = of.known + e;
+    const int64_t item = found.known + e;
     const int64_t first =
-        of.table.find(of.hash_of(item), [this, item](uint32_t other) { return of.is_same(item, other); });
-    of.local[e] = first;
-    of.fresh[e] = first == item;
+        found.table.find(found.hash_of(item), [this, item](uint32_t other) { return found.is_same(item, other); });
+    found.local[e] = first;
+    found.fresh[e] = first == item;
   }
 };
 
 // For every found node, after the prefix sum over `fresh`: its local id, and, if it is new, its `node` and `tree`.
 struct NumberFound {
-  FoundNodes of;
+  FoundNodes found;
 
   GNNSCALE_HD void operator()(int64_t e) const {
-    const int64_t first = of.local[e];
-    if (first >= of.known) of.local[e] = of.known + of.rank[first - of.known];
-    if (of.fresh[e] == 0) return;
-    of.node[of.rank[e]] = of.found_node[e];
-    if (of.trees) of.tree[of.rank[e]] = of.found_tree[e];
+    const int64_t first = found.local[e];
+    if (first >= found.known) found.local[e] = found.known + found.rank[first - found.known];
+    if (found.fresh[e] == 0) return;
+    found.node[found.rank[e]] = found.found_node[e];
+    if (found.trees) found.tree[found.rank[e]] = found.found_tree[e];
   }
 };
 

@@ -19,26 +19,26 @@ int64_t* data(Tensor& tensor) { return static_cast<int64_t*>(tensor.mutable_data
 // Room for pairs that are sorted, and for what the sort needs.
 class Pairs {
  public:
-  Pairs(const StreamExecutor& on, int64_t count)
-      : on_(on),
-        keys_(on.room(count, ScalarType::Long)),
-        spare_keys_(on.room(count, ScalarType::Long)),
-        values_(on.room(count, ScalarType::Int)),
-        spare_values_(on.room(count, ScalarType::Int)) {}
+  Pairs(const StreamExecutor& executor, int64_t count)
+      : executor_(executor),
+        keys_(executor.room(count, ScalarType::Long)),
+        spare_keys_(executor.room(count, ScalarType::Long)),
+        values_(executor.room(count, ScalarType::Int)),
+        spare_values_(executor.room(count, ScalarType::Int)) {}
 
   int64_t* keys() { return data(keys_); }
   int32_t* values() { return static_cast<int32_t*>(values_.mutable_data_ptr()); }
 
   void sort(int64_t count) {
-    if (count > 0 &&
-        on_.sort(keys(), data(spare_keys_), values(), static_cast<int32_t*>(spare_values_.mutable_data_ptr()), count)) {
+    if (count > 0 && executor_.sort(keys(), data(spare_keys_), values(),
+                                    static_cast<int32_t*>(spare_values_.mutable_data_ptr()), count)) {
       std::swap(keys_, spare_keys_);
       std::swap(values_, spare_values_);
     }
   }
 
  private:
-  const StreamExecutor& on_;
+  const StreamExecutor& executor_;
   Tensor keys_, spare_keys_, values_, spare_values_;
 };
 
@@ -53,7 +53,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cut_batch(con
   STD_TORCH_CHECK(node.is_cuda(), "cut_batch: nodes are not on a GPU");
   const int32_t device = node.get_device_index();
   const torch::stable::accelerator::DeviceGuard guard(device);
-  const StreamExecutor on(kName, node, current_stream(device));
+  const StreamExecutor executor(kName, node, current_stream(device));
   for (const Tensor* tensor : {&colptr, &row, &owner}) {
     const Tensor& other = *tensor;
     STD_TORCH_CHECK(other.is_cuda() && other.get_device_index() == device, kName,
@@ -66,49 +66,49 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cut_batch(con
   STD_TORCH_CHECK(ends.back() == nodes && owner.numel() == nodes && ends.back() - num_nodes.back() == columns, kName,
                   ": expected an owner for each node, and a column for each node but those of the last group");
 
-  const Tensor uploaded = on.upload(ends);
-  Tensor level = on.room(pairs, ScalarType::Int), rank = on.room(nodes, ScalarType::Long);
+  const Tensor uploaded = executor.upload(ends);
+  Tensor level = executor.room(pairs, ScalarType::Int), rank = executor.room(nodes, ScalarType::Long);
   // num_nodes, num_edges, num_received, num_sent; how many entries are sent; whether the batch is well formed.
   const int64_t totals = 2 * hops + 1 + 2 * blocks;
-  Tensor counts = on.room(totals + 2, ScalarType::Long);
-  if (pairs > 0) on.fill(static_cast<uint32_t*>(level.mutable_data_ptr()), pairs);
+  Tensor counts = executor.room(totals + 2, ScalarType::Long);
+  if (pairs > 0) executor.fill(static_cast<uint32_t*>(level.mutable_data_ptr()), pairs);
   int64_t* const count = data(counts);
-  on.fill(count, totals + 2);
-  const CutBatch of{nodes,
-                    columns,
-                    edges,
-                    hops,
-                    parts,
-                    part,
-                    numbers(node),
-                    numbers(colptr),
-                    numbers(row),
-                    narrow ? static_cast<const int32_t*>(owner.const_data_ptr()) : nullptr,
-                    narrow ? nullptr : numbers(owner),
-                    numbers(uploaded),
-                    static_cast<uint32_t*>(level.mutable_data_ptr()),
-                    data(rank),
-                    reinterpret_cast<uint32_t*>(count + totals + 1)};
+  executor.fill(count, totals + 2);
+  const CutBatch batch{nodes,
+                       columns,
+                       edges,
+                       hops,
+                       parts,
+                       part,
+                       numbers(node),
+                       numbers(colptr),
+                       numbers(row),
+                       narrow ? static_cast<const int32_t*>(owner.const_data_ptr()) : nullptr,
+                       narrow ? nullptr : numbers(owner),
+                       numbers(uploaded),
+                       static_cast<uint32_t*>(level.mutable_data_ptr()),
+                       data(rank),
+                       reinterpret_cast<uint32_t*>(count + totals + 1)};
 
-  Pairs sorted(on, nodes);
-  on.each(nodes, WriteSortKey{of, sorted.keys(), sorted.values()});
-  on.each(columns, CheckColumn{of});
-  on.each(edges, EnterEdge{of});
+  Pairs sorted(executor, nodes);
+  executor.each(nodes, WriteSortKey{batch, sorted.keys(), sorted.values()});
+  executor.each(columns, CheckColumn{batch});
+  executor.each(edges, EnterEdge{batch});
   sorted.sort(nodes);
-  on.each(nodes, WritePosition{of, sorted.values()});
+  executor.each(nodes, WritePosition{batch, sorted.values()});
 
-  on.each(nodes, KeyOfOwn{of, sorted.keys(), sorted.values()});
+  executor.each(nodes, KeyOfOwn{batch, sorted.keys(), sorted.values()});
   sorted.sort(nodes);
-  on.each(hops + 1, CountBlock{sorted.keys(), nodes, count});
-  Pairs halo(on, nodes);
-  on.each(nodes, KeyOfHalo{of, halo.keys(), halo.values()});
+  executor.each(hops + 1, CountBlock{sorted.keys(), nodes, count});
+  Pairs halo(executor, nodes);
+  executor.each(nodes, KeyOfHalo{batch, halo.keys(), halo.values()});
   halo.sort(nodes);
-  on.each(blocks, CountBlock{halo.keys(), nodes, count + 2 * hops + 1});
-  Tensor flag = on.room(pairs, ScalarType::Long), before = on.room(pairs + 1, ScalarType::Long);
-  on.each(pairs, IsSent{of, data(flag)});
-  on.sum_before(data(flag), data(before), pairs);
-  const int64_t num_sent = on.download(data(before) + pairs, 1)[0];
-  std::vector<int64_t> found = on.download(count, totals + 2);
+  executor.each(blocks, CountBlock{halo.keys(), nodes, count + 2 * hops + 1});
+  Tensor flag = executor.room(pairs, ScalarType::Long), before = executor.room(pairs + 1, ScalarType::Long);
+  executor.each(pairs, IsSent{batch, data(flag)});
+  executor.sum_before(data(flag), data(before), pairs);
+  const int64_t num_sent = executor.download(data(before) + pairs, 1)[0];
+  std::vector<int64_t> found = executor.download(count, totals + 2);
   STD_TORCH_CHECK(static_cast<uint32_t>(found[totals + 1]) != 0, "the batch is malformed: an owner, a column or a ",
                   "source is out of range");
   const auto own = std::accumulate(found.begin(), found.begin() + hops + 1, int64_t{0});
@@ -116,25 +116,27 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cut_batch(con
   const auto num_halo = std::accumulate(first_received, first_received + blocks, int64_t{0});
   const int64_t own_columns = own - found[hops];
 
-  Tensor local = on.room(own, ScalarType::Long), of_halo = on.room(num_halo, ScalarType::Long);
-  Tensor sent = on.room(num_sent, ScalarType::Long), place = on.room(nodes, ScalarType::Long);
-  on.each(own, WriteNode{sorted.values(), 0, data(local), data(place)});
-  on.each(num_halo, WriteNode{halo.values(), own, data(of_halo), data(place)});
-  Pairs given(on, num_sent);
-  on.each(pairs, KeyOfSent{of, data(flag), data(before), given.keys(), given.values()});
+  Tensor local = executor.room(own, ScalarType::Long), of_halo = executor.room(num_halo, ScalarType::Long);
+  Tensor sent = executor.room(num_sent, ScalarType::Long), place = executor.room(nodes, ScalarType::Long);
+  executor.each(own, WriteNode{sorted.values(), 0, data(local), data(place)});
+  executor.each(num_halo, WriteNode{halo.values(), own, data(of_halo), data(place)});
+  Pairs given(executor, num_sent);
+  executor.each(pairs, KeyOfSent{batch, data(flag), data(before), given.keys(), given.values()});
   given.sort(num_sent);
-  on.each(blocks, CountBlock{given.keys(), num_sent, count + 2 * hops + 1 + blocks});
-  on.each(num_sent, WriteSent{given.values(), data(place), data(sent)});
+  executor.each(blocks, CountBlock{given.keys(), num_sent, count + 2 * hops + 1 + blocks});
+  executor.each(num_sent, WriteSent{given.values(), data(place), data(sent)});
 
-  Tensor degree = on.room(own_columns, ScalarType::Long), own_colptr = on.room(own_columns + 1, ScalarType::Long);
-  on.each(own_columns, CountColumn{of, data(local), data(degree)});
-  on.sum_before(data(degree), data(own_colptr), own_columns);
-  on.each(hops, CountGroupEdges{count, data(own_colptr), count + hops + 1});
-  found = on.download(count, totals);
+  Tensor degree = executor.room(own_columns, ScalarType::Long),
+         own_colptr = executor.room(own_columns + 1, ScalarType::Long);
+  executor.each(own_columns, CountColumn{batch, data(local), data(degree)});
+  executor.sum_before(data(degree), data(own_colptr), own_columns);
+  executor.each(hops, CountGroupEdges{count, data(own_colptr), count + hops + 1});
+  found = executor.download(count, totals);
   const auto first_edges = found.begin() + hops + 1;
   const auto own_edges = std::accumulate(first_edges, first_edges + hops, int64_t{0});
-  Tensor own_row = on.room(own_edges, ScalarType::Long), edge = on.room(own_edges, ScalarType::Long);
-  on.each(own_edges, WriteEdge{of, data(local), data(own_colptr), data(place), own_columns, data(own_row), data(edge)});
+  Tensor own_row = executor.room(own_edges, ScalarType::Long), edge = executor.room(own_edges, ScalarType::Long);
+  executor.each(own_edges,
+                WriteEdge{batch, data(local), data(own_colptr), data(place), own_columns, data(own_row), data(edge)});
   return {local, own_colptr, own_row, edge, of_halo, sent, on_host(found)};
 }
 

@@ -52,101 +52,102 @@ GNNSCALE_HD int64_t first_not_below(const int64_t* values, int64_t count, int64_
 
 // For every node: writes its id and its number in the batch, which are then sorted by id.
 struct WriteSortKey {
-  CutBatch of;
+  CutBatch batch;
   int64_t* keys;
   int32_t* values;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    if (!of.is_rank(of.owner(i))) atomic_lower(*of.malformed, 0);
-    keys[i] = of.node[i];
+    if (!batch.is_rank(batch.owner(i))) atomic_lower(*batch.malformed, 0);
+    keys[i] = batch.node[i];
     values[i] = static_cast<int32_t>(i);
   }
 };
 
 // For every column: whether its bounds ascend and lie within the edges.
 struct CheckColumn {
-  CutBatch of;
+  CutBatch batch;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const bool right = of.colptr[0] == 0 && of.colptr[i] <= of.colptr[i + 1] && of.colptr[i + 1] <= of.edges;
-    if (!right) atomic_lower(*of.malformed, 0);
+    const bool right =
+        batch.colptr[0] == 0 && batch.colptr[i] <= batch.colptr[i + 1] && batch.colptr[i + 1] <= batch.edges;
+    if (!right) atomic_lower(*batch.malformed, 0);
   }
 };
 
 // For every edge whose source is in the halo of its destination's owner: lowers the source's level there to 1 + the
 // hop that draws the edge.
 struct EnterEdge {
-  CutBatch of;
+  CutBatch batch;
 
   GNNSCALE_HD void operator()(int64_t e) const {
-    const int64_t src = of.row[e], dst = first_not_below(of.colptr, of.columns + 1, e + 1) - 1;
-    if (dst < 0 || dst >= of.columns) return;
-    if (src < 0 || src >= of.nodes) return atomic_lower(*of.malformed, 0);
-    const int64_t from = of.owner(src), to = of.owner(dst);
-    if (from == to || (from != of.part && to != of.part) || !of.is_rank(to)) return;
-    atomic_lower(of.level[src * of.parts + to], static_cast<uint32_t>(of.group(dst) + 1));
+    const int64_t src = batch.row[e], dst = first_not_below(batch.colptr, batch.columns + 1, e + 1) - 1;
+    if (dst < 0 || dst >= batch.columns) return;
+    if (src < 0 || src >= batch.nodes) return atomic_lower(*batch.malformed, 0);
+    const int64_t from = batch.owner(src), to = batch.owner(dst);
+    if (from == to || (from != batch.part && to != batch.part) || !batch.is_rank(to)) return;
+    atomic_lower(batch.level[src * batch.parts + to], static_cast<uint32_t>(batch.group(dst) + 1));
   }
 };
 
 // For every position in the order of ids: writes it to the node that stands there.
 struct WritePosition {
-  CutBatch of;
+  CutBatch batch;
   const int32_t* values;
 
-  GNNSCALE_HD void operator()(int64_t at) const { of.position[values[at]] = at; }
+  GNNSCALE_HD void operator()(int64_t at) const { batch.position[values[at]] = at; }
 };
 
 // For every node: writes its key. Own nodes are sorted by group and id, but seeds in the batch's order; others get no
 // key.
 struct KeyOfOwn {
-  CutBatch of;
+  CutBatch batch;
   int64_t* keys;
   int32_t* values;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const int64_t g = of.group(i);
-    keys[i] = of.owner(i) == of.part ? of.key(g, g == 0 ? i : of.position[i]) : CutBatch::kNoKey;
+    const int64_t g = batch.group(i);
+    keys[i] = batch.owner(i) == batch.part ? batch.key(g, g == 0 ? i : batch.position[i]) : CutBatch::kNoKey;
     values[i] = static_cast<int32_t>(i);
   }
 };
 
 // For every node: writes its key. Nodes of the halo are sorted by owner, level and id; others get no key.
 struct KeyOfHalo {
-  CutBatch of;
+  CutBatch batch;
   int64_t* keys;
   int32_t* values;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const uint32_t level = of.level[i * of.parts + of.part];
-    const bool needed = level != CutBatch::kNoLevel && of.is_rank(of.owner(i));
-    keys[i] = needed ? of.key(of.owner(i) * of.hops + level - 1, of.position[i]) : CutBatch::kNoKey;
+    const uint32_t level = batch.level[i * batch.parts + batch.part];
+    const bool needed = level != CutBatch::kNoLevel && batch.is_rank(batch.owner(i));
+    keys[i] = needed ? batch.key(batch.owner(i) * batch.hops + level - 1, batch.position[i]) : CutBatch::kNoKey;
     values[i] = static_cast<int32_t>(i);
   }
 };
 
 // For every node and rank: whether this rank sends the node there.
 struct IsSent {
-  CutBatch of;
+  CutBatch batch;
   int64_t* flag;
 
   GNNSCALE_HD void operator()(int64_t at) const {
-    const int64_t i = at / of.parts;
-    flag[at] = of.owner(i) == of.part && of.level[at] != CutBatch::kNoLevel;
+    const int64_t i = at / batch.parts;
+    flag[at] = batch.owner(i) == batch.part && batch.level[at] != CutBatch::kNoLevel;
   }
 };
 
 // For every node and rank, after the prefix sum over the flags: writes the key of a node that is sent. What is sent is
 // sorted by rank, level and id.
 struct KeyOfSent {
-  CutBatch of;
+  CutBatch batch;
   const int64_t *flag, *before;
   int64_t* keys;
   int32_t* values;
 
   GNNSCALE_HD void operator()(int64_t at) const {
     if (flag[at] == 0) return;
-    const int64_t i = at / of.parts, to = at % of.parts;
-    keys[before[at]] = of.key(to * of.hops + of.level[at] - 1, of.position[i]);
+    const int64_t i = at / batch.parts, to = at % batch.parts;
+    keys[before[at]] = batch.key(to * batch.hops + batch.level[at] - 1, batch.position[i]);
     values[before[at]] = static_cast<int32_t>(i);
   }
 };
@@ -187,11 +188,11 @@ struct WriteSent {
 
 // For every own column: counts its edges.
 struct CountColumn {
-  CutBatch of;
+  CutBatch batch;
   const int64_t* local;
   int64_t* degree;
 
-  GNNSCALE_HD void operator()(int64_t j) const { degree[j] = of.colptr[local[j] + 1] - of.colptr[local[j]]; }
+  GNNSCALE_HD void operator()(int64_t j) const { degree[j] = batch.colptr[local[j] + 1] - batch.colptr[local[j]]; }
 };
 
 // For every group that has columns, after the prefix sum over the degrees: counts its edges.
@@ -208,15 +209,15 @@ struct CountGroupEdges {
 
 // For every edge into an own node: writes its source's number in the cut, and its own number in the batch.
 struct WriteEdge {
-  CutBatch of;
+  CutBatch batch;
   const int64_t *local, *colptr, *place;
   int64_t columns;
   int64_t *row, *edge;
 
   GNNSCALE_HD void operator()(int64_t at) const {
     const int64_t j = first_not_below(colptr, columns + 1, at + 1) - 1;
-    const int64_t e = of.colptr[local[j]] + at - colptr[j];
-    row[at] = place[of.row[e]];
+    const int64_t e = batch.colptr[local[j]] + at - colptr[j];
+    row[at] = place[batch.row[e]];
     edge[at] = e;
   }
 };
