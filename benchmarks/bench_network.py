@@ -74,7 +74,7 @@ class HopByHop(HostExecutor):
             ends = [0, len(frontier.node)]
             return ops.pick_neighbors(self.graph.stored, frontier.node, ends, [key], frontier.hop, frontier.fanout)
 
-        return sample_by_hops(pick, seeds[0], drawing.fanouts[0])
+        return sample_by_hops(pick, seeds, drawing.fanouts)
 
 
 class Placement:

@@ -12,7 +12,7 @@ struct Counter {
   uint32_t node_low, node_high, tree, tail;
 };
 
-constexpr int kMaxHops = 1 << 6;
+constexpr int kMaxHops = 1 << 6, kMaxRelations = 1 << 10;
 
 GNNSCALE_HD Counter make_counter(int64_t node, int64_t tree, int hop, int relation) {
   return {static_cast<uint32_t>(node), static_cast<uint32_t>(static_cast<uint64_t>(node) >> 32),

@@ -7,11 +7,11 @@
 #include <unordered_map>
 
 #include "../memory/checks.h"
+#include "../pick.h"
 
 namespace gnnscale {
 namespace {
 
-constexpr size_t kMaxRelations = 1 << 10;         // as in ops/sample_options.py
 constexpr int64_t kMostNodes = int64_t{1} << 40;  // of a type, as in ops/arguments.py
 
 struct Registry {
@@ -95,7 +95,7 @@ Tensor hold_relations(const Tensors& colptr, const Tensors& row, const OptionalT
        {row.size(), edge_id.size(), weight.size(), time.size(), src_type.size(), dst_type.size(), reverse.size()}) {
     STD_TORCH_CHECK(given == relations, "expected one entry for each of ", relations, " relations, found ", given);
   }
-  STD_TORCH_CHECK(relations <= kMaxRelations, "expected at most ", kMaxRelations, " relations, found ", relations);
+  STD_TORCH_CHECK(static_cast<int64_t>(relations) <= kMaxRelations, "expected at most ", kMaxRelations, " relations, found ", relations);
   for (const int64_t size : sizes) {
     STD_TORCH_CHECK(size >= 0 && size <= kMostNodes, "sizes: expected numbers in [0, ", kMostNodes, "], found ", size);
   }

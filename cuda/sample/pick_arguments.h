@@ -17,19 +17,23 @@ namespace gnnscale {
 
 using torch::stable::Tensor;
 
+// What decides the draws of all requests, besides their keys.
+inline void check_draws(int64_t relation, int64_t hop, int64_t fanout) {
+  STD_TORCH_CHECK(relation >= 0 && relation < kMaxRelations && hop >= 0 && hop < kMaxHops && fanout >= -1 &&
+                      fanout <= kMostFanout,
+                  "pick_neighbors: expected a relation below ", kMaxRelations, ", a hop below ", kMaxHops,
+                  " and a fanout of -1 to ", kMostFanout, ", found ", relation, ", ", hop, " and ", fanout);
+}
+
 // The columns that are drawn from.
 inline void check_columns(const Tensor& colptr, const Tensor& row, const std::optional<Tensor>& edge_id,
-                          const std::optional<Tensor>& weight, const std::optional<Tensor>& time, int64_t hop,
-                          int64_t fanout) {
+                          const std::optional<Tensor>& weight, const std::optional<Tensor>& time) {
   check_int64("colptr", colptr);
   check_ids("row", row);
   STD_TORCH_CHECK(colptr.numel() > 0, "colptr: expected at least one entry");
   if (edge_id.has_value()) check_ids("edge_id", *edge_id, row.numel());
   check_int64("weight", weight, row.numel());
   check_int64("time", time, row.numel());
-  STD_TORCH_CHECK(hop >= 0 && hop < kMaxHops && fanout >= -1 && fanout <= kMostFanout,
-                  "pick_neighbors: expected a hop below ", kMaxHops, " and a fanout of -1 to ", kMostFanout, ", found ",
-                  hop, " and ", fanout);
 }
 
 inline void check_requests(const Tensor& node, const std::vector<int64_t>& node_ptr, const std::vector<int64_t>& keys,

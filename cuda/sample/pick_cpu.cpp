@@ -36,15 +36,17 @@ std::tuple<Tensor, Tensor, Tensor> pick_neighbors(
     const Tensor& colptr, const Tensor& row, const std::optional<Tensor>& edge_id, const std::optional<Tensor>& weight,
     const std::optional<Tensor>& time, int64_t first, int64_t num_src, const Tensor& node,
     std::vector<int64_t> node_ptr, std::vector<int64_t> keys, const std::optional<Tensor>& tree,
-    const std::optional<Tensor>& node_time, const std::optional<Tensor>& node_start_time, int64_t hop, int64_t fanout,
-    int64_t options, int64_t threads) {
+    const std::optional<Tensor>& node_time, const std::optional<Tensor>& node_start_time, int64_t number, int64_t hop,
+    int64_t fanout, int64_t options, int64_t threads) {
   const SampleOptions asked("pick_neighbors", options,
                             SampleOptions::kReplace | SampleOptions::kLast | SampleOptions::kWithEdgeId);
   const bool with_edge_id = asked.has(SampleOptions::kWithEdgeId);
-  check_columns(colptr, row, edge_id, weight, time, hop, fanout);
+  check_draws(number, hop, fanout);
+  check_columns(colptr, row, edge_id, weight, time);
   check_requests(node, node_ptr, keys, tree, node_time, node_start_time);
   check_nodes(colptr, first, node);
   Relation relation = to_relation(colptr, row, edge_id, with_edge_id);
+  relation.number = static_cast<int>(number);
   relation.first = first;
   relation.num_src = num_src;
   relation.weight = data_or_null(weight);

@@ -95,10 +95,11 @@ std::tuple<Tensor, Tensor, Tensor> pick_neighbors(
     const Tensor& colptr, const Tensor& row, const std::optional<Tensor>& edge_id, const std::optional<Tensor>& weight,
     const std::optional<Tensor>& time, int64_t first, int64_t num_src, const Tensor& node,
     std::vector<int64_t> node_ptr, std::vector<int64_t> keys, const std::optional<Tensor>& tree,
-    const std::optional<Tensor>& node_time, const std::optional<Tensor>& node_start_time, int64_t hop, int64_t fanout,
-    int64_t options, int64_t /*threads*/) {
+    const std::optional<Tensor>& node_time, const std::optional<Tensor>& node_start_time, int64_t number, int64_t hop,
+    int64_t fanout, int64_t options, int64_t /*threads*/) {
   const SampleOptions asked(kName, options,
                             SampleOptions::kReplace | SampleOptions::kLast | SampleOptions::kWithEdgeId);
+  check_draws(number, hop, fanout);
   check_requests(node, node_ptr, keys, tree, node_time, node_start_time);
   STD_TORCH_CHECK(node.is_cuda() && node.numel() <= kMostInHop, kName, ": expected at most ", kMostInHop,
                   " nodes, on a GPU");
@@ -132,6 +133,7 @@ std::tuple<Tensor, Tensor, Tensor> pick_neighbors(
   pick.requests = {node.numel(), numbers(node), numbers(tree),      numbers(node_time), numbers(node_start_time),
                    batches,      begin,         begin + batches + 1};
   pick.fanout = fanout;
+  pick.relation = static_cast<int>(number);
   pick.hop = static_cast<int>(hop);
   pick.replace = asked.has(SampleOptions::kReplace);
   pick.last = asked.has(SampleOptions::kLast);

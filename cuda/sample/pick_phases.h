@@ -30,7 +30,7 @@ struct PickHop {
   StoredColumns stored;
   HopRequests requests;
   int64_t fanout;
-  int hop;
+  int relation, hop;
   bool replace, last;
   uint64_t* word;             // [kHopWords]
   int64_t *first, *degree;    // [size]: the first candidate of a request, and how many it has
@@ -49,7 +49,7 @@ struct PickHop {
   }
 
   GNNSCALE_HD Counter counter_of(int64_t i) const {
-    return make_counter(requests.node[i], requests.tree == nullptr ? 0 : requests.tree[i], hop, 0);
+    return make_counter(requests.node[i], requests.tree == nullptr ? 0 : requests.tree[i], hop, relation);
   }
 
   GNNSCALE_HD ParallelDraws draws_of(int64_t i) const {

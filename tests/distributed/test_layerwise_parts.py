@@ -22,7 +22,7 @@ from helpers.parts import (
 from helpers.slow import NIGHTLY, SLOW, quick
 from reference.layerwise import count_score, count_shift
 
-from torch_gnnscale import LayerSampler, LinkNeighborLoader, partition
+from torch_gnnscale import LayerSampler, partition
 from torch_gnnscale.comm.mesh import Grid, Ranks
 from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.comm.steps import Steps
@@ -319,29 +319,17 @@ def test_all_time_counts_once(parts):
 # Errors ###############################################################################################################
 
 
-def refused(path, kind):
+def refused(path):
     with open_part(path) as part:
-        stores = part.features, part.graph
-        seeds = part.input_nodes("train")
-        if kind == "links":
-            LinkNeighborLoader(stores, [2], torch.tensor([[0], [1]]), method="labor", seed=1)
-        elif kind == "outside":
-            LayerSampler(stores, [2]).sample(torch.arange(3), None, key=1)
-        else:
-            loader_of(stores, seeds, kind, {}, [2])
+        LayerSampler((part.features, part.graph), [2]).sample(torch.arange(3), None, key=1)
 
 
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [
-        ("links", "NotImplementedError: sampling of links with a partitioned topology is not implemented; write the "
-                  "parts with topology='replicated'"),
-        ("outside", "RuntimeError: sample: expected an iteration of a torch_gnnscale.NeighborLoader over the stores of "
-                    "a part, in whose steps all ranks sample together, found a call outside of one"),
-    ],
-)  # fmt: skip
-def test_what_is_refused(parts, kind, text):
-    assert cluster(2).results(refused, parts(2)[1], kind) == [(False, text)] * 2
+def test_a_call_outside_of_a_loader_is_refused(parts):
+    text = (
+        "RuntimeError: sample: expected an iteration of a torch_gnnscale.NeighborLoader over the stores of a part, in "
+        "whose steps all ranks sample together, found a call outside of one"
+    )
+    assert cluster(2).results(refused, parts(2)[1]) == [(False, text)] * 2
 
 
 @pytest.mark.slow

@@ -54,7 +54,6 @@ PART = [
      f"exclusion of edges{REPLICATED}"),
     (lambda part: sampler(part).executor.sample_many([[torch.arange(2)]], [1], DRAWING, exclude=[None, [None]]),
      NotImplementedError, f"exclusion of edges{REPLICATED}"),
-    (lambda part: sampler(part).executor.check_links(), NotImplementedError, f"sampling of links{REPLICATED}"),
     (lambda part: part.graph.remove_edge_index(edge_type=None, layout="csc"), NotImplementedError,
      "edges of a partitioned graph do not change; write the parts again"),
     (lambda part: part.features.remove_tensor(TensorAttr(None, "x", None)), NotImplementedError, UNCHANGED),

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from helpers.cluster import cluster
-from helpers.hetero import make_hetero
 from helpers.parts import (
     REPLICATED,
     batches_of_rank,
@@ -15,7 +14,7 @@ from helpers.slow import quick
 from torch_geometric.data import TensorAttr
 from torch_geometric.sampler.base import SubgraphType
 
-from torch_gnnscale import LinkNeighborLoader, NeighborSampler, partition
+from torch_gnnscale import NeighborSampler, partition
 from torch_gnnscale.distributed import open_part
 
 
@@ -27,9 +26,7 @@ def parts(tmp_path_factory):
 def refused(path, kind, options):
     with open_part(path) as part:
         stores = part.features, part.graph
-        if kind == "links":
-            LinkNeighborLoader(stores, [2], part.links("train"), seed=1)
-        elif kind == "edges":
+        if kind == "edges":
             part.graph.get_edge_index(None, "csc")
         elif kind == "coo":
             part.graph.coo()
@@ -65,14 +62,9 @@ OUTSIDE = (
     "ranks sample together, found a call outside of one"
 )
 REFUSED = {
-    "trees in bulks": ("nodes", {"disjoint": True, "bulk": 2},
-                       f"NotImplementedError: disjoint trees with bulk=2{REPLICATED}"),
-    "times in bulks": ("nodes", {"time_attr": "time", "bulk": 2},
-                       f"NotImplementedError: disjoint trees with bulk=2{REPLICATED}"),
     "induced": ("nodes", {"subgraph_type": "induced"}, f"NotImplementedError: subgraph_type='induced'{REPLICATED}"),
     "bidirectional": ("nodes", {"subgraph_type": "bidirectional"},
                       f"NotImplementedError: subgraph_type='bidirectional'{REPLICATED}"),
-    "links": ("links", {}, f"NotImplementedError: sampling of links{REPLICATED}"),
     "no weights": ("nodes", {"weight_attr": "x"},
                    "ValueError: weight_attr='x': expected an attribute of edges, found none of this name"),
     "no times": ("nodes", {"time_attr": "when"},
@@ -100,13 +92,6 @@ REFUSED = {
 def test_what_is_refused_is_named_at_once(parts, kind, options, text):
     found = cluster(2).results(refused, parts(2)[1], kind, options)
     assert found == [(False, text.format(rank)) for rank in range(2)]
-
-
-@pytest.mark.slow
-def test_types_are_refused(tmp_path):
-    partition.write(make_hetero(), tmp_path / "parts", parts=1, method="ranges", topology="partitioned")
-    with pytest.raises(NotImplementedError, match=r"^types of nodes and edges with a partitioned topology is not"):
-        open_part(tmp_path / "parts")
 
 
 @pytest.mark.slow

@@ -288,5 +288,5 @@ def test_ids_of_more_edges_than_32_bits_count_travel_in_64():
     book = partition.PartitionBook({None: torch.tensor([0, 5, 10])}, {None: torch.tensor([0, 1, 1 << 32])})
     steps = Steps.__new__(Steps)
     steps.gather = lambda value: [value]
-    owners = Owners(book, 0, False, None, steps)
+    owners = Owners(book, 0, [None], False, None, steps)
     assert (owners._requests, owners._picks) == (torch.int32, torch.int64)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from helpers.cluster import cluster
 from helpers.data import make_data, plain
 from torch_geometric.data import Data, HeteroData
 
@@ -193,6 +195,39 @@ def parts_of_edges(folder: Callable[[], Path]) -> Callable[[int], tuple[Data, st
         return data, str(path)
 
     return of
+
+
+def of_both_topologies(
+    data: Data | HeteroData, folder: Path, count: int, owners: Any, of_nodes: list[str], of_edges: list[str]
+) -> tuple[str, str]:
+    """Directories of ``count`` parts with the same owners: of replicated edges, and of edges in parts. Samplers read
+    the attributes ``of_nodes`` and ``of_edges``."""
+    for topology, attrs in (("replicated", of_nodes + of_edges), ("partitioned", of_nodes)):
+        partition.write(data, folder / topology, count, owners=owners, topology=topology, graph_attrs=attrs)
+    return str(folder / "replicated"), str(folder / "partitioned")
+
+
+def batches_of_topologies(paths: tuple[str, str], make: str, options: dict[str, Any]) -> list[list[Any]]:
+    """The batches that this rank makes of each directory. ``make``: MODULE.NAME of a function that makes a loader of
+    (part, "part" or "all", options)."""
+    module, name = make.rsplit(".", 1)
+    found = []
+    for path in paths:
+        with open_part(path) as part:
+            of = "all" if options.get("seed_order") == "global" else "part"
+            loader = getattr(importlib.import_module(module), name)(part, of, dict(options))
+            found.append([as_plain(batch) for batch in loader])
+    return found
+
+
+def check_topologies(paths: tuple[str, str], world: int, make: Callable, options: dict[str, Any]) -> list[list[Any]]:
+    """Fails unless so many ranks make equal batches of both directories, some at all; returns them by rank."""
+    name = f"{make.__module__}.{make.__name__}"
+    each = cluster(world).run(batches_of_topologies, paths, name, options)
+    whole, in_parts = ([[of_rank[number]] for of_rank in each] for number in range(2))
+    check_batches(in_parts, whole)
+    assert any(of_rank[0] for of_rank in whole)
+    return [of_rank[0] for of_rank in whole]
 
 
 REPLICATED = " with a partitioned topology is not implemented; write the parts with topology='replicated'"

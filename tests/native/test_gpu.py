@@ -75,7 +75,7 @@ def test_hop_by_hop(disjoint):
         ends = [0, len(frontier.node)]
         return ops.pick_neighbors(there, frontier.node, ends, [7], frontier.hop, frontier.fanout, tree=frontier.tree)
 
-    found = sample_by_hops(pick, seeds.cuda(), [5, -1, 40], disjoint=disjoint)
+    found = sample_by_hops(pick, [seeds.cuda()], [[5, -1, 40]], disjoint=disjoint)
     assert found.node[0].is_cuda
     here = with_tensors(found, torch.Tensor.cpu)
     assert_same(here, graph.sample(ops, seeds, [5, -1, 40], 7, disjoint=disjoint))

@@ -77,10 +77,9 @@ def by_hops(
         source, edge = (torch.cat(entry) for entry in zip(none, *(pieces[i] for i in range(len(node))), strict=True))
         return ops.Picks(count, source, edge)
 
-    time, start_time = (None if given is None else given[0] for given in (seed_time, seed_start_time))
     return sample_by_hops(
-        pick, seeds, fanouts, disjoint=disjoint, layers=layers, seed_time=time, seed_start_time=start_time,
-        relabel=by.relabel,
+        pick, [seeds], [fanouts], disjoint=disjoint, layers=layers, seed_time=seed_time,
+        seed_start_time=seed_start_time, relabel=by.relabel,
     )  # fmt: skip
 
 
@@ -134,6 +133,17 @@ def test_requests_of_several_keys_and_threads(mode):
         for threads in (1, 2, 5):
             for found, theirs in zip(ops.pick_neighbors(*arguments, **options, threads=threads), expected, strict=True):
                 assert torch.equal(found, theirs)
+
+
+def test_draws_depend_on_the_number_of_the_relation():
+    graph, node = random_graph(300, 12, seed=8), random_ids(300, 90, seed=9)
+    stored = ops.relations([graph.colptr] * 3, [graph.row] * 3)
+    found = []
+    for relation in range(3):
+        arguments = (stored, node, [0, 40, 90], [5, -6], 2, 3)
+        found.append(ops.pick_neighbors(*arguments, relation=relation).source)
+        assert torch.equal(found[-1], reference.pick_neighbors(*arguments, relation=relation).source)
+    assert not any(torch.equal(found[0], other) for other in found[1:])
 
 
 def check_high_words() -> None:
@@ -196,8 +206,7 @@ NODE = torch.tensor([0, 2])
     ("error", "message", "change"),
     [
         (TypeError, "graph: expected what relations() returns, found tuple", {"graph": ()}),
-        (ValueError, "graph: expected one relation, found 2",
-         {"graph": ops.relations([GRAPH.colptr] * 2, [GRAPH.row] * 2)}),
+        (ValueError, "relation: expected 0 <= relation <= 0, found 1", {"relation": 1}),
         (TypeError, "node: expected int32 or int64 ids, found torch.float32", {"node": NODE.float()}),
         (ValueError, "node: expected a vector, found shape (1, 2)", {"node": NODE.view(1, 2)}),
         (IndexError, "node[1] = 3 is out of range: expected nodes in [0, 3)", {"node": torch.tensor([0, 3])}),

@@ -125,7 +125,7 @@ def test_hops(dtype, full):
     tree, time = (torch.arange(9), torch.arange(9)) if full else (None, None)
     options = sample_options.REPLACE | sample_options.LAST | sample_options.WITH_EDGE_ID if full else 0
     check(OPS.pick_neighbors.default, graph.colptr, graph.row.to(dtype), *given, 0, 40, node, [0, 4, 9], [1, 2], tree,
-          time, time, 1, 3, options, 0)  # fmt: skip
+          time, time, 5, 1, 3, options, 0)  # fmt: skip
     check(OPS.relabel.default, node, node.flip(0), tree, time)
 
 
@@ -153,7 +153,7 @@ def test_options_that_an_operator_does_not_have(operator):
         "sample_neighbors": (OPS.hold_relations([graph.colptr], [graph.row], none, none, none, [0], [0], [0], [40]),
                              torch.tensor([[2]]), [ids], none, none, none, [5]),
         "sample_bulk": (graph.colptr, [graph.row], [], [1], ids, [0, 9], [2], [5]),
-        "pick_neighbors": (*graph[:2], *none * 3, 0, 40, ids, [0, 9], [5], None, None, None, 0, 2),
+        "pick_neighbors": (*graph[:2], *none * 3, 0, 40, ids, [0, 9], [5], None, None, None, 0, 0, 2),
     }[operator]  # fmt: skip
     unknown = {
         "sample_neighbors": 1 << 8,

@@ -41,7 +41,7 @@ def sampled(seeds=NODES, fanouts=((2,),), **options):
 
 def picked(colptr=COLPTR, row=ROW, node=NODES, hop=0, fanout=2, edge_id=None):
     return OPS.pick_neighbors(colptr, row, edge_id, None, None, 0, 20, node, [0, len(node)], [1], None, None, None,
-                              hop, fanout, 0, 1)  # fmt: skip
+                              0, hop, fanout, 0, 1)  # fmt: skip
 
 
 def negatives(count=4, size=20, node=None, weight=None, edges=(None, None), src=None):

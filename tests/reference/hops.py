@@ -24,12 +24,13 @@ def pick_neighbors(
     tree: Tensor | None = None,
     time: Tensor | None = None,
     start_time: Tensor | None = None,
+    relation: int = 0,
     replace: bool = False,
     last: bool = False,
     with_edge_id: bool = True,
 ) -> Picks:
     """Request by request: the candidates are listed, then those that the draws choose are taken."""
-    (pointer,), (row,), (edge_id,), (weight,), (times,) = graph[:5]
+    pointer, row, edge_id, weight, times = (entries[relation] for entries in graph[:5])
     count, source, edge = [], [], []
     for b, key in enumerate(keys):
         for i in range(node_ptr[b], node_ptr[b + 1]):
@@ -46,7 +47,9 @@ def pick_neighbors(
                 sums = [0, *weight[begin:end].tolist()]
                 weights = [sums[position - begin + 1] - sums[position - begin] for position in found]
             of_tree = 0 if tree is None else int(tree[i])
-            picks = choose(key, int(node[i]), hop, len(found), fanout, replace, tree=of_tree, weights=weights)
+            picks = choose(
+                key, int(node[i]), hop, len(found), fanout, replace, tree=of_tree, relation=relation, weights=weights
+            )
             count.append(len(picks))
             source += [int(row[found[pick]]) for pick in picks]
             edge += [found[pick] if edge_id is None else int(edge_id[found[pick]]) for pick in picks]

@@ -63,7 +63,7 @@ def test_another_gpu_draws_from_its_own_edges(cls, monkeypatch):
     for device in ("meta", "cpu"):
         executor = (other if device == "meta" else sampler).executor
         with pytest.raises(NotImplementedError) as caught:
-            executor.check_links()
+            executor.check_links(sampler.links)
         assert str(caught.value) == f"links with device='{device}' are not implemented; use device='cpu'"
 
 

@@ -121,6 +121,18 @@ def test_scores_are_those_of_one_process(written, kind, order, kept, world):
 
 
 @pytest.mark.slow
+def test_training_over_edges_in_parts_has_the_same_losses(written):
+    whole, in_parts = (
+        cluster(2).run(trained, written("hetero", 2, topology), "hetero", "owned", {})
+        for topology in ("replicated", "partitioned")
+    )
+    for (weights, scores, summary), (expected, as_expected, told) in zip(in_parts, whole, strict=True):
+        assert [entry["loss"] for entry in summary["history"]] == [entry["loss"] for entry in told["history"]]
+        assert scores == as_expected
+        assert all(torch.equal(value, expected[name]) for name, value in weights.items())
+
+
+@pytest.mark.slow
 def test_the_global_order_draws_what_one_process_draws(written):
     path, task = written("nodes"), whole_task("nodes")
     stored = NodeTask("small", stores_of(task.data, path), task.y, task.masks, task.num_features, task.num_nodes, 10**9)

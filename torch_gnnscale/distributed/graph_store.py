@@ -10,13 +10,15 @@ from torch import Tensor
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 from torch_geometric.sampler.base import DataType
+from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
 from ..partition import StoredPart, StoredParts
 from ..partition.part_numbering import PartNumbering, numbering_of
 from ..sampler.executor import LayerExecutor, LayerOptions, SampledStore
-from ..sampler.graph import Relation, SampledGraph, check_times
+from ..sampler.graph import Relation, SampledGraph, check_exact, check_times, end_types
 from ..sampler.relations import prepared_edges
+from ..sampler.sources import StoreSource, of_type
 from ..topology import CSC
 from .layerwise_grid import GridLayers
 from .layerwise_sampling import OwnersLayers
@@ -49,17 +51,22 @@ class PartRelation(Relation):
 
 
 class PartGraph(SampledGraph):
-    """A graph of one relation whose columns are those of this rank's part."""
+    """A graph whose columns are those of this rank's part; ``sizes`` are those of all parts."""
 
     problem: Exception | None = None
     """What is wrong with the edges of this part alone: all ranks raise it together."""
 
     def _checked(self) -> ops.Relations:
-        (relation,) = self.relations
-        csc = relation.csc
-        return ops.relations(
-            [csc.colptr], [csc.row], edge_id=[csc.edge_id], weight=[relation.weight], time=[relation.time],
-            src_type=[0], dst_type=[1], sizes=[self.sizes[0], csc.num_dst],
+        cscs, types = [relation.csc for relation in self.relations], range(len(self.node_types))
+        ends = [list(map(self.node_index, end_types(edge_type))) for edge_type in self.edge_types]
+        own = [0] * len(self.node_types)
+        for csc, (_, dst) in zip(cscs, ends, strict=True):
+            own[dst] = csc.num_dst
+        return ops.relations(  # the nodes of this part are types of their own, after those of all parts
+            [csc.colptr for csc in cscs], [csc.row for csc in cscs], edge_id=[csc.edge_id for csc in cscs],
+            weight=[relation.weight for relation in self.relations],
+            time=[relation.time for relation in self.relations], src_type=[src for src, _ in ends],
+            dst_type=[len(types) + dst for _, dst in ends], sizes=[*self.sizes, *own],
         )  # fmt: skip
 
 
@@ -70,10 +77,7 @@ class PartitionedGraphStore(SampledStore):
     the first hop's are left out where all seeds are of the rank's own part. Nothing else returns edges.
 
     Args:
-        parts, part: the opened files, of a homogeneous graph.
-
-    Raises:
-        NotImplementedError: the graph has types.
+        parts, part: the opened files.
     """
 
     order: PartNumbering | None
@@ -81,8 +85,6 @@ class PartitionedGraphStore(SampledStore):
 
     def __init__(self, parts: StoredParts, part: StoredPart) -> None:
         super().__init__()
-        if parts.hetero:
-            raise not_implemented("types of nodes and edges")
         state = self.__dict__
         state["parts"], state["part"], state["order"] = parts, part, numbering_of(parts)
 
@@ -92,41 +94,67 @@ class PartitionedGraphStore(SampledStore):
         """See :meth:`SampledStore.sampled_graph`."""
         if backward:
             raise not_implemented("sample_direction='backward'")
-        weight, of_edges = self._of_own_edges(weight_attr), self._of_own_edges(time_attr)
-        if weight_attr is not None and weight is None:
+        weights, of_edges = self._of_own_edges(weight_attr), self._of_own_edges(time_attr)
+        if weight_attr is not None and not weights:
             raise ValueError(f"weight_attr={weight_attr!r}: expected an attribute of edges, found none of this name")
-        of_nodes = None if time_attr is None else self._of_all_nodes(time_attr)
-        if time_attr is not None and (of_edges is None) == (of_nodes is None):
-            found = "none of this name" if of_nodes is None else "both"
+        of_nodes = {} if time_attr is None else self._of_all_nodes(time_attr)
+        if time_attr is not None and bool(of_edges) == bool(of_nodes):
+            found = "both" if of_nodes else "none of this name"
             raise ValueError(f"time_attr={time_attr!r}: expected an attribute of nodes or edges, found {found}")
-        time = of_edges if of_nodes is None else of_nodes
-        floating = time is not None and time.is_floating_point()
-        stored, problem = self.part.relations[None], None
-        positions = CSC(stored.colptr, stored.row, None, stored.num_src)
-        try:
-            if time is not None:
-                check_times(f"{self._file_of(time_attr)}time_attr={time_attr!r}", time, len(time))
-            name = f"{self._file_of(weight_attr)}weight_attr={weight_attr!r}"
-            made = prepared_edges(positions, name, weight, of_nodes, of_edges, floating)
-        except (TypeError, ValueError) as error:
-            problem = error
-            ones, zeros = torch.ones(stored.num_edges), torch.zeros(stored.num_edges)  # in their place, for the options
-            made = prepared_edges(
-                positions, "", None if weight is None else ones, None, None if time is None else zeros, floating
-            )
-        csc, edge_id = made.csc, stored.edge_id
-        if edge_id is not None and csc.edge_id is not None:
-            edge_id = edge_id[csc.edge_id.to(torch.int64)]
-        relation = PartRelation(
-            None, CSC(csc.colptr, csc.row, edge_id, csc.num_src), made.weight, made.time, None, csc.row is stored.row,
-            edges_of_all=self.parts.book.num_edges(), degree_of_all=self.parts.largest_degree[None],
-        )  # fmt: skip
+        floating = any(time.is_floating_point() for time in (of_nodes | of_edges).values())
+        for node_type, times in of_nodes.items():
+            name = f"time_attr={time_attr!r}{of_type(node_type)}"
+            check_times(name, times, len(times))
+            if floating:
+                check_exact(name, times, "other times of the graph")
+        relations: list[Relation] = []
+        problem: Exception | None = None
+        for edge_type in self.parts.book.edge_bounds:
+            weight, time = weights.get(edge_type), of_edges.get(edge_type)
+            of_src = of_nodes.get(end_types(edge_type)[0])
+            try:
+                self._check_times_of_edges(time_attr, edge_type, time, floating)
+                relation = self._relation(edge_type, weight_attr, weight, of_src, time, floating)
+            except (TypeError, ValueError) as error:
+                problem, count = problem or error, self.part.relations[edge_type].num_edges
+                ones, zeros = torch.ones(count), torch.zeros(count)  # in their place, for the options
+                weight, time = None if weight is None else ones, None if time is None else zeros
+                relation = self._relation(edge_type, weight_attr, weight, of_src, time, floating)
+            relations.append(relation)
+        sizes = {of: self.parts.book.num_nodes(of) for of in StoreSource(features, self).num_nodes()}
         graph = PartGraph(
-            DataType.remote, [None], [self.parts.book.num_nodes()], [relation], False,
-            None if of_nodes is None else {None: of_nodes}, None if of_edges is None else {None: of_edges}, floating,
+            DataType.remote, list(sizes), list(sizes.values()), relations, False, of_nodes or None, of_edges or None,
+            floating,
         )  # fmt: skip
         graph.problem = problem
         return graph
+
+    def _check_times_of_edges(
+        self, name: str | None, edge_type: EdgeType | None, time: Tensor | None, floating: bool
+    ) -> None:
+        """Raises TypeError or ValueError for malformed times of this part's edges."""
+        if time is not None:
+            name = f"{self._file_of(name, edge_type)}time_attr={name!r}{of_type(edge_type)}"
+            check_times(name, time, self.part.relations[edge_type].num_edges)
+            if floating:
+                check_exact(name, time, "other times of the graph")
+
+    def _relation(
+        self, edge_type: EdgeType | None, weight_attr: str | None, weight: Tensor | None, of_src: Tensor | None,
+        of_edges: Tensor | None, floating: bool,
+    ) -> PartRelation:  # fmt: skip
+        """This part's edges of a type, with their weights and times, of sources or of edges."""
+        stored, book = self.part.relations[edge_type], self.parts.book
+        name = f"{self._file_of(weight_attr, edge_type)}weight_attr={weight_attr!r}{of_type(edge_type)}"
+        positions = CSC(stored.colptr, stored.row, None, stored.num_src)
+        csc, weight, time, _ = prepared_edges(positions, name, weight, of_src, of_edges, floating)
+        edge_id = stored.edge_id
+        if edge_id is not None and csc.edge_id is not None:
+            edge_id = edge_id[csc.edge_id.to(torch.int64)]
+        return PartRelation(
+            edge_type, CSC(csc.colptr, csc.row, edge_id, csc.num_src), weight, time, None, csc.row is stored.row,
+            edges_of_all=book.num_edges(edge_type), degree_of_all=self.parts.largest_degree[edge_type],
+        )  # fmt: skip
 
     def executor(self, graph: SampledGraph, device: torch.device) -> PartitionedExecutor:
         """See :meth:`SampledStore.executor`."""
@@ -141,36 +169,39 @@ class PartitionedGraphStore(SampledStore):
         made = OwnersLayers if options.drawing.method == "labor" else GridLayers
         return made(graph, self.parts.book, self.part.number, graph.problem, options)
 
-    def _of_own_edges(self, name: str | None) -> Tensor | None:
-        """An attribute of this part's edges, in the order of its relation; None if there is none."""
-        return None if name is None else self.part.rows.get(((None, None), name))
+    def _of_own_edges(self, name: str | None) -> dict[EdgeType | None, Tensor]:
+        """An attribute of this part's edges by type, in the order of its relations."""
+        rows = self.part.rows
+        return {of: rows[_group(of), name] for of in self.parts.book.edge_bounds if name and (_group(of), name) in rows}
 
-    def _file_of(self, name: str | None) -> str:
+    def _file_of(self, name: str | None, edge_type: EdgeType | None) -> str:
         """The file of an attribute of this part's edges, for errors; "" if there is none."""
-        folder, _, array = self.part.origins.get(((None, None), name), ("", "", ""))
+        folder, _, array = self.part.origins.get((_group(edge_type), name), ("", "", ""))
         return f"{folder}/{array}.npy: " if array else ""
 
-    def _of_all_nodes(self, name: str) -> Tensor | None:
-        """An attribute of the nodes of all parts by stored id; None if there is none.
+    def _of_all_nodes(self, name: str) -> dict[NodeType | None, Tensor]:
+        """An attribute of the nodes of all parts by type and stored id.
 
         Raises:
             ValueError: it is stored in parts only.
         """
-        if (None, name) not in self.part.rows:
-            return None
-        if (None, name) not in self.parts.graph_attrs:
+        known = [node_type for node_type in self.parts.book.bounds if (node_type, name) in self.part.rows]
+        if any((node_type, name) not in self.parts.graph_attrs for node_type in known):
             raise ValueError(
                 f"time_attr={name!r}: expected times of all nodes, found them in parts; they are to be named when the "
                 f"parts are written: graph_attrs=[{name!r}]"
             )
-        return self.parts.graph_attrs[None, name]
+        return {node_type: self.parts.graph_attrs[node_type, name] for node_type in known}
 
     # PyG's abstract methods ##########################################################################################
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
-        """The relation between the nodes of all parts, in CSC."""
-        count = self.parts.book.num_nodes()
-        return [EdgeAttr(None, EdgeLayout.CSC, is_sorted=True, size=(count, count))]
+        """The relations between the nodes of all parts, in CSC."""
+        book = self.parts.book
+        return [
+            EdgeAttr(of, EdgeLayout.CSC, is_sorted=True, size=tuple(map(book.num_nodes, end_types(of))))
+            for of in book.edge_bounds
+        ]
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> NoReturn:
         raise RuntimeError(
@@ -186,3 +217,8 @@ class PartitionedGraphStore(SampledStore):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(part {self.part.number} of {self.parts.book.num_parts})"
+
+
+def _group(edge_type: EdgeType | None) -> Any:
+    """The group of rows of edges of a type."""
+    return (None, None) if edge_type is None else edge_type

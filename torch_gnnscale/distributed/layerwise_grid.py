@@ -10,10 +10,21 @@ from torch import Tensor
 from .. import ops
 from ..comm.steps import Steps
 from ..ops.layer_sampling import square_bits
-from ..sampler.hop_by_hop import Frontier, Picked, WeightedPicks, finish_together
+from ..sampler.hop_by_hop import (
+    Frontier,
+    Picked,
+    WeightedPicks,
+    divided,
+    expanded,
+    finish_together,
+    joined,
+    packed,
+    taken,
+    unpacked,
+)
 from ..topology.sort_on_disk import id_dtype
 from .layerwise_sampling import PartitionedLayers, drawn_weights, stored_edges
-from .neighbor_sampling import Owners, divided, expanded, joined, packed, taken, unpacked
+from .neighbor_sampling import Owners
 from .row_exchange import counts_by_part
 
 
@@ -58,7 +69,7 @@ class GridLayers(PartitionedLayers):
         laps.skip()
         of_row = _OfRow(self, owners, seeds, keys)
         laps.lap("P")
-        made = finish_together(samples, of_row.hop, len(self.options.num_nodes))
+        made = finish_together(samples, of_row.hop)
         laps.lap("EXTRACT")
         return made
 

@@ -13,8 +13,8 @@ from ..ops.arguments import check_ids
 from ..partition import PartitionBook
 from ..sampler.executor import LayerExecutor, LayerOptions
 from ..sampler.graph import SampledGraph
-from ..sampler.hop_by_hop import Frontier, Hops, WeightedPicks, by_hops
-from .neighbor_sampling import OverParts, Requests, expanded
+from ..sampler.hop_by_hop import Frontier, Hops, WeightedPicks, by_hops, expanded
+from .neighbor_sampling import OverParts, Requests
 
 
 def stored_edges(graph: ops.Relations, column: Tensor) -> ops.Picks:
@@ -68,7 +68,7 @@ class PartitionedLayers(OverParts, LayerExecutor):
         self, graph: SampledGraph, book: PartitionBook, part: int, problem: Exception | None, options: LayerOptions
     ) -> None:
         super().__init__(graph, book, part, problem)
-        self.options = options
+        self.options, self.first = options, self.firsts[0]
         self.num_nodes = book.num_nodes()
         self.degrees: Tensor | None = None
         """With ``aggregation="gcn"``, the number of edges into each node of the graph, once a loader was made."""
@@ -89,7 +89,7 @@ class PartitionedLayers(OverParts, LayerExecutor):
         for entry in seeds:
             check_ids("seeds", entry, self.num_nodes, "nodes")
         return [
-            by_hops(entry, options.num_nodes, layers=options.layers, include_dst=options.include_dst, weighted=True)
+            by_hops([entry], [options.num_nodes], layers=options.layers, include_dst=options.include_dst, weighted=True)
             for entry in seeds
         ]
 
@@ -102,7 +102,7 @@ class OwnersLayers(PartitionedLayers):
 
     def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[ops.Sample]:
         """See :meth:`LayerExecutor.sample_many`; in a step of the loader, where each rank samples as many batches."""
-        return self._drawn_by_owners(self._begun(seeds), list(keys), self._drawn, len(self.options.num_nodes))
+        return self._drawn_by_owners(self._begun(seeds), list(keys), self._drawn)
 
     def _drawn(self, requests: Requests, frontier: Frontier) -> WeightedPicks:
         """The edges that this rank draws for requests of a hop."""

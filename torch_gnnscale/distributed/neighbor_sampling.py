@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch_geometric.typing import NodeType
 
 from .. import ops
 from ..comm.steps import Steps
@@ -15,8 +17,21 @@ from ..laps import Laps
 from ..ops.arguments import check_key
 from ..partition import PartitionBook
 from ..sampler.executor import Drawing, Executor
-from ..sampler.graph import SampledGraph
-from ..sampler.hop_by_hop import Frontier, Hops, Picked, WeightedPicks, by_hops, finish_together
+from ..sampler.graph import SampledGraph, end_types
+from ..sampler.hop_by_hop import (
+    Frontier,
+    Hops,
+    Picked,
+    WeightedPicks,
+    by_hops,
+    divided,
+    finish_together,
+    joined,
+    packed,
+    taken,
+    unpacked,
+)
+from ..sampler.links import LinkSampling
 from ..topology.sort_on_disk import id_dtype
 
 
@@ -34,8 +49,8 @@ class Requests(NamedTuple):
 
 
 Draw = Callable[[Requests, Frontier], Picked]
-"""Draws the edges of requests. It reads the number of the hop and the fanout from the frontier, and whether seeds have
-times."""
+"""Draws the edges of requests. It reads the numbers of the hop and the relation and the fanout from the frontier, and
+whether seeds have times."""
 
 
 class Owners:
@@ -44,6 +59,7 @@ class Owners:
     Args:
         book: says which part has which nodes.
         part: this rank's.
+        types: by relation, the type of the nodes that its edges lead to.
         own_seeds: all seeds of every rank are of its own part, so that the first hop takes no round.
         problem: what is wrong with this rank's columns, if anything.
         steps: of the loader.
@@ -53,70 +69,76 @@ class Owners:
     """
 
     def __init__(
-        self, book: PartitionBook, part: int, own_seeds: bool, problem: Exception | None, steps: Steps
-    ) -> None:
+        self, book: PartitionBook, part: int, types: Sequence[NodeType | None], own_seeds: bool,
+        problem: Exception | None, steps: Steps,
+    ) -> None:  # fmt: skip
         self.steps, self._part, self._own_seeds = steps, part, own_seeds
-        self._bounds = book.bounds[None]
-        self._requests = id_dtype(book.num_nodes())
-        self._picks = id_dtype(max(book.num_nodes(), book.num_edges()))
+        self._bounds = [book.bounds[node_type] for node_type in types]
+        nodes = max(map(book.num_nodes, book.bounds))
+        self._requests = id_dtype(nodes)
+        self._picks = id_dtype(max(nodes, *map(book.num_edges, book.edge_bounds)))
         found = steps.gather(None if problem is None else f"{type(problem).__name__}: {problem}")
         for rank, text in enumerate(found):
             if text is not None:
                 raise ValueError(f"rank {rank}: {text}") from problem
 
     def picks(self, frontiers: list[Frontier], keys: list[int], draw: Draw) -> list[Any]:
-        """The edges that the owners draw for the frontiers of batches, as ``draw`` returns them: for each frontier, in
+        """The edges that the owners draw for the frontiers of a hop, as ``draw`` returns them: for each frontier, in
         the order of its nodes.
 
         Args:
-            frontiers: one per batch; all ranks have the same number of batches.
+            frontiers: relation after relation, each batch after batch; all ranks have the same relations, and as many
+                batches.
             keys: the batches'.
             draw: draws the edges of nodes that this rank owns, for its own batches and for other ranks'.
         """
-        counts = [len(frontier.node) for frontier in frontiers]
-        asked = _all_of(frontiers)
-        if asked.hop == 0 and self._own_seeds:
-            ends = list(accumulate(counts, initial=0))
-            picks = draw(Requests(asked.node, asked.tree, asked.time, asked.start_time, ends, keys), asked)
-        else:
-            picks = self._exchanged(asked, counts, keys, draw)
-        return divided(picks, counts)
+        batches, counts = len(keys), [len(frontier.node) for frontier in frontiers]
+        begins = range(0, len(frontiers), batches)
+        relations = [_all_of(frontiers[begin : begin + batches]) for begin in begins]
+        if relations[0].hop > 0 or not self._own_seeds:
+            return divided(self._exchanged(relations, counts, keys, draw), counts)
+        found = []
+        for asked, begin in zip(relations, begins, strict=True):
+            each = counts[begin : begin + batches]
+            ends = list(accumulate(each, initial=0))
+            requests = Requests(asked.node, asked.tree, asked.time, asked.start_time, ends, keys)
+            found += divided(draw(requests, asked), each)
+        return found
 
-    def _exchanged(self, frontier: Frontier, counts: list[int], keys: list[int], draw: Draw) -> Picked:
-        """The edges that the owners of a frontier's nodes draw; meanwhile this rank draws for the others.
+    def _exchanged(self, relations: list[Frontier], counts: list[int], keys: list[int], draw: Draw) -> Picked:
+        """The edges that the owners of the frontiers' nodes draw; meanwhile this rank draws for the others.
 
         Everything that may fail is done before sizes are exchanged, so that an error travels in place of the sizes: a
         rank that has sent sizes also sends the bytes.
 
         Args:
-            frontier: of all batches, one after the other.
-            counts: how many nodes of it each batch has.
+            relations: the frontiers of each relation, of all batches one after the other.
+            counts: how many nodes they have of each batch, relation after relation.
             keys: of the batches.
             draw: as of :meth:`picks`.
         """
-        steps = self.steps
-        owner = torch.searchsorted(self._bounds, frontier.node, right=True) - 1
+        steps, parts, groups = self.steps, self.steps.rows.size, len(counts)
+        owner = torch.cat([
+            torch.searchsorted(self._bounds[asked.relation], asked.node, right=True) - 1 for asked in relations
+        ])  # fmt: skip
         order = torch.argsort(owner, stable=True)
-        parts, batches = len(self._bounds) - 1, len(keys)
-        batch = torch.arange(batches).repeat_interleave(torch.tensor(counts), output_size=len(owner))
-        table = torch.bincount(owner * batches + batch, minlength=parts * batches).view(parts, batches)
+        group = torch.arange(groups).repeat_interleave(torch.tensor(counts), output_size=len(owner))
+        table = torch.bincount(owner * groups + group, minlength=parts * groups).view(parts, groups)
         wanted = table.sum(1)
-        fields = [entry for entry in (frontier.node, *_of_seeds(frontier)) if entry is not None]
-        dtype = self._requests if frontier.time is None else torch.int64
-        sent = torch.stack([entry[order] for entry in fields], 1).to(dtype).split(wanted.tolist())
-        head = torch.tensor(keys[0] if batches == 1 else batches).expand(parts)
-        told = torch.cat([table, torch.tensor(keys).expand(parts, -1)], 1)
-        received = steps.counted(torch.stack([wanted, head], 1), None, "sampling")
-        asked = received[:, 0].tolist()
-        of_batches = received if batches == 1 else steps.rows.numbers(told, "counts")
-        each, of_keys = of_batches[:, :batches].flatten(), of_batches[:, batches:].flatten()
-        answered = steps.rows.tensors(sent, [len(fields) * count for count in asked], "requests")
+        given = [[entry for entry in (asked.node, *_of_seeds(asked)) if entry is not None] for asked in relations]
+        dtype = self._requests if relations[0].time is None else torch.int64
+        requests = torch.stack([torch.cat(entry)[order] for entry in zip(*given, strict=True)], 1).to(dtype)
+        form = _Form(groups, len(keys), requests.size(1), dtype)
+        sent = [form.sent(*of, keys) for of in zip(table, requests.split(wanted.tolist()), strict=True)]
+        head = torch.tensor(keys[0] if len(keys) == 1 else len(keys)).expand(parts)
+        asked, heads = steps.counted(torch.stack([wanted, head], 1), None, "sampling").T.tolist()
+        answered = steps.rows.tensors(sent, list(map(form.length, asked)), "requests")
 
         replies: list[Tensor] = []
         sizes, error = torch.zeros(parts, 2, dtype=torch.int64), None
         try:
-            requests = _requests(answered, asked, each.tolist(), of_keys.tolist(), frontier)
-            drawn_here = divided(draw(requests, frontier), asked)
+            of_ranks = [form.received(*of) for of in zip(answered, asked, heads, strict=True)]
+            drawn_here = [joined(of) for of in zip(*_drawn(of_ranks, relations, draw), strict=True)]
             sizes[:, 0] = torch.tensor([len(entry.source) for entry in drawn_here])
             sizes[:, 1] = int(isinstance(drawn_here[0], WeightedPicks))
             replies = [packed(entry, self._picks) for entry in drawn_here]
@@ -133,81 +155,83 @@ class Owners:
         return taken(picks, back)
 
 
-# Picks as vectors ####################################################################################################
+class _Asked(NamedTuple):
+    """The requests of a rank: relation after relation, each batch after batch."""
+
+    table: Tensor
+    """By request, its fields: int64, shape [n, fields]."""
+    counts: list[int]
+    """How many there are of each relation and batch."""
+    keys: list[int]
+    """Of the batches."""
 
 
-def packed(picks: Picked, dtype: torch.dtype) -> Tensor:
-    """Picks in one vector: the numbers of edges, their sources, their ids and, if they have, the bits of weights."""
-    fields = [entry.view(torch.int32) if entry.is_floating_point() else entry for entry in _fields(picks)]
-    return torch.cat([entry.to(dtype) for entry in (picks.num_edges, *fields)])
+class _Form(NamedTuple):
+    """How the requests of a hop travel: their fields, request after request. Before them, if there are several
+    relations or batches, how many there are of each, and the keys of several batches; the key of one is told before."""
+
+    groups: int
+    """The number of relations times that of batches."""
+    batches: int
+    fields: int
+    """Of a request."""
+    dtype: torch.dtype
+
+    def sent(self, counts: Tensor, requests: Tensor, keys: list[int]) -> Tensor:
+        """What one rank is sent; nothing, if it is asked for nothing."""
+        if not self._told or not len(requests):
+            return requests.reshape(-1)
+        words = torch.tensor(keys if self.batches > 1 else [], dtype=torch.int64).view(self.dtype)
+        return torch.cat([words, counts.to(self.dtype), requests.reshape(-1)])
+
+    def length(self, count: int) -> int:
+        """The length of what is sent for so many requests."""
+        return self._told * (count > 0) + self.fields * count
+
+    def received(self, vector: Tensor, count: int, head: int) -> _Asked:
+        """What a rank has sent; ``head``: the key of a single batch."""
+        told, table = vector[: -self.fields * count or None], vector[len(vector) - self.fields * count :]
+        table = table.view(count, self.fields).to(torch.int64)
+        if not self._told or not count:
+            told = torch.tensor([count] if self.groups == 1 else [0] * self.groups)
+            return _Asked(table, told.tolist(), [head] * self.batches)
+        words = told[: len(told) - self.groups].clone().view(torch.int64)
+        return _Asked(table, told[-self.groups :].tolist(), words.tolist() if self.batches > 1 else [head])
+
+    @property
+    def _told(self) -> int:
+        """The length of what stands before requests."""
+        words = 0 if self.batches == 1 else self.batches * (8 // self.dtype.itemsize)
+        return 0 if self.groups == 1 else words + self.groups
 
 
-def unpacked(vector: Tensor, count: int, edges: int, weighted: bool) -> Picked:
-    """Picks from their vector, which are those of ``count`` requests and have ``edges`` edges together."""
-    number, source, edge_id, *bits = vector.split([count, edges, edges, edges] if weighted else [count, edges, edges])
-    number, source, edge_id = (entry.to(torch.int64) for entry in (number, source, edge_id))
-    if not weighted:
-        return ops.Picks(number, source, edge_id)
-    return WeightedPicks(number, source, edge_id, bits[0].to(torch.int32).view(torch.float32))
-
-
-def _fields(picks: Picked) -> Sequence[Tensor]:
-    """What picks say of each edge."""
-    found = picks[1:]
-    assert all(entry is not None for entry in found)
-    return found  # type: ignore[return-value]
-
-
-def joined(pieces: Sequence[Picked]) -> Picked:
-    """Picks of several groups of requests, group after group."""
-    kind = type(pieces[0])
-    return kind(*(torch.cat(entries) for entries in zip(*pieces, strict=True)))  # type: ignore[arg-type]
-
-
-def divided(picks: Picked, counts: Sequence[int]) -> list[Picked]:
-    """The picks of consecutive groups of requests, ``counts[i]`` of them in group i."""
-    if len(counts) == 1:
-        return [picks]
-    ends = torch.tensor([0, *accumulate(counts)])
-    edges = torch.cat([picks.num_edges.new_zeros(1), picks.num_edges.cumsum(0)])[ends].diff().tolist()
-    each = (picks.num_edges.split(list(counts)), *(entry.split(edges) for entry in _fields(picks)))
-    return [type(picks)(*entries) for entries in zip(*each, strict=True)]
-
-
-def taken(picks: Picked, which: Tensor) -> Picked:
-    """The picks of requests ``which[0]``, ``which[1]``, ...: int64, shape [m]; repeats allowed."""
-    begin = picks.num_edges.cumsum(0) - picks.num_edges
-    place = expanded(begin[which], picks.num_edges[which])
-    return type(picks)(picks.num_edges[which], *(entry[place] for entry in _fields(picks)))
-
-
-def expanded(begin: Tensor, count: Tensor) -> Tensor:
-    """begin[0], begin[0] + 1, ..., begin[0] + count[0] - 1, begin[1], ...: int64, shape [sum(count)]."""
-    total = int(count.sum())
-    shift = begin - (count.cumsum(0) - count)
-    return torch.arange(total) + shift.repeat_interleave(count, output_size=total)
+def _drawn(asked: list[_Asked], relations: list[Frontier], draw: Draw) -> list[list[Picked]]:
+    """By relation, the edges drawn for the requests of each rank."""
+    batches = len(asked[0].keys)
+    keys = [key for of_rank in asked for key in of_rank.keys]
+    begin, found = [0] * len(asked), []
+    for number, frontier in enumerate(relations):
+        each = [of_rank.counts[number * batches : (number + 1) * batches] for of_rank in asked]
+        sizes = list(map(sum, each))
+        tables = [of_rank.table[at : at + size] for of_rank, at, size in zip(asked, begin, sizes, strict=True)]
+        begin = [at + size for at, size in zip(begin, sizes, strict=True)]
+        node, *columns = torch.cat(tables).unbind(1)
+        others = iter(columns)
+        tree, time, start_time = (None if entry is None else next(others) for entry in _of_seeds(frontier))
+        ends = list(accumulate((count for of_rank in each for count in of_rank), initial=0))
+        found.append(divided(draw(Requests(node, tree, time, start_time, ends, keys), frontier), sizes))
+    return found
 
 
 def _all_of(frontiers: list[Frontier]) -> Frontier:
-    """The nodes that batches expand, batch after batch."""
-    first = frontiers[0]
+    """The nodes that batches expand by one relation, batch after batch."""
     if len(frontiers) == 1:
-        return first
-    assert first.tree is None
-    return first._replace(node=torch.cat([frontier.node for frontier in frontiers]))
-
-
-def _requests(
-    answered: list[Tensor], asked: list[int], each: list[int], keys: list[int], frontier: Frontier
-) -> Requests:
-    """The requests that ranks sent, ``asked[i]`` of rank i, ``each[j]`` of a batch; they have trees and times if
-    ``frontier`` has."""
-    given = [entry is not None for entry in _of_seeds(frontier)]
-    tables = [entry.view(count, 1 + sum(given)) for entry, count in zip(answered, asked, strict=True)]
-    node, *columns = torch.cat(tables).to(torch.int64).unbind(1)
-    others = iter(columns)
-    tree, time, start_time = (next(others) if has else None for has in given)
-    return Requests(node, tree, time, start_time, list(accumulate(each, initial=0)), keys)
+        return frontiers[0]
+    tree, time, start_time = (
+        None if entries[0] is None else torch.cat(entries) for entries in zip(*map(_of_seeds, frontiers), strict=True)
+    )
+    node = torch.cat([frontier.node for frontier in frontiers])
+    return frontiers[0]._replace(node=node, tree=tree, time=time, start_time=start_time)
 
 
 def _of_seeds(frontier: Frontier) -> tuple[Tensor | None, ...]:
@@ -240,16 +264,22 @@ class OverParts:
 
     def __init__(self, graph: SampledGraph, book: PartitionBook, part: int, problem: Exception | None) -> None:
         self.graph, self.book, self.part = graph, book, part
-        self.first = int(book.bounds[None][part])
-        """The first node of this part."""
+        ends = [end_types(edge_type) for edge_type in graph.edge_types]
+        self.ends = [(graph.node_index(src), graph.node_index(dst)) for src, dst in ends]
+        """By relation, the numbers of the node types of its sources and of its destinations."""
+        self.firsts = [int(book.bounds[dst][part]) for _, dst in ends]
+        """By relation, the first node of this part that its edges lead to."""
         self._problem = problem
         self._owners: Owners | None = None
         self.laps = Laps(PHASES)
         """Seconds of sampling, with waiting for other ranks."""
 
-    def check_links(self) -> None:
-        """Raises NotImplementedError: samples of links cannot be drawn."""
-        raise not_implemented("sampling of links")
+    def check_links(self, links: LinkSampling) -> None:
+        """See :meth:`Executor.check_links`."""
+        if links.exclude_seed_edges:
+            raise not_implemented(f"exclude_seed_edges={links.exclude_seed_edges!r}")
+        if links.strict_negatives is not False:
+            raise not_implemented("strict_negatives")
 
     def join(self, steps: Steps, own_seeds: bool) -> None:
         """See :meth:`KeyedSampler.join`.
@@ -259,7 +289,8 @@ class OverParts:
         """
         if self._owners is not None and self._owners.steps is not steps:
             raise ValueError("neighbor_sampler: expected one of this loader alone, found one that another loader has")
-        self._owners = Owners(self.book, self.part, own_seeds, self._problem, steps)
+        types = [self.graph.node_types[dst] for _, dst in self.ends]
+        self._owners = Owners(self.book, self.part, types, own_seeds, self._problem, steps)
 
     @property
     def owners(self) -> Owners:
@@ -271,7 +302,7 @@ class OverParts:
             )
         return self._owners
 
-    def _drawn_by_owners(self, samples: Sequence[Hops], keys: list[int], draw: Draw, hops: int) -> list[ops.Sample]:
+    def _drawn_by_owners(self, samples: Sequence[Hops], keys: list[int], draw: Draw) -> list[ops.Sample]:
         """Makes samples, whose edges are drawn by the owners of the nodes, with ``draw``.
 
         In ``laps``, P is the exchange of requests, SAMPLE the drawing, and EXTRACT the exchange of the drawn edges and
@@ -290,7 +321,7 @@ class OverParts:
             return owners.picks(waiting, keys, drawn)
 
         laps.skip()
-        made = finish_together(samples, picks, hops)
+        made = finish_together(samples, picks)
         laps.lap("EXTRACT")
         return made
 
@@ -298,8 +329,9 @@ class OverParts:
 class PartitionedExecutor(OverParts, Executor):
     """Draws hop by hop: for each node of a frontier, the rank that owns its column draws the neighbors.
 
-    A hop takes two rounds, of requests and of drawn edges, for all batches of a bulk. The first hop takes none if all
-    seeds are the rank's own. All ranks take the same rounds, even if their frontiers are empty.
+    A hop takes two rounds, of requests and of drawn edges, for all relations and all batches of a bulk; none, if no
+    relation draws in it. The first hop takes none if all seeds are the rank's own. All ranks take the same rounds, even
+    if their frontiers are empty.
     """
 
     device = torch.device("cpu")
@@ -308,8 +340,6 @@ class PartitionedExecutor(OverParts, Executor):
         """See :meth:`Executor.check`."""
         if drawing.subgraph != "directional":
             raise not_implemented(f"subgraph_type={drawing.subgraph!r}")
-        if many and drawing.disjoint:  # also if edges have times: samples are then disjoint
-            raise not_implemented(f"disjoint trees with {how}")
 
     def sample(
         self, seeds: Sequence[Tensor], key: int, drawing: Drawing, seed_time: Sequence[Tensor | None] | None = None,
@@ -320,14 +350,7 @@ class PartitionedExecutor(OverParts, Executor):
         Raises:
             RuntimeError: not in a step; or another rank could not draw.
         """
-        if exclude is not None:
-            raise not_implemented("exclusion of edges")
-        self.check(drawing, "one batch", many=False)
-        time, start_time = (None if of_types is None else of_types[0] for of_types in (seed_time, seed_start_time))
-        return self._made([by_hops(
-            seeds[0], drawing.fanouts[0], disjoint=drawing.disjoint, layers=drawing.layers, seed_time=time,
-            seed_start_time=start_time,
-        )], [key], drawing)[0]  # fmt: skip
+        return self.sample_many([seeds], [key], drawing, [seed_time], [seed_start_time], [exclude])[0]
 
     def sample_many(
         self, seeds: Sequence[Sequence[Tensor]], keys: Sequence[int], drawing: Drawing,
@@ -340,7 +363,16 @@ class PartitionedExecutor(OverParts, Executor):
         if exclude is not None and any(pairs is not None for pairs in exclude):
             raise not_implemented("exclusion of edges")
         self.check(drawing, f"bulk={len(keys)}", many=True)
-        return self._made([by_hops(of[0], drawing.fanouts[0], layers=drawing.layers) for of in seeds], keys, drawing)
+        none = [None] * len(keys)
+        samples = [
+            by_hops(
+                of, drawing.fanouts, self.ends, disjoint=drawing.disjoint, layers=drawing.layers, seed_time=time,
+                seed_start_time=start_time,
+            )
+            for of, time, start_time in zip(seeds, seed_time or none, seed_start_time or none, strict=True)
+        ]  # fmt: skip
+        draw = partial(self._drawn, drawing=drawing)
+        return self._drawn_by_owners(samples, [check_key(key) for key in keys], draw)
 
     def pick_own(self, node: Tensor, key: int, hop: int, drawing: Drawing) -> ops.Picks:
         """The edges that one batch draws into nodes of this part, in the order of ``node``, without other ranks.
@@ -349,21 +381,17 @@ class PartitionedExecutor(OverParts, Executor):
             node: stored ids of this part, int64, shape [n].
             key: the batch's.
             hop: the number of the hop, from 0.
-            drawing: must not have trees or times.
+            drawing: must not have trees or times; of a graph of one relation.
         """
         requests = Requests(node, None, None, None, [0, len(node)], [check_key(key)])
         return self._drawn(requests, Frontier(hop, drawing.fanouts[0][hop], node, None, None), drawing)
 
-    def _made(self, samples: Sequence[Hops], keys: Sequence[int], drawing: Drawing) -> list[ops.Sample]:
-        def draw(requests: Requests, frontier: Frontier) -> ops.Picks:
-            return self._drawn(requests, frontier, drawing)
-
-        return self._drawn_by_owners(samples, [check_key(key) for key in keys], draw, len(drawing.fanouts[0]))
-
     def _drawn(self, requests: Requests, frontier: Frontier, drawing: Drawing) -> ops.Picks:
-        """The edges that this rank draws for requests of a hop."""
+        """The edges that this rank draws for requests of a hop from one relation."""
+        relation = frontier.relation
+        timed = self.graph.stored.time[relation] is not None
         return ops.pick_neighbors(
             self.graph.stored, requests.node, requests.ends, requests.keys, frontier.hop, frontier.fanout,
-            first=self.first, tree=requests.tree, time=requests.time, start_time=requests.start_time,
-            replace=drawing.replace, last=drawing.last and frontier.time is not None,
+            first=self.firsts[relation], relation=relation, tree=requests.tree, time=requests.time if timed else None,
+            start_time=requests.start_time if timed else None, replace=drawing.replace, last=drawing.last and timed,
         )  # fmt: skip

@@ -180,7 +180,7 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         if neighbor_sampler is None and listed:
             row = torch.repeat_interleave(lists.positives.rowptr.diff())
             known = torch.stack([row if list_id is None else stored[row], lists.positives.col.long()])
-        sampler.links.prepare(lists.edge_type, lists.neg_sampling, known)
+        sampler.prepare_links(lists.edge_type, lists.neg_sampling, known)
         self._meet_others()
 
     def _fingerprint(self) -> dict[str, Any]:

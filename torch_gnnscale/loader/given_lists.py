@@ -120,6 +120,11 @@ def _node_lists(
         if anchors is not None:
             raise ValueError(f"lists_of='anchors': expected {given.name} in lists, found the graph's edges")
         relation = graph.relations[graph.edge_types.index(given.edge_type)]
+        if relation.num_edges > relation.csc.num_edges:
+            raise NotImplementedError(
+                f"{given.name} of the graph's edges with a partitioned topology is not implemented; write the parts "
+                f"with topology='replicated', or give lists"
+            )
         csc = relation.csc if graph.backward else relation.csc.transposed()
         if graph.edge_time is not None and (of_edges := graph.edge_time.get(given.edge_type)) is not None:
             time = of_edges if csc.edge_id is None else of_edges[csc.edge_id.to(torch.int64)]

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler
-from torch_geometric.sampler import BaseSampler
+from torch_geometric.sampler import BaseSampler, NodeSamplerInput
 
 from ..comm.steps import Steps
 from ..feature.contract import CollectiveRowStore
@@ -97,9 +97,11 @@ class SharedSteps(Sharing, ABC):
     steps: Steps
     """Of this loader, after :meth:`meet`."""
 
-    def __init__(self, sampler: BaseSampler, share: Share | None) -> None:
+    def __init__(self, sampler: BaseSampler, share: Share | None, inputs: type[Inputs]) -> None:
         assert share is not None
         super().__init__(sampler, share)
+        self._own_seeds = share.seed_order == "owned" and inputs is NodeSamplerInput
+        """Whether all seeds of a rank are of its own part; links and anchors lead to nodes of others."""
         self._together: Together | None = None
 
     def seed(self, given: int | None, generator: torch.Generator | None) -> int:
@@ -136,7 +138,7 @@ class SharedSteps(Sharing, ABC):
             self.share, self.steps, told, self._chunks.counts, problem, order.seed
         )
         self.share = order.share
-        self.sampler.join(self.steps, own_seeds=self.share.seed_order == "owned")
+        self.sampler.join(self.steps, self._own_seeds)
 
     def batches(
         self, line: Line, execution: Execution, numbered: Iterator[NumberedBatch], finish: Callable[[Any], Any],
@@ -154,8 +156,10 @@ class SharedSteps(Sharing, ABC):
 class SharedParts(SharedSteps):
     """Of a loader over the stores of a part: each rank makes its own batches, whose rows the ranks read together."""
 
-    def __init__(self, sampler: BaseSampler, share: Share | None, rows: CollectiveRowStore) -> None:
-        super().__init__(sampler, share)
+    def __init__(
+        self, sampler: BaseSampler, share: Share | None, inputs: type[Inputs], rows: CollectiveRowStore
+    ) -> None:
+        super().__init__(sampler, share, inputs)
         self._rows = rows
 
     def _open_steps(self) -> Steps:
@@ -178,7 +182,7 @@ class SharedBatches(SharedSteps):
     """
 
     def __init__(self, split: SplitBatches, share: Share | None, of_parts: bool) -> None:
-        super().__init__(split.sampler, share)
+        super().__init__(split.sampler, share, NodeSamplerInput)
         self._split, self._of_parts = split, of_parts
 
     def check(self, options: Mapping[str, Any], layouts: EdgeLayouts) -> None:
@@ -231,4 +235,4 @@ def sharing_of(
         return SharedBatches(made, share, of_parts=seed_order == "owned")
     share = share_of(shard, seed_order, uneven, data, options, seed)
     together = share is not None and checks.reads_together(data)
-    return SharedParts(sampler, share, data[0]) if together else Sharing(sampler, share)
+    return SharedParts(sampler, share, inputs, data[0]) if together else Sharing(sampler, share)

@@ -59,6 +59,7 @@ def pick_neighbors(
     tree: Tensor | None = None,
     time: Tensor | None = None,
     start_time: Tensor | None = None,
+    relation: int = 0,
     replace: bool = False,
     last: bool = False,
     with_edge_id: bool = True,
@@ -75,7 +76,7 @@ def pick_neighbors(
     the number of edges, and for whether the graph is malformed.
 
     Args:
-        graph: one relation, from :func:`relations`. For a part of a graph of N nodes that stores the columns of the
+        graph: from :func:`relations`. For a part of a graph of N nodes that stores the columns of the
             nodes ``first``, ``first + 1``, ...: ``relations([colptr], [row], src_type=[0], dst_type=[1], sizes=[N,
             columns])``; ``row`` holds ids in [0, N). Without edge ids, the id of an edge is its position in ``row``.
             Where ``node`` is on a GPU, its tensors are there or in pinned host memory, which is then read over the bus.
@@ -88,30 +89,30 @@ def pick_neighbors(
         tree: the tree of each request if trees are disjoint, else None: int32 or int64, shape [n].
         time: the time of each request, int64, shape [n]: later edges are no candidates. Required if edges have times.
         start_time: the same; earlier edges are no candidates.
+        relation: the number of the relation to draw from, on which draws depend.
         replace: draw with replacement.
         last: only the latest ``fanout`` candidates remain candidates.
         with_edge_id: return edge ids.
         threads: see the package; of no effect on a GPU.
 
     Raises:
-        TypeError, ValueError, IndexError: wrong dtypes, shapes, devices, numbers of entries or fanouts; a graph of
-            several relations; times of requests without times of edges, or the reverse; nodes or trees out of range.
+        TypeError, ValueError, IndexError: wrong dtypes, shapes, devices, numbers of entries or fanouts; no such
+            relation; times of requests without times of edges, or the reverse; nodes or trees out of range.
         NotImplementedError: nodes that are neither in host memory nor on a GPU.
         RuntimeError: values of the graph, which :func:`relations` does not look at, are malformed, or, on a GPU, there
             are more than 2^31 edges.
     """
     if not isinstance(graph, Relations):
         raise TypeError(f"graph: expected what relations() returns, found {type(graph).__name__}")
-    if len(graph.colptr) != 1:
-        raise ValueError(f"graph: expected one relation, found {len(graph.colptr)}")
-    colptr, row = graph.colptr[0], graph.row[0]
+    relation = check_int("relation", relation, 0, len(graph.colptr) - 1)
+    colptr, row = graph.colptr[relation], graph.row[relation]
     for name, value in (("node", node), ("tree", tree)):
         if value is not None:
             check_ids(name, value)
     check_device("node", node)
     check_same({"tree": tree, "time": time, "start_time": start_time}, node.device, "node is")
-    stored = {"colptr": colptr, "row": row, "edge_id": graph.edge_id[0], "weight": graph.weight[0],
-              "time": graph.time[0]}  # fmt: skip
+    stored = {"colptr": colptr, "row": row, "edge_id": graph.edge_id[relation],
+              "weight": graph.weight[relation], "time": graph.time[relation]}  # fmt: skip
     for name, entry in stored.items():
         if entry is not None:
             check_readable(f"graph.{name}", entry, node.device, "node is")
@@ -125,9 +126,10 @@ def pick_neighbors(
     check_fanouts([fanout], 1)
     if tree is not None:
         tree = _checked_trees("tree", tree, count, threads)
-    if graph.timed != (time is not None):
-        raise ValueError(f"time: expected it {'' if graph.timed else 'only '}where edges have times")
-    if start_time is not None and not graph.timed:
+    timed = stored["time"] is not None
+    if timed != (time is not None):
+        raise ValueError(f"time: expected it {'' if timed else 'only '}where edges have times")
+    if start_time is not None and not timed:
         raise ValueError("start_time: expected it only where edges have times")
     if time is not None:
         check_vector("time", time, count)
@@ -135,15 +137,15 @@ def pick_neighbors(
     if start_time is not None:
         check_vector("start_time", start_time, count)
         start_time = start_time.contiguous()
-    if last and not graph.timed:
+    if last and not timed:
         raise ValueError("last: expected a graph whose edges have times")
     first, threads = check_int("first", first), resolve_threads(threads)
     options = REPLACE * bool(replace) | LAST * bool(last) | WITH_EDGE_ID * bool(with_edge_id)
     node = node.to(torch.int64).contiguous()
     try:
         picks = Picks(*OPS.pick_neighbors(
-            *stored.values(), first, graph.sizes[graph.src_type[0]], node, ends, keys, tree, time, start_time, hop,
-            fanout, options, threads,
+            *stored.values(), first, graph.sizes[graph.src_type[relation]], node, ends, keys, tree, time, start_time,
+            relation, hop, fanout, options, threads,
         ))  # fmt: skip
         return picks if with_edge_id else picks._replace(edge_id=None)
     except RuntimeError as failed:

@@ -93,8 +93,8 @@ def _(graph, fanouts, seeds, seed_time, seed_start_time, exclude, keys, options,
 
 
 @torch.library.register_fake("gnnscale::pick_neighbors")
-def _(colptr, row, edge_id, weight, time, first, num_src, node, node_ptr, keys, tree, node_time, node_start_time, hop,
-      fanout, options, threads):  # fmt: skip
+def _(colptr, row, edge_id, weight, time, first, num_src, node, node_ptr, keys, tree, node_time, node_start_time,
+      relation, hop, fanout, options, threads):  # fmt: skip
     edges = torch.library.get_ctx().new_dynamic_size()
     return node.new_empty(node.shape), node.new_empty(edges), node.new_empty(edges if options & WITH_EDGE_ID else 0)
 

@@ -16,6 +16,7 @@ from .. import ops
 from ..comm.steps import Steps
 from ..topology.segmented import SegmentedCSC
 from .graph import SampledGraph
+from .links import LinkSampling
 
 
 class Drawing(NamedTuple):
@@ -65,8 +66,8 @@ class Executor(ABC):
         :meth:`sample_many`. ``how`` is the argument that chose this executor or method, such as "bulk=4"."""
 
     @abstractmethod
-    def check_links(self) -> None:
-        """Raises NotImplementedError if samples of links cannot be drawn."""
+    def check_links(self, links: LinkSampling) -> None:
+        """Raises NotImplementedError if samples of links, with these options, cannot be drawn."""
 
     @abstractmethod
     def join(self, steps: Steps, own_seeds: bool) -> None:
@@ -103,7 +104,7 @@ class HostExecutor(Executor):
     def check(self, drawing: Drawing, how: str, many: bool) -> None:
         """See :meth:`Executor.check`: it has all modes."""
 
-    def check_links(self) -> None:
+    def check_links(self, links: LinkSampling) -> None:
         """See :meth:`Executor.check_links`: they can."""
 
     def join(self, steps: Steps, own_seeds: bool) -> None:
@@ -145,7 +146,7 @@ class GPUExecutor(Executor):
         """See :meth:`Executor.check`."""
         check_bulk(self.graph, drawing, how)
 
-    def check_links(self) -> None:
+    def check_links(self, links: LinkSampling) -> None:
         """See :meth:`Executor.check_links`."""
         raise NotImplementedError(f"links with device={str(self.device)!r} are not implemented; use device='cpu'")
 
@@ -192,8 +193,8 @@ class LayerExecutor(ABC):
     """Whether all ranks of a process group must sample together."""
 
     @abstractmethod
-    def check_links(self) -> None:
-        """Raises NotImplementedError if samples of links cannot be drawn."""
+    def check_links(self, links: LinkSampling) -> None:
+        """Raises NotImplementedError if samples of links, with these options, cannot be drawn."""
 
     @abstractmethod
     def join(self, steps: Steps, own_seeds: bool) -> None:
@@ -216,7 +217,7 @@ class HostLayers(LayerExecutor):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_prepared": None}  # made again on first use; its tensors would be copied
 
-    def check_links(self) -> None:
+    def check_links(self, links: LinkSampling) -> None:
         """See :meth:`LayerExecutor.check_links`: does nothing, because links can be sampled."""
 
     def join(self, steps: Steps, own_seeds: bool) -> None:
@@ -261,7 +262,7 @@ class GPULayers(LayerExecutor):
         """See :meth:`SegmentedCSC.on`."""
         return GPULayers(self.graph, self.csc.on(device), self.options)
 
-    def check_links(self) -> None:
+    def check_links(self, links: LinkSampling) -> None:
         """See :meth:`LayerExecutor.check_links`."""
         raise NotImplementedError(f"links with device={str(self._device)!r} are not implemented; use device='cpu'")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -12,7 +13,7 @@ from .. import ops
 
 
 class Frontier(NamedTuple):
-    """The nodes whose neighbors a hop draws."""
+    """The nodes whose neighbors a hop draws from one relation."""
 
     hop: int
     """The number of the hop, from 0."""
@@ -25,6 +26,8 @@ class Frontier(NamedTuple):
     """The time of each node's seed, if edges have times: int64, shape [f]."""
     start_time: Tensor | None = None
     """The start of each seed's time window, if seeds have some: int64, shape [f]."""
+    relation: int = 0
+    """The number of the relation whose edges are drawn."""
 
 
 class WeightedPicks(NamedTuple):
@@ -41,102 +44,190 @@ class WeightedPicks(NamedTuple):
 
 
 Picked: TypeAlias = ops.Picks | WeightedPicks
-Hops: TypeAlias = Generator[Frontier, Picked, ops.Sample]
-"""A sample in the making: yields the frontier of each hop, is sent the edges drawn for it, and returns the sample."""
+Hops: TypeAlias = Generator[list[Frontier], Sequence[Picked], ops.Sample]
+"""A sample in the making: yields the frontiers of each hop, by relation, is sent the edges drawn for each of them, and
+returns the sample."""
 
 
 def by_hops(
-    seeds: Tensor,
-    fanouts: Sequence[int],
+    seeds: Sequence[Tensor],
+    fanouts: Sequence[Sequence[int]],
+    ends: Sequence[tuple[int, int]] = ((0, 0),),
     *,
     disjoint: bool = False,
     layers: bool = False,
     include_dst: bool = True,
     weighted: bool = False,
-    seed_time: Tensor | None = None,
-    seed_start_time: Tensor | None = None,
+    seed_time: Sequence[Tensor | None] | None = None,
+    seed_start_time: Sequence[Tensor | None] | None = None,
     relabel: Callable[..., ops.Relabelled] = ops.relabel,
 ) -> Hops:
-    """Makes the sample that :func:`torch_gnnscale.ops.sample_neighbors` returns for a graph of one relation or, if
-    edges have weights, :func:`torch_gnnscale.ops.sample_layers`: bit for bit, on the seeds' device.
+    """Makes the sample that :func:`torch_gnnscale.ops.sample_neighbors` returns or, if edges have weights,
+    :func:`torch_gnnscale.ops.sample_layers`: bit for bit, on the seeds' device.
+
+    All frontiers of a hop are known when it begins, so the edges of all relations can be asked for at once. Where
+    neighbors are drawn, a relation of fanout 0 has no frontier, and a hop without frontiers is left out.
 
     Args:
-        seeds: global ids, int32 or int64, shape [s]; repeats allowed.
-        fanouts: of each hop.
+        seeds: by node type, global ids: int32 or int64, shape [s]; repeats allowed.
+        fanouts: fanouts[relation][hop].
+        ends: by relation, the numbers of the node types of its sources and of its destinations.
         disjoint, layers: as in ``sample_neighbors``.
         include_dst: as in ``sample_layers``.
         weighted: whether picked edges have weights.
-        seed_time: the time of each seed, if edges have times: int64, shape [s]; trees are disjoint then.
-        seed_start_time: the start of each seed's time window, if seeds have some: int64, shape [s].
+        seed_time: by node type, the time of each seed, if edges have times: int64, shape [s]; trees are disjoint then.
+        seed_start_time: the start of each seed's time window, if seeds have some; like ``seed_time``.
         relabel: :func:`torch_gnnscale.ops.relabel`, or its twin.
     """
-    node, tree = seeds.long(), torch.arange(len(seeds), device=seeds.device) if disjoint else None
-    none = node.new_empty(0)
-    colptr, local, column, edge_id = [node.new_zeros(1)], [none], [none], [none]
-    weight = [none.to(torch.float32)]
-    begin, num_nodes, num_edges = 0, [len(seeds)], []
-    for hop, fanout in enumerate(fanouts):
-        end = len(node)
-        trees = None if tree is None else tree[begin:end]
-        time, start_time = (
-            None if of_seeds is None or trees is None else of_seeds[trees] for of_seeds in (seed_time, seed_start_time)
-        )
-        picks = yield Frontier(hop, fanout, node[begin:end], trees, time, start_time)
-        of_edges = None if trees is None else trees.repeat_interleave(picks.num_edges)
-        found = relabel(node if include_dst else none, picks.source, known_tree=tree, tree=of_edges)
-        assert picks.edge_id is not None
-        local.append(found.local)
-        edge_id.append(picks.edge_id)
-        if weighted:
-            assert isinstance(picks, WeightedPicks)
-            weight.append(picks.weight)
-        first = 0 if include_dst else begin
-        column.append(torch.arange(begin - first, end - first, device=node.device).repeat_interleave(picks.num_edges))
-        colptr.append(picks.num_edges.cumsum(0) + colptr[-1][-1:])
-        node = torch.cat([node, found.node])
-        if tree is not None and found.tree is not None:
-            tree = torch.cat([tree, found.tree])
-        num_nodes.append(len(found.node))
-        num_edges.append(len(picks.source))
-        begin = 0 if layers and include_dst else end
-    edge_index = torch.stack([torch.cat(local), torch.cat(column)])
+    none, relations = seeds[0].new_empty(0, dtype=torch.int64), range(len(ends))
+    node, counts = [of_type.long() for of_type in seeds], [len(of_type) for of_type in seeds]
+    tree = list(torch.arange(sum(counts), device=none.device).split(counts)) if disjoint else None
+    limits = [_by_tree(seeds, seed_time, LATEST), _by_tree(seeds, seed_start_time, EARLIEST)]
+    colptr = [[none.new_zeros(1)] for _ in relations]
+    local, column, edge_id = ([[none] for _ in relations] for _ in range(3))
+    weight = [[none.to(torch.float32)] for _ in relations]
+    num_nodes: list[list[int]] = [[count] for count in counts]
+    num_edges: list[list[int]] = [[] for _ in relations]
+    begin = [0] * len(seeds)
+    for hop in range(len(fanouts[0]) if len(fanouts) else 0):
+        end = [len(of_type) for of_type in node]
+        frontiers = []
+        for r, (_, dst) in enumerate(ends):
+            some = slice(begin[dst], end[dst])
+            trees = None if tree is None else tree[dst][some]
+            time, start = (None if of is None or trees is None else of[trees] for of in limits)
+            frontiers.append(Frontier(hop, fanouts[r][hop], node[dst][some], trees, time, start, r))
+        asked = [frontier for frontier in frontiers if frontier.fanout != 0 or weighted]
+        answers = iter((yield asked) if asked else ())
+        for frontier, (src, dst) in zip(frontiers, ends, strict=True):
+            r = frontier.relation
+            if frontier.fanout != 0 or weighted:
+                picks = next(answers)
+            else:
+                picks = ops.Picks(torch.zeros_like(frontier.node), none, none)
+            of_edges = None if frontier.tree is None else frontier.tree.repeat_interleave(picks.num_edges)
+            known = node[src] if include_dst else none
+            found = relabel(known, picks.source, known_tree=None if tree is None else tree[src], tree=of_edges)
+            assert picks.edge_id is not None
+            local[r].append(found.local)
+            edge_id[r].append(picks.edge_id)
+            if isinstance(picks, WeightedPicks):
+                weight[r].append(picks.weight)
+            first = 0 if include_dst else begin[dst]
+            columns = torch.arange(begin[dst] - first, end[dst] - first, device=none.device)
+            column[r].append(columns.repeat_interleave(picks.num_edges))
+            colptr[r].append(picks.num_edges.cumsum(0) + sum(num_edges[r]))
+            node[src] = torch.cat([node[src], found.node])
+            if tree is not None and found.tree is not None:
+                tree[src] = torch.cat([tree[src], found.tree])
+            num_edges[r].append(len(picks.source))
+        for of_type, count in enumerate(end):
+            num_nodes[of_type].append(len(node[of_type]) - count)
+        begin = [0] * len(seeds) if layers and include_dst else end
+    edges = [torch.stack([torch.cat(local[r]), torch.cat(column[r])]) for r in relations]
     return ops.Sample(
-        [node], [torch.cat(colptr)], [edge_index], [torch.cat(edge_id)], [] if tree is None else [tree],
-        [num_nodes], [num_edges],
-        [torch.cat(weight)] if weighted else (),
+        node, [torch.cat(of) for of in colptr], edges, [torch.cat(of) for of in edge_id], tree or [], num_nodes,
+        num_edges, [torch.cat(of) for of in weight] if weighted else (),
     )  # fmt: skip
 
 
-def finish_together(
-    samples: Sequence[Hops], pick: Callable[[list[Frontier]], Sequence[Picked]], hops: int
-) -> list[ops.Sample]:
-    """Makes samples hop after hop.
+EARLIEST, LATEST = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
+"""Limits of times that leave out nothing."""
+
+
+def _by_tree(seeds: Sequence[Tensor], times: Sequence[Tensor | None] | None, missing: int) -> Tensor | None:
+    """The time of each tree's seed, over all node types; ``missing`` for seeds of types without times."""
+    if times is None:
+        return None
+    each = zip(seeds, times, strict=True)
+    return torch.cat([torch.full_like(of, missing, dtype=torch.int64) if t is None else t for of, t in each])
+
+
+def finish_together(samples: Sequence[Hops], pick: Callable[[list[Frontier]], Sequence[Picked]]) -> list[ops.Sample]:
+    """Makes samples of equal fanouts hop after hop.
 
     Args:
-        samples: from :func:`by_hops`, each of ``hops`` hops.
-        pick: called once per hop with the frontiers of all samples; returns the edges drawn for each, in the order of
-            its nodes.
-        hops: the number of hops.
+        samples: from :func:`by_hops`.
+        pick: called once per hop with the frontiers of all samples: relation after relation, each sample after sample.
+            Returns the edges drawn for each frontier, in the order of its nodes.
     """
-    waiting: list[Frontier] = []
-    made: list[ops.Sample] = []
-    given: Sequence[Picked | None] = [None] * len(samples)
-    for _ in range(hops + 1):
-        waiting.clear()
+    given: list[Sequence[Picked] | None] = [None] * len(samples)
+    while True:
+        waiting: list[list[Frontier]] = []
+        made: list[ops.Sample] = []
         for sample, picks in zip(samples, given, strict=True):
             try:
                 waiting.append(sample.send(picks))  # type: ignore[arg-type]  # None starts it
             except StopIteration as end:
                 made.append(end.value)
-        if waiting:
-            given = pick(waiting)
-    assert len(made) == len(samples)
-    return made
+        if not waiting:
+            return made
+        assert not made
+        found = pick([frontier for of_relation in zip(*waiting, strict=True) for frontier in of_relation])
+        given = [found[number :: len(samples)] for number in range(len(samples))]
 
 
 def sample_by_hops(
-    pick: Callable[[Frontier], ops.Picks], seeds: Tensor, fanouts: Sequence[int], **options: Any
-) -> ops.Sample:
+    pick: Callable[[Frontier], ops.Picks], seeds: Sequence[Tensor], fanouts: Sequence[Sequence[int]], *ends: Any,
+    **options: Any,
+) -> ops.Sample:  # fmt: skip
     """One sample. ``pick``: the edges drawn for a frontier, in its order, as :func:`torch_gnnscale.ops.pick_neighbors`
     draws them; others as of :func:`by_hops`."""
-    return finish_together([by_hops(seeds, fanouts, **options)], lambda waiting: [pick(waiting[0])], len(fanouts))[0]
+    return finish_together([by_hops(seeds, fanouts, *ends, **options)], lambda waiting: list(map(pick, waiting)))[0]
+
+
+# Picks as vectors ####################################################################################################
+
+
+def packed(picks: Picked, dtype: torch.dtype) -> Tensor:
+    """Picks in one vector: the numbers of edges, their sources, their ids and, if they have, the bits of weights."""
+    fields = [entry.view(torch.int32) if entry.is_floating_point() else entry for entry in _fields(picks)]
+    return torch.cat([entry.to(dtype) for entry in (picks.num_edges, *fields)])
+
+
+def unpacked(vector: Tensor, count: int, edges: int, weighted: bool) -> Picked:
+    """Picks from their vector, which are those of ``count`` requests and have ``edges`` edges together."""
+    number, source, edge_id, *bits = vector.split([count, edges, edges, edges] if weighted else [count, edges, edges])
+    number, source, edge_id = (entry.to(torch.int64) for entry in (number, source, edge_id))
+    if not weighted:
+        return ops.Picks(number, source, edge_id)
+    return WeightedPicks(number, source, edge_id, bits[0].to(torch.int32).view(torch.float32))
+
+
+def _fields(picks: Picked) -> Sequence[Tensor]:
+    """What picks say of each edge."""
+    found = picks[1:]
+    assert all(entry is not None for entry in found)
+    return found  # type: ignore[return-value]
+
+
+def joined(pieces: Sequence[Picked]) -> Picked:
+    """Picks of several groups of requests, group after group."""
+    if len(pieces) == 1:
+        return pieces[0]
+    kind = type(pieces[0])
+    return kind(*(torch.cat(entries) for entries in zip(*pieces, strict=True)))  # type: ignore[arg-type]
+
+
+def divided(picks: Picked, counts: Sequence[int]) -> list[Picked]:
+    """The picks of consecutive groups of requests, ``counts[i]`` of them in group i."""
+    if len(counts) == 1:
+        return [picks]
+    ends = torch.tensor([0, *accumulate(counts)])
+    edges = torch.cat([picks.num_edges.new_zeros(1), picks.num_edges.cumsum(0)])[ends].diff().tolist()
+    each = (picks.num_edges.split(list(counts)), *(entry.split(edges) for entry in _fields(picks)))
+    return [type(picks)(*entries) for entries in zip(*each, strict=True)]
+
+
+def taken(picks: Picked, which: Tensor) -> Picked:
+    """The picks of requests ``which[0]``, ``which[1]``, ...: int64, shape [m]; repeats allowed."""
+    begin = picks.num_edges.cumsum(0) - picks.num_edges
+    place = expanded(begin[which], picks.num_edges[which])
+    return type(picks)(picks.num_edges[which], *(entry[place] for entry in _fields(picks)))
+
+
+def expanded(begin: Tensor, count: Tensor) -> Tensor:
+    """begin[0], begin[0] + 1, ..., begin[0] + count[0] - 1, begin[1], ...: int64, shape [sum(count)]."""
+    total = int(count.sum())
+    shift = begin - (count.cumsum(0) - count)
+    return torch.arange(total) + shift.repeat_interleave(count, output_size=total)

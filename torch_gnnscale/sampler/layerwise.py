@@ -127,13 +127,11 @@ class LayerSampler(PyGAttributes, OnExecutor):
                     f"device={str(device)!r} with the stores of a part is not implemented; use device='cpu'"
                 )
             self.graph = store.sampled_graph(data[0], time_attr=None, weight_attr=None, backward=False)
+            self._check_one_type()
             self.executor = store.layer_executor(self.graph, options)
         else:
             self.graph = sampled_graph(data, is_sorted=is_sorted)
-            if self.graph.is_hetero:
-                raise NotImplementedError(
-                    f"method={method!r} with edge types is not implemented; use method='neighbor'"
-                )
+            self._check_one_type()
             if self.device.type == "cpu":
                 self.graph.move_to_huge_pages()
                 self.executor = HostLayers(self.graph, options)
@@ -142,6 +140,11 @@ class LayerSampler(PyGAttributes, OnExecutor):
                 self.executor = GPULayers(self.graph, csc, options)
         self.links = LinkSampling(self.graph, False, strict_negatives)
         self._disjoint = False
+
+    def _check_one_type(self) -> None:
+        if self.graph.is_hetero:
+            method = self.drawing.method
+            raise NotImplementedError(f"method={method!r} with edge types is not implemented; use method='neighbor'")
 
     def on(self, device: torch.device | str | int) -> LayerSampler:
         """See :meth:`NeighborSampler.on`."""
@@ -183,13 +186,13 @@ class LayerSampler(PyGAttributes, OnExecutor):
     def check_many(self, inputs: type[Inputs], how: str) -> None:
         """See :meth:`KeyedSampler.check_many`."""
         if not issubclass(inputs, NodeSamplerInput):
-            self.executor.check_links()
+            self.executor.check_links(self.links)
 
     def prepare_links(
         self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, links: Tensor | None
     ) -> None:
         """See :meth:`KeyedSampler.prepare_links`."""
-        self.executor.check_links()
+        self.executor.check_links(self.links)
         if neg_sampling is not None and self.batches_per_key > 1:
             raise ValueError(
                 f"batch_dependency={self.batches_per_key}: expected 1 with negatives, which are drawn for each batch"
@@ -245,7 +248,7 @@ class LayerSampler(PyGAttributes, OnExecutor):
             return inputs.lists.request(inputs, key, False)
         if isinstance(inputs, NodeSamplerInput):
             return request_of_nodes(inputs, self.graph)
-        self.executor.check_links()
+        self.executor.check_links(self.links)
         return self.links.request(inputs, neg_sampling, key, False)
 
     def _seeds_of(self, seeds: Any, seed_time: Any) -> Tensor:

@@ -300,14 +300,14 @@ class NeighborSampler(PyGAttributes, OnExecutor):
     def check_many(self, inputs: type[Inputs], how: str) -> None:
         """See :meth:`KeyedSampler.check_many`."""
         if not issubclass(inputs, NodeSamplerInput):
-            self.executor.check_links()
+            self.executor.check_links(self.links)
         self.executor.check(self.drawing, how, many=True)
 
     def prepare_links(
         self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, links: Tensor | None
     ) -> None:
         """See :meth:`KeyedSampler.prepare_links`."""
-        self.executor.check_links()
+        self.executor.check_links(self.links)
         self.links.prepare(edge_type, neg_sampling, links)
 
     # Sampling ########################################################################################################
@@ -410,7 +410,7 @@ class NeighborSampler(PyGAttributes, OnExecutor):
             return inputs.lists.request(inputs, key, self.disjoint)
         if isinstance(inputs, NodeSamplerInput):
             return request_of_nodes(inputs, self.graph)
-        self.executor.check_links()
+        self.executor.check_links(self.links)
         return self.links.request(inputs, neg_sampling, key, self.disjoint)
 
     def _output(self, sample: ops.Sample, of: PreparedSeeds, drawing: Drawing) -> NeighborOutput | HeteroNeighborOutput:
