@@ -38,7 +38,8 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
   library.def(
       "pick_neighbors(Tensor colptr, Tensor row, Tensor? edge_id, Tensor? weight, Tensor? time, int first, "
       "int num_src, Tensor node, int[] node_ptr, int[] keys, Tensor? tree, Tensor? node_time, Tensor? node_start_time, "
-      "int relation, int hop, int fanout, int options, int threads) -> (Tensor num_edges, Tensor source, Tensor edge_id)");
+      "int relation, int hop, int fanout, int options, int threads) -> (Tensor num_edges, Tensor source, Tensor "
+      "edge_id)");
   library.def(
       "relabel(Tensor known, Tensor ids, Tensor? known_tree, Tensor? tree) -> (Tensor local, Tensor node, "
       "Tensor tree)");

@@ -95,7 +95,8 @@ Tensor hold_relations(const Tensors& colptr, const Tensors& row, const OptionalT
        {row.size(), edge_id.size(), weight.size(), time.size(), src_type.size(), dst_type.size(), reverse.size()}) {
     STD_TORCH_CHECK(given == relations, "expected one entry for each of ", relations, " relations, found ", given);
   }
-  STD_TORCH_CHECK(static_cast<int64_t>(relations) <= kMaxRelations, "expected at most ", kMaxRelations, " relations, found ", relations);
+  STD_TORCH_CHECK(static_cast<int64_t>(relations) <= kMaxRelations, "expected at most ", kMaxRelations,
+                  " relations, found ", relations);
   for (const int64_t size : sizes) {
     STD_TORCH_CHECK(size >= 0 && size <= kMostNodes, "sizes: expected numbers in [0, ", kMostNodes, "], found ", size);
   }

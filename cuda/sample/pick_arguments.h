@@ -19,10 +19,10 @@ using torch::stable::Tensor;
 
 // What decides the draws of all requests, besides their keys.
 inline void check_draws(int64_t relation, int64_t hop, int64_t fanout) {
-  STD_TORCH_CHECK(relation >= 0 && relation < kMaxRelations && hop >= 0 && hop < kMaxHops && fanout >= -1 &&
-                      fanout <= kMostFanout,
-                  "pick_neighbors: expected a relation below ", kMaxRelations, ", a hop below ", kMaxHops,
-                  " and a fanout of -1 to ", kMostFanout, ", found ", relation, ", ", hop, " and ", fanout);
+  STD_TORCH_CHECK(
+      relation >= 0 && relation < kMaxRelations && hop >= 0 && hop < kMaxHops && fanout >= -1 && fanout <= kMostFanout,
+      "pick_neighbors: expected a relation below ", kMaxRelations, ", a hop below ", kMaxHops,
+      " and a fanout of -1 to ", kMostFanout, ", found ", relation, ", ", hop, " and ", fanout);
 }
 
 // The columns that are drawn from.
