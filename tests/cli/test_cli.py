@@ -212,12 +212,28 @@ def test_missing_data_is_one_clear_error(kind, tmp_path, capsys):
     assert f"found neither {tmp_path}/lost.npz nor {tmp_path}/lost/lost.npz" in printed
 
 
-@pytest.mark.parametrize("option", ["--task", "--method", "--policy", "--seed-order"])
+@pytest.mark.parametrize("option", ["--method", "--policy", "--seed-order"])
 def test_names_that_are_not_known_are_refused_with_those_that_are(option, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["train", "--parts", "parts", option, "unheard"])
     assert stop.value.code == 2
     assert f"argument {option}: invalid choice: 'unheard' (choose from " in capsys.readouterr().err
+
+
+def test_tasks_that_are_not_known_are_refused(capsys):
+    for options, error in [
+        (["--task", "unheard"], "--task: expected one of ['nodes', 'hetero', 'links', 'temporal'], found 'unheard'"),
+        (["--cache", "here"], "--cache: expected --relbench beside it, found none"),
+        (["--relbench", "shop"], "--task: expected the name of a task of --relbench, found none"),
+        (["--relbench", "shop", "--task", "x", "--dataset", "y"], "--dataset: expected none beside --relbench, found "
+         "'y'"),
+        (["--relbench", "shop", "--task", "x", "--model", "gat"], "--model: expected an option of task 'relbench', "
+         "found another's"),
+    ]:  # fmt: skip
+        with pytest.raises(SystemExit) as stop:
+            main(["train", *options])
+        assert stop.value.code == 2
+        assert capsys.readouterr().err == f"gnnscale: {error}\n"
 
 
 def test_options_of_other_tasks_are_refused(capsys):

@@ -22,7 +22,7 @@ from ..files import check_writable
 from ..loader.share import SharedOrder
 from ..sampler.methods import METHODS, NEIGHBOR
 from ..split import Plan
-from ..tasks import TASKS
+from ..tasks import TASKS, RelationalTrainer
 from ..tasks.node_trainer import MODELS
 from ..tasks.split_nodes import SplitNodeTrainer, SplitRanks
 from ..training import Config, Interrupts, RankGroup, Trainer, plot_run
@@ -46,6 +46,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "weight_decay": {"type": float},
     "dropout": {"type": float},
     "negatives": {"type": int, "help": "negatives per link"},
+    "blocks": {"type": int, "help": "blocks of the network that encodes a table's rows"},
     "seed": {"type": int},
     "device": {"help": "where batches are made and the model is trained: cpu, cuda, cuda:1, ..."},
     "loader": {"choices": ("gnnscale", "pyg")},
@@ -53,13 +54,16 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 """The options for the fields of the tasks' configurations, as arguments of ``add_argument``."""
 
+_RELBENCH = "relbench"
+_TRAINERS: dict[str, type[Trainer]] = {**TASKS, _RELBENCH: RelationalTrainer}
+
 
 def _add_options(command: argparse.ArgumentParser) -> None:
     """Adds an option for each field; its help shows the default of each task."""
-    configs = {name: asdict(trainer.config_type()) for name, trainer in TASKS.items()}
+    configs = {name: asdict(trainer.config_type()) for name, trainer in _TRAINERS.items()}
     for field, how in _OPTIONS.items():
         defaults = [(task, config[field]) for task, config in configs.items() if field in config]
-        if len({str(value) for _, value in defaults}) == 1 and len(defaults) == len(TASKS):
+        if len({str(value) for _, value in defaults}) == 1 and len(defaults) == len(_TRAINERS):
             shown = f"default: {defaults[0][1]}"
         else:
             shown = "; ".join(f"{task}: {value}" for task, value in defaults)
@@ -80,11 +84,18 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
     unless_given: dict[str, Any] = {"default": argparse.SUPPRESS}
     add(
         "--task",
-        choices=list(TASKS),
-        help="classes of nodes, of one type of several, links, events (default: nodes, or what --parts were written "
-        "for)",
+        help=f"one of {', '.join(TASKS)}: classes of nodes, of one type of several, links, events (default: nodes, or "
+        "what --parts were written for); with --relbench, the name of one of the database's tasks",
         **unless_given,
     )
+    add(
+        "--relbench",
+        metavar="DATABASE",
+        help="a folder with RelBench's manifest and parquet tables, or a name that RelBench downloads, instead of a "
+        "data set; needs relbench and pytorch-frame",
+        **unless_given,
+    )
+    add("--cache", metavar="DIR", help="where the graph and the encoded rows of --relbench are kept", **unless_given)
     add("--parts", metavar="DIR", help="what gnnscale partition wrote, instead of a data set", **unless_given)
     add(
         "--split-plan",
@@ -133,6 +144,14 @@ def train(args: argparse.Namespace) -> None:
 
 
 def _train(args: argparse.Namespace, interrupts: Interrupts) -> None:
+    if "relbench" in args:
+        with launched():
+            _train_database(args, interrupts)
+        return
+    if "cache" in args:
+        raise ValueError("--cache: expected --relbench beside it, found none")
+    if getattr(args, "task", "nodes") not in TASKS:
+        raise ValueError(f"--task: expected one of {list(TASKS)}, found {args.task!r}")
     if "parts" in args:
         _check_beside_parts(args)
         with launched():
@@ -152,6 +171,22 @@ def _train(args: argparse.Namespace, interrupts: Interrupts) -> None:
     config = _config(kind, args)
     folder = _checked(_folder(args, kind, cli_data.dataset(args), config))
     _run(args, TASKS[kind], cli_data.load(kind, args), config, folder, RankGroup(), interrupts)
+
+
+def _train_database(args: argparse.Namespace, interrupts: Interrupts) -> None:
+    """Trains on a task of a relational database, with the other ranks, if there are any."""
+    others = (*cli_data.OPTIONS, "parts", "split_plan", *_OF_PARTS, "seed_order", "transport")
+    if found := [name for name in others if name in args]:
+        raise ValueError(f"{as_option(found[0])}: expected none beside --relbench, found {vars(args)[found[0]]!r}")
+    if "task" not in args:
+        raise ValueError("--task: expected the name of a task of --relbench, found none")
+    config = _config(_RELBENCH, args)
+    ranks = RankGroup(Ranks(int(os.environ.get("RANK", "0")), launched_ranks()))
+    name = f"{Path(args.relbench).resolve().name}-{args.task}"
+    folder = ranks.first(lambda: _checked(_folder(args, _RELBENCH, name, config)))
+    with naming_options({"source": "--relbench"}):
+        task = RelationalTrainer.load(args.relbench, args.task, cache=getattr(args, "cache", None))
+    _run(args, RelationalTrainer, task, config, folder, ranks, interrupts)
 
 
 def _train_part(args: argparse.Namespace, interrupts: Interrupts) -> None:
@@ -264,7 +299,7 @@ def _check_beside_parts(args: argparse.Namespace) -> None:
 
 def _config(kind: str, args: argparse.Namespace) -> Config:
     """The settings of a task; ValueError for options of other tasks, and for values out of range."""
-    config_type = TASKS[kind].config_type
+    config_type = _TRAINERS[kind].config_type
     known = {f.name for f in fields(config_type)}
     given = {name: value for name, value in vars(args).items() if name in _OPTIONS}
     if foreign := sorted(given.keys() - known):

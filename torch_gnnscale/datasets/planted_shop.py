@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,9 @@ LEFT JOIN order_lines l ON l.order_id = o.order_id
 GROUP BY t.timestamp, c.customer_id
 """
 
+_OF_MASKS = _BOUGHT.format(column="bit_or(1::INTEGER << p.category_id::INTEGER) AS bought")
+"""Of each row of ``customer-categories`` the sum of 2 ** k over the categories k that were bought."""
+
 
 def planted_shop(path: str | os.PathLike, customers: int = 1000, *, seed: int = 0) -> Path:
     """Writes a database of a shop, with tasks whose labels can be predicted from its rows, into the new folder
@@ -64,7 +68,8 @@ def planted_shop(path: str | os.PathLike, customers: int = 1000, *, seed: int = 
     ``customer-orders`` (whether a customer orders in the next 30 days), ``customer-spending`` (how much),
     ``customer-categories`` (of which categories, several labels), ``customer-products`` (which products: a
     recommendation), and ``review-stars`` (the column ``stars`` of reviews). An order's ``returned`` is known only some
-    time after the order: it is hidden from the tasks of customers.
+    time after the order: it is hidden from the tasks of customers. RelBench sorts the lists that a query makes: the
+    stored labels of ``customer-categories`` are right, but those of ``load_task(..., regenerate=True)`` are sorted.
 
     Args:
         path: of the folder.
@@ -95,10 +100,17 @@ def planted_shop(path: str | os.PathLike, customers: int = 1000, *, seed: int = 
             TaskManifest(**task).save(folder / "tasks" / task["name"] / "manifest.yaml")
         dataset = load_dataset(folder)
         for task in _tasks():
-            made = dataset.load_task(task["name"])
+            made, masks = dataset.load_task(task["name"]), None
+            if task["task_type"] == "multilabel_classification":  # RelBench sorts the lists that a query makes
+                masks = TaskManifest(**{**task, "task_type": "regression", "sql": _OF_MASKS})
+                masks.save(folder / "tasks" / "masks" / "manifest.yaml")
+                made = dataset.load_task("masks")
             for split in ("train", "val", "test"):
                 frame = made.get_table(split, mask_input_cols=False).df
+                if masks is not None:
+                    frame["bought"] = [[mask >> k & 1 for k in range(len(CATEGORIES))] for mask in frame["bought"]]
                 frame.to_parquet(folder / "tasks" / task["name"] / f"{split}.parquet")
+        shutil.rmtree(folder / "tasks" / "masks")
     return Path(path)
 
 

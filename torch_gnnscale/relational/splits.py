@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,13 +50,14 @@ def seed_times(data: HeteroData, table: Any, name: str, nodes: Tensor, of: str) 
 
 
 def entity_loaders(
-    task: Any, data: HeteroData, num_neighbors: NumNeighborsLike, transform: Callable | None = None, **kwargs: Any
-) -> dict[str, Any]:
+    task: Any, data: HeteroData, num_neighbors: NumNeighborsLike, transform: Callable | None = None,
+    splits: Sequence[str] = SPLITS, **kwargs: Any,
+) -> dict[str, Any]:  # fmt: skip
     """A NeighborLoader of each split of an entity task: ``y`` are the labels of the seeds."""
     from relbench.modeling.graph import get_node_train_table_input
 
     loaders = {}
-    for split in SPLITS:
+    for split in splits:
         table, name = task.get_table(split), f"{task.name}, {split}"
         _check_entities(data, table.df[task.entity_col], f"{name}: {task.entity_col}", task.entity_table)
         given = get_node_train_table_input(table, task)
@@ -69,15 +70,15 @@ def entity_loaders(
 
 
 def recommendation_loaders(
-    task: Any, data: HeteroData, num_neighbors: NumNeighborsLike, **kwargs: Any
+    task: Any, data: HeteroData, num_neighbors: NumNeighborsLike, splits: Sequence[str] = SPLITS, **kwargs: Any
 ) -> dict[str, Any]:
     """The loaders of a recommendation task: an AnchorLoader of ``train``, whose anchors are sources at a time and
     positives their destinations then; of ``val`` and ``test`` a NeighborLoader of the sources, in the order of the
-    table, and one of all destinations at the split's time, ``val_targets`` and ``test_targets``."""
+    table, and one of all destinations, ``val_targets`` and ``test_targets``; all at the split's time, as RelBench."""
     of, of_dst, column = task.src_entity_table, task.dst_entity_table, task.dst_entity_col
     only = {name: kwargs.pop(name) for name in OF_ANCHORS if name in kwargs}
     loaders: dict[str, Any] = {}
-    for split in SPLITS:
+    for split in splits:
         table, name = task.get_table(split), f"{task.name}, {split}"
         _check_entities(data, table.df[task.src_entity_col], f"{name}: {task.src_entity_col}", of)
         nodes = torch.from_numpy(table.df[task.src_entity_col].to_numpy(np.int64, copy=True))
@@ -96,18 +97,25 @@ def recommendation_loaders(
                     f"are: they are left out"
                 )
             continue
-        loaders[split] = _seeds(data, num_neighbors, (of, nodes), time, split, **kwargs)
-        targets = torch.arange(data[of_dst].num_nodes)
-        if time is not None:
-            moments = time.unique()
-            if len(moments) > 1:
-                raise NotImplementedError(
-                    f"{name}: {len(moments)} times in one split are not implemented: destinations have samples at one"
-                )
-            time = moments.expand(len(targets)).clone() if len(moments) else None
-        if time is not None or table.time_col is None:
-            loaders[f"{split}_targets"] = _seeds(data, num_neighbors, (of_dst, targets), time, split, **kwargs)
+        moment = None if time is None else _moment(task, split, time, name)
+        for key, seeds in ((split, (of, nodes)), (f"{split}_targets", (of_dst, torch.arange(data[of_dst].num_nodes)))):
+            at = None if moment is None else torch.full((len(seeds[1]),), moment)
+            loaders[key] = _seeds(data, num_neighbors, seeds, at, split, **kwargs)
     return loaders
+
+
+def _moment(task: Any, split: str, time: Tensor, name: str) -> int:
+    """The split's time in seconds, at which RelBench reads sources and destinations of ``val`` and ``test``. Raises
+    ValueError for rows of earlier times, which would see what came later."""
+    of_split = task.dataset.val_timestamp if split == "val" else task.dataset.test_timestamp
+    moment = int(of_split.timestamp())
+    if len(early := (time < moment).nonzero()):
+        row = int(early[0])
+        raise ValueError(
+            f"{name}: expected times from {of_split} on, the time of the split, at which all rows are read, found "
+            f"{int(time[row])} seconds since 1970 in row {row}"
+        )
+    return moment
 
 
 def _seeds(data: HeteroData, num_neighbors: Any, seeds: tuple, time: Tensor | None, split: str, **kwargs: Any) -> Any:

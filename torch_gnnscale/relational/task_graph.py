@@ -30,6 +30,13 @@ class TaskGraph:
     col_stats: dict[str, dict[str, dict]]
     """Statistics of each table's columns, which torch_frame's encoders take."""
 
+    name: str
+    """Of the database and the task."""
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{len(store.tf):,} {of}" for of, store in self.data.node_items())
+        return f"{self.name}: {self.task.task_type.value}; {sizes}; {self.data.num_edges // 2:,} foreign keys"
+
     def loaders(self, num_neighbors: NumNeighborsLike, **kwargs: Any) -> dict[str, Any]:
         """The loaders of the splits; see :func:`task_loaders`."""
         from relbench.base import RecommendationTask
@@ -87,11 +94,12 @@ def open_task(
         _check_database(dataset)
         return database_graph(of.get_db(upto_test_timestamp=not whole), hidden, embedder)
 
+    called = f"{Path(source).name} {task}"
     if cache is None:
-        return TaskGraph(of, *make())
+        return TaskGraph(of, *make(), called)
     check_repr(embedder)
     name = digest(dataset.dataset_dir, [*dataset.manifest.tables], sorted(hidden), whole, embedder)
-    return TaskGraph(of, *kept(Path(cache) / name, make))
+    return TaskGraph(of, *kept(Path(cache) / name, make), called)
 
 
 def _check_database(dataset: Any) -> None:
@@ -117,18 +125,17 @@ def task_loaders(
 
     Of a recommendation task: for ``train`` an AnchorLoader, whose anchors are the rows of the table, sources at a time,
     and whose positives are their destinations; for ``val`` and ``test`` a NeighborLoader of the rows, and one of all
-    destinations at the split's time: ``val_targets`` and ``test_targets``. What is later than an anchor is neither its
-    positive nor its negative; an anchor without a positive is left out.
+    destinations, ``val_targets`` and ``test_targets``: all at the split's time, also where rows have several. What is
+    later than an anchor is neither its positive nor its negative; an anchor without a positive is left out.
 
     Args:
         source, task, text_embedder, cache: as of :func:`open_task`.
         num_neighbors: fanout of each hop, or a list per edge type.
-        **kwargs: of the loaders. ``shuffle`` is True for ``train`` only, if it is not given. ``num_positives``,
-            ``neg_sampling`` (by default one negative for each anchor), ``exclude_seed_edges`` and ``strict_negatives``
-            are those of the AnchorLoader.
+        **kwargs: ``splits``, of which loaders are made, by default all; all others are of the loaders. ``shuffle`` is
+            True for ``train`` only, if it is not given. ``num_positives``, ``neg_sampling`` (by default one negative
+            for each anchor), ``exclude_seed_edges`` and ``strict_negatives`` are those of the AnchorLoader.
 
     Raises:
-        NotImplementedError: a recommendation task with several times in ``val`` or ``test``.
         TypeError, ValueError: those of :func:`open_task` and of the loaders.
     """
     return open_task(source, task, text_embedder=text_embedder, cache=cache).loaders(num_neighbors, **kwargs)

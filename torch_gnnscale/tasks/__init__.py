@@ -4,6 +4,7 @@ from ..training import Trainer
 from .hetero_trainer import HeteroConfig, HeteroTrainer
 from .link_trainer import LinkConfig, LinkTrainer
 from .node_trainer import NodeConfig, NodeTrainer
+from .relational import RelationalConfig, RelationalTrainer
 from .temporal import EventConfig, EventTrainer
 
 TASKS: dict[str, type[Trainer]] = {
@@ -23,5 +24,7 @@ __all__ = [
     "LinkTrainer",
     "NodeConfig",
     "NodeTrainer",
+    "RelationalConfig",
+    "RelationalTrainer",
     "TASKS",
 ]

@@ -106,7 +106,7 @@ class Trainer(ABC):
         self.train_loader = self.training_batches()
         self._loaders: dict[Hashable, Any] = {}
         self.history: list[dict[str, float]] = []
-        self.best = -1.0
+        self.best = -math.inf
         self.best_model: dict[str, Tensor] | None = None
         ours = isinstance(self.train_loader, KeyedLoader) and config.num_workers == 0
         self.clock = Clock(self.train_loader if ours else None)

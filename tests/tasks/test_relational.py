@@ -1,0 +1,118 @@
+"""Tasks of a relational database: trained, evaluated as by RelBench, resumed to the same bits."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from torch_gnnscale import relational
+from torch_gnnscale.cli.command import main
+from torch_gnnscale.tasks import RelationalConfig, RelationalTrainer
+
+pytestmark = pytest.mark.slow  # relbench takes seconds to import
+
+SMALL = {"hidden": 16, "fanouts": [4, 4], "batch_size": 64, "epochs": 2, "blocks": 1}
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    from torch_gnnscale.datasets import planted_shop
+
+    return planted_shop(tmp_path_factory.mktemp("shop") / "shop", customers=60)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+def trainer_of(shop, cache, task, folder=None, **options):
+    graph = relational.open_task(shop, task, cache=cache)
+    return RelationalTrainer(graph, RelationalConfig(**SMALL, **options), folder, quiet=True, checkpoint_every=2)
+
+
+@pytest.mark.parametrize(
+    ("task", "metric"),
+    [
+        ("customer-orders", "roc_auc"), ("customer-spending", "-nmae"), ("customer-categories", "mean roc_auc"),
+        ("customer-products", "map"), ("review-stars", "-nmae"),
+    ],
+)  # fmt: skip
+def test_every_kind_of_task(shop, cache, task, metric):
+    trainer = trainer_of(shop, cache, task)
+    summary = trainer.run(report=lambda _: None)
+    assert summary["metric"] == metric
+    losses = [entry["loss"] for entry in summary["history"]]
+    assert losses[1] < losses[0]
+    table = trainer.task.task.get_table("test", mask_input_cols=False)
+    with torch.no_grad():
+        predicted = trainer.model.eval() and trainer.predictions("test").numpy()
+    if metric != "mean roc_auc":
+        (score,) = trainer.task.task.evaluate(predicted, table).values()
+        assert summary["test"] == pytest.approx(-score if metric == "-nmae" else score)
+    assert len(predicted) == len(table.df)
+
+
+def test_several_classes(shop, cache):
+    """Categories as classes: the first of a row's labels."""
+    trainer = trainer_of(shop, cache, "customer-categories")
+    of = trainer.task.task
+    whole = of.get_table
+
+    def get_table(*args, **kwargs):
+        table = whole(*args, **kwargs)
+        if of.target_col in table.df:
+            table.df[of.target_col] = [int(np.argmax(labels)) for labels in table.df[of.target_col]]
+        return table
+
+    of.get_table, of.task_type = get_table, type(of.task_type).MULTICLASS_CLASSIFICATION
+    trainer = RelationalTrainer(trainer.task, RelationalConfig(**SMALL), quiet=True)
+    assert trainer.metric == "accuracy"
+    assert 0 < trainer.run(report=lambda _: None)["test"] <= 1
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("task", ["customer-orders", "customer-products"])
+def test_a_run_that_was_stopped_reaches_the_same_weights(shop, cache, tmp_path, task):
+    whole = trainer_of(shop, cache, task)
+    whole.run(report=lambda _: None)
+    stopped = trainer_of(shop, cache, task, tmp_path)
+    batches = iter(range(3))
+
+    def stop():
+        if next(batches, None) is None:
+            raise Stopped
+
+    stopped.between_batches = stop
+    with pytest.raises(Stopped):
+        stopped.run(report=lambda _: None)
+    again = trainer_of(shop, cache, task, tmp_path)
+    assert again.resume()
+    assert again._epoch["batches"] > 0
+    again.run(report=lambda _: None)
+    for name, value in whole.model.state_dict().items():
+        assert bool(value.isfinite().all()), name
+        assert torch.equal(again.model.state_dict()[name], value), name
+
+
+def test_the_command(shop, tmp_path, capsys):
+    options = ["train", "--relbench", str(shop), "--task", "customer-products", "--cache", str(tmp_path / "cache"),
+               "--out", str(tmp_path / "run")]  # fmt: skip
+    for name, value in SMALL.items():
+        options += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])]
+    main(options)
+    said = capsys.readouterr().out
+    assert said.startswith("shop customer-products: recommendation; 6 categories, 20 products, 60 customers, ")
+    assert "test map 0." in said
+    assert "; most popular: 0." in said
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["task"] == "shop customer-products"
+    main([*options, "--resume"])
+    assert "continues after epoch 2" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main([*options[:3], "--task", "unheard"])
+    assert "gnnscale: no task 'unheard'" in capsys.readouterr().err.lower().replace("unknown task", "no task")

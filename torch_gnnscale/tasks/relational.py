@@ -1,0 +1,237 @@
+"""Tasks of relational databases: RelBench's own model on this package's batches, evaluated by RelBench."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..relational import TaskGraph, open_task
+from ..training import Config, Trainer
+from .metrics import roc_auc
+
+_CLIPPED = 0.02, 0.98
+"""Quantiles of the training labels between which the predictions of a regression lie, as in RelBench's examples."""
+
+
+@dataclass
+class RelationalConfig(Config):
+    """Settings of a task of a database. ``blocks``: of the network that encodes a table's rows."""
+
+    hidden: int = 64
+    fanouts: list[int] = field(default_factory=lambda: [16, 16])
+    batch_size: int = 512
+    dropout: float = 0.0
+    blocks: int = 2
+
+
+class RelationalModel(nn.Module):
+    """RelBench's model: torch_frame encoders of rows and of the time since each, then GraphSAGE over all relations.
+
+    Args:
+        graph: a task's.
+        config: settings.
+        out: numbers per seed; None: the seeds' embeddings.
+        own: a table whose rows have an embedding of their own each, beside what their columns say.
+    """
+
+    def __init__(self, graph: TaskGraph, config: RelationalConfig, out: int | None, own: str | None = None) -> None:
+        super().__init__()
+        import torch_frame
+        from relbench.modeling import nn as relbench_nn
+        from relbench.modeling.nn import HeteroEncoder, HeteroGraphSAGE, HeteroTemporalEncoder
+        from torch_frame import NAStrategy
+
+        data, hidden = graph.data, config.hidden
+        if hidden % 2:
+            raise ValueError(f"hidden: expected an even number, which encodings of times have, found {hidden}")
+        # Without a strategy, a missing number makes the gradients of its column's weights nan.
+        numbers = (torch_frame.nn.LinearEncoder, {"na_strategy": NAStrategy.MEAN})
+        encoders = {**relbench_nn._DEFAULT_STYPE_ENCODER_CLS_KWARGS, torch_frame.numerical: numbers}
+        columns = {of: data[of].tf.col_names_dict for of in data.node_types}
+        self.encode = HeteroEncoder(
+            hidden, columns, graph.col_stats,
+            torch_frame_model_kwargs={"channels": hidden, "num_layers": config.blocks, "dropout_prob": config.dropout},
+            default_stype_encoder_cls_kwargs=encoders,
+        )  # fmt: skip
+        self.encode_times = HeteroTemporalEncoder([of for of in data.node_types if "time" in data[of]], hidden)
+        self.convolve = HeteroGraphSAGE(
+            data.node_types, data.edge_types, hidden, aggr="sum", num_layers=len(config.fanouts)
+        )
+        self.own = own
+        self.embed = None if own is None else nn.Embedding(data[own].num_nodes, hidden)
+        if self.embed is not None:
+            nn.init.normal_(self.embed.weight, std=0.1)
+        self.decide = nn.Linear(hidden, hidden if out is None else out)
+
+    def forward(self, batch: Any) -> dict[str, Tensor]:
+        """By table, the numbers of all rows of a batch: [n, out]."""
+        x = self.encode(batch.tf_dict)
+        for time in batch.collect("seed_time", allow_empty=True).values():
+            for of, since in self.encode_times(time, batch.time_dict, batch.batch_dict).items():
+                x[of] = x[of] + since
+        if self.embed is not None and self.own in x:
+            x[self.own] = x[self.own] + self.embed(batch[self.own].n_id)
+        return {of: self.decide(rows) for of, rows in self.convolve(x, batch.edge_index_dict).items()}
+
+
+class RelationalTrainer(Trainer):
+    """Trains a model on a task of a database; ``task`` is a :class:`torch_gnnscale.relational.TaskGraph`.
+
+    Losses are RelBench's: binary cross entropy, the mean absolute difference, cross entropy, and of a recommendation
+    the BPR loss of each anchor's positive and negative. The score is what RelBench evaluates, if it is something:
+    ``roc_auc``, ``map``, and of a regression the negative of ``nmae``. Of several classes it is the accuracy, and of
+    several labels the mean of their ROC AUCs.
+    """
+
+    config_type = RelationalConfig
+
+    @staticmethod
+    def load(source: str | os.PathLike, task: str, **kwargs: Any) -> TaskGraph:
+        """:func:`torch_gnnscale.relational.open_task`."""
+        return open_task(source, task, **kwargs)
+
+    @property
+    def kind(self) -> str:
+        """RelBench's type of the task."""
+        return self.task.task.task_type.value
+
+    @property
+    def recommends(self) -> bool:
+        """Whether destinations are recommended to sources."""
+        return self.kind == "recommendation"
+
+    @property
+    def entity(self) -> str:
+        """The table whose rows are seeds."""
+        return self.task.task.src_entity_table if self.recommends else self.task.task.entity_table
+
+    @property
+    def metric(self) -> str:
+        """See the class."""
+        names = {"binary_classification": "roc_auc", "regression": "-nmae", "recommendation": "map",
+                 "multilabel_classification": "mean roc_auc"}  # fmt: skip
+        return names.get(self.kind, "accuracy")
+
+    def build_model(self) -> nn.Module:
+        """A :class:`RelationalModel`."""
+        of = self.task.task
+        self._tables: dict[str, Any] = {split: of.get_table(split, mask_input_cols=False) for split in
+                                        ("train", "val", "test")}  # fmt: skip
+        if self.recommends:
+            return RelationalModel(self.task, self.config, None, of.dst_entity_table)
+        labels = self._labels("train")
+        if self.kind == "multiclass_classification":
+            out = int(max(self._labels(split).max() for split in self._tables)) + 1
+        else:
+            out = labels.size(1) if labels.dim() > 1 else 1
+        model = RelationalModel(self.task, self.config, out)
+        if self.kind == "regression":
+            low, high = torch.quantile(labels, torch.tensor(_CLIPPED, dtype=labels.dtype)).tolist()
+            self._range = low, high
+            with torch.no_grad():
+                model.decide.bias.fill_(float(labels.median()))
+        return model
+
+    def _labels(self, split: str) -> Tensor:
+        """The labels of a split, in the order of its table: float64, [n] or [n, labels]."""
+        column = self._tables[split].df[self.task.task.target_col]
+        return torch.from_numpy(np.stack([np.asarray(value) for value in column]).astype(np.float64))
+
+    @property
+    def leaves_parameters_out(self) -> bool:
+        """True: batches need not have rows of all tables."""
+        return True
+
+    def training_batches(self) -> Any:
+        """The loader of the split ``train``, shuffled."""
+        return self._loaders_of("train")["train"]
+
+    def _loaders_of(self, split: str) -> dict[str, Any]:
+        config = self.config
+        size = config.batch_size if split == "train" else 4 * config.batch_size  # evaluation keeps no gradients
+        seed, ranks = config.seed if split == "train" else 0, self.ranks
+        shared = {"shard": (ranks.rank, ranks.world)} if split == "train" and ranks.world > 1 else {}
+        return self.task.loaders(
+            config.fanouts, splits=(split,), batch_size=size, seed=seed, num_workers=config.num_workers, **shared
+        )
+
+    def loss(self, batch: Any) -> tuple[Tensor, int]:
+        """(mean loss over a batch's seeds, their number)."""
+        out, seeds = self.forward(batch), batch[self.entity]
+        if self.recommends:
+            of = self.task.task.dst_entity_table
+            source, found = out[self.entity][seeds.src_index], batch[of]
+            positive, negative = (
+                (source.unsqueeze(1) * out[of][index.clamp(min=0)]).sum(-1)
+                for index in (found.dst_pos_index, found.dst_neg_index)
+            )
+            there = (found.dst_pos_index >= 0) & (found.dst_neg_index >= 0)
+            each = -functional.logsigmoid(positive - negative)
+            return each[there].mean() if bool(there.any()) else each.sum() * 0, len(source)
+        scores = out[self.entity][: seeds.batch_size]
+        if self.kind == "multiclass_classification":
+            return functional.cross_entropy(scores, seeds.y.long()), len(scores)
+        target = seeds.y.to(scores.dtype).view_as(scores)
+        if self.kind == "regression":
+            return functional.l1_loss(scores, target), len(scores)
+        return functional.binary_cross_entropy_with_logits(scores, target), len(scores)
+
+    def predictions(self, split: str) -> Tensor:
+        """What RelBench evaluates, one row for each of a split's table, in its order. Of a recommendation, the best
+        ``eval_k`` destinations: int64, shape [n, eval_k]; else float: [n] or [n, labels or classes]."""
+        if not self.recommends:
+            out = self._rows(split, split)
+            if self.kind == "regression":
+                out = out.clamp(*self._range)
+            return out.view(-1) if out.size(1) == 1 else out
+        of = self.task.task
+        sources, targets = self._rows(split, split), self._rows(split, f"{split}_targets")
+        count = min(of.eval_k, len(targets))
+        best = [(some @ targets.t()).topk(count).indices for some in sources.split(1024)]
+        found = torch.cat([torch.empty(0, count, dtype=torch.int64), *best])
+        return functional.pad(found, (0, of.eval_k - count), value=-1)
+
+    def _rows(self, split: str, name: str) -> Tensor:
+        """What the model makes of the seeds of a loader, in their order."""
+        loader = self.kept_loader(name, lambda: self._loaders_of(split)[name])
+        of = loader.input_data.input_type
+        found = []
+        with self.progress(loader, f"evaluate {name}", len(loader)) as batches:
+            for batch in batches:
+                found.append(self.forward(batch)[of][: batch[of].batch_size])
+        return torch.cat(found)
+
+    def score(self, subset: str) -> float:
+        """The metric on ``val`` or ``test``; see the class."""
+        predicted = self.predictions(subset)
+        if self.metric in ("accuracy", "mean roc_auc"):
+            labels = self._labels(subset)
+            if self.metric == "accuracy":
+                return float((predicted.argmax(1) == labels.long()).double().mean())
+            each = [roc_auc(*columns) for columns in zip(predicted.t(), labels.t() > 0, strict=True)]
+            return float(np.nanmean(each))
+        return self._evaluated(predicted.numpy(), subset)
+
+    def _evaluated(self, predicted: Any, subset: str) -> float:
+        (value,) = self.task.task.evaluate(predicted, self._tables[subset]).values()
+        return -float(value) if self.kind == "regression" else float(value)
+
+    def baseline(self) -> tuple[str, float] | None:
+        """(name, score on ``test``) of what RelBench calls the global median of a regression, and of the most popular
+        destinations of a recommendation; None for classes and labels, where a constant has no ROC AUC."""
+        of, count = self.task.task, len(self._tables["test"].df)
+        if self.kind == "regression":
+            value = float(self._labels("train").median())
+            return "median", self._evaluated(np.full(count, value), "test")
+        if not self.recommends:
+            return None
+        popular = self._tables["train"].df[of.dst_entity_col].explode().value_counts().index[: of.eval_k]
+        best = np.full(of.eval_k, -1)
+        best[: len(popular)] = popular
+        return "most popular", self._evaluated(np.tile(best, (count, 1)), "test")
