@@ -135,6 +135,18 @@ class Centers(nn.Module):
         return x - x.mean(0) if self.training == self.when else x
 
 
+class Begins(nn.Module):
+    """Subtracts the mean of all rows, in its fourth call and in each after it, or in every fourth call alone."""
+
+    def __init__(self, alone: bool = False) -> None:
+        super().__init__()
+        self.calls, self.alone = 0, alone
+
+    def forward(self, x):
+        self.calls += 1
+        return x - x.mean(0) if (self.calls % 4 == 0 if self.alone else self.calls > 3) else x
+
+
 def with_norm(norm: nn.Module) -> nn.Module:
     """A model with a module after its first layer."""
     model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES, norm="BatchNorm", dropout=0.5)

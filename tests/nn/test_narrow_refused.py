@@ -18,7 +18,7 @@ from helpers.narrow import (
     batches,
     sequence,
 )
-from helpers.split_models import ByHand, BySparse
+from helpers.split_models import Begins, ByHand, BySparse, with_norm
 from torch import nn
 from torch_geometric.data import Data
 
@@ -52,6 +52,22 @@ def test_what_cannot_be_narrowed_is_refused(make, message):
     torch.manual_seed(0)
     with pytest.raises(ValueError, match=message):
         narrow(make().double())(next(iter(batches())))
+
+
+def test_functions_that_a_model_calls_from_a_later_batch_on_are_compared():
+    batch = next(iter(batches()))
+    for model in (with_norm(Begins()), with_norm(Begins()).eval()):
+        narrowed = narrow(model.double())
+        for _ in range(3):
+            narrowed(batch)
+        with pytest.raises(ValueError, match=r"^norms\.0 \(Begins\): expected the seeds' rows to be those of the"):
+            narrowed(batch)
+    narrowed = narrow(with_norm(Begins(alone=True)).double().eval())
+    for _ in range(3):
+        narrowed(batch)
+    text = r"^norms\.0 \(Begins\): mean: expected a function that is called again where the batch is computed a second"
+    with pytest.warns(UserWarning, match=text):
+        narrowed(batch)
 
 
 def test_a_model_that_is_the_layer():

@@ -8,7 +8,10 @@ from torch import nn
 
 from torch_gnnscale.comm.exchange import Exchange
 from torch_gnnscale.comm.row_transport import RowTransport
+from torch_gnnscale.split.local_rows import OwnNodeRows
 from torch_gnnscale.split.norms import _normalize, _track
+
+NO_EDGES = torch.empty(2, 0, dtype=torch.int64)
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])
@@ -22,14 +25,14 @@ def test_running_statistics_are_those_of_torch(momentum):
 
 
 def test_a_single_row_over_all_ranks_has_no_variance():
-    arguments = RowTransport(Exchange(None, 1, 0)), SimpleNamespace(rows_of=lambda x: None)
+    arguments = RowTransport(Exchange(None, 1, 0)), OwnNodeRows(SimpleNamespace(edge_index=NO_EDGES), None)
     text = r"^Expected more than 1 value per channel when training, got 1 rows over all ranks$"
     with pytest.raises(ValueError, match=text):
         _normalize("norm", nn.BatchNorm1d(3), None, *arguments, torch.ones(1, 3))
 
 
 def test_two_rows_over_all_ranks_are_enough():
-    arguments = RowTransport(Exchange(None, 1, 0)), SimpleNamespace(rows_of=lambda x: None)
+    arguments = RowTransport(Exchange(None, 1, 0)), OwnNodeRows(SimpleNamespace(edge_index=NO_EDGES), None)
     x = torch.tensor([[1.0, 2.0], [4.0, 0.0]], dtype=torch.float64)
     ours, theirs = (nn.BatchNorm1d(2).double() for _ in range(2))
     torch.testing.assert_close(_normalize("norm", ours, None, *arguments, x), theirs(x), rtol=1e-12, atol=1e-12)

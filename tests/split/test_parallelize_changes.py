@@ -1,6 +1,7 @@
 """What users change of batches, and models whose own tensors layers read too."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from helpers.cluster import cluster
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
 from helpers.slow import SLOW
 from helpers.split import cut_batches, cut_of, random_owners
-from helpers.split_models import NODES, own_batches
+from helpers.split_models import NODES, Begins, own_batches, with_norm
 from torch import nn
 
 from torch_gnnscale.comm.rendezvous import rank_and_world
@@ -171,3 +172,29 @@ def frozen():
 @pytest.mark.slow
 def test_parameters_that_are_frozen_between_steps():
     cluster(2).run(frozen)
+
+
+def beginning():
+    """A model that begins to call a function in its fourth batch; on rank 1 in the fifth."""
+    rank, world = rank_and_world()
+    torch.manual_seed(0)
+    split = parallelize(with_norm(norm := Begins()).double())
+    norm.calls = -rank
+    _, batch, _ = next(own_batches(world, rank))
+    for _ in range(3):
+        split(batch)
+    text = r"^norms\.0 \(Begins\): mean: expected a function that the model called when it was compared with"
+    with pytest.warns(UserWarning, match=text) if rank == 0 else nullcontext():
+        split(batch)
+    try:
+        split(batch)
+    finally:
+        split.close()
+
+
+def test_functions_that_a_model_calls_from_a_later_batch_on_are_compared_on_all_ranks():
+    for returned, text in cluster(2).results(beginning):
+        assert not returned
+        assert text.startswith(
+            "ValueError: norms.0 (Begins): expected the seeds' rows to be those of the whole batch, f"
+        )

@@ -12,6 +12,9 @@ from typing import NamedTuple
 
 from .hops import EdgeType
 
+MOST_KNOWN = 16
+"""How many orders of functions are told apart: a model may call them depending on the batch."""
+
 
 class Read(NamedTuple):
     """The rows that a layer reads in one call."""
@@ -61,3 +64,23 @@ class Calls:
             return None
         self.number += 1
         return self.calls[self.number - 1]
+
+
+class Functions:
+    """The functions and layers that a model calls, in their order, by which it is found out that it computes something
+    else than when it was compared with the model on whole batches."""
+
+    def __init__(self) -> None:
+        self.known: set[tuple[str, ...]] = set()
+        """The orders in which it was seen to call them."""
+        self.names: set[str] = set()
+        """What these orders have."""
+
+    def knows(self, called: list[str]) -> bool:
+        """Whether these calls are as some before. After MOST_KNOWN orders, that none of them is new is enough."""
+        return tuple(called) in self.known or (len(self.known) >= MOST_KNOWN and self.names.issuperset(called))
+
+    def add(self, called: list[str]) -> None:
+        """From now on these calls are known."""
+        self.known.add(tuple(called))
+        self.names.update(called)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -10,7 +11,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from .._private import current_function_mode
+from .calls import Functions
 from .hops import Hops, NodeRows
+from .wrapper import running_here
 
 JOINS = {"cat", "concat", "stack"}
 """Functions of a list of tensors."""
@@ -20,6 +23,9 @@ NARROWED = JOINS | {
     spelled for name in _ELEMENTWISE for spelled in (name, f"{name}_", f"__{name}__", f"__i{name}__", f"__r{name}__")
 }
 """Functions whose operands are cut."""
+
+_OF_SIZES = {"__get__", "__len__", "dim", "size", "numel", "is_floating_point", "is_complex"}
+"""Functions that are not noted."""
 
 
 class CommonRows(TorchFunctionMode):
@@ -33,6 +39,15 @@ class CommonRows(TorchFunctionMode):
     def __init__(self, hops: Hops) -> None:
         super().__init__()
         self.hops = hops
+        self.called: list[str] = []
+        """The functions of tensors with rows, and the layers, that were called so far, in their order."""
+        self.compared: Functions | None = None
+        """What the model called when it was compared with the model on whole batches, if it was."""
+        self.begins = ""
+        """The first function that it did not call then, and its module."""
+        self.only_notes = False
+        """Whether operands are left as they are."""
+        self._quiet = False
         self._single = WeakIdKeyDictionary()
         """By tensor that comes from the single row of a layer: the nodes of its type."""
 
@@ -44,6 +59,9 @@ class CommonRows(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
+        self.note(name, args)
+        if self.only_notes:
+            return func(*args, **kwargs)
         if name in NARROWED:
             args, kwargs = self._cut(name, args, kwargs)
         out = func(*args, **kwargs)
@@ -53,8 +71,37 @@ class CommonRows(TorchFunctionMode):
                 self._single[tensor] = nodes
         return out
 
+    def note(self, name: str, args: Any) -> None:
+        """Notes that a function is called; but not if it reads a size or an attribute, or has a single number."""
+        first = args[0] if args else None
+        if name in _OF_SIZES or self._quiet or (type(first) is Tensor and first.dim() == 0):
+            return
+        self.called.append(name)
+        if self.compared is not None and not self.begins and name not in self.compared.names:
+            self.begins = f"{running_here()}: {name}"
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """A context in which operands are left as they are, and functions are noted."""
+        before, self.only_notes = self.only_notes, True
+        try:
+            yield
+        finally:
+            self.only_notes = before
+
+    @contextmanager
+    def noting_one(self, name: str) -> Iterator[None]:
+        """A context in which all that is called is noted as one function."""
+        self.note(name, ())
+        self._quiet = True
+        try:
+            yield
+        finally:
+            self._quiet = False
+
     def paused(self) -> _Paused:
-        """A context in which operands are left as they are. Without effect if this is not the innermost mode."""
+        """A context in which operands are left as they are, and functions are not noted: for code of this package.
+        Without effect if this is not the innermost mode."""
         return _Paused(self)
 
     def _cut(self, name: str, args: Any, kwargs: Any) -> Any:

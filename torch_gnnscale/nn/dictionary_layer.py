@@ -59,25 +59,27 @@ class DictionaryLayer:
         """The layer's ``forward``: by type, the rows of its destinations."""
         refuse_compiled(self.title)
         given = {**dict(zip(self._names, args, strict=False)), **kwargs}
-        hops, edges = self.forward_pass.hops, given["edge_index_dict"]
-        for key, index in edges.items():
-            if hops.relation(index) is not hops.relations.get(key):
-                raise ValueError(
-                    f"{self.title}: expected the batch's edge_index of {key} itself, found other edges; a model that "
-                    f"changes the edges cannot be narrowed"
-                )
-        self._refuse_statistics(edges)
-        groups = self._groups(given, tuple(edges))
-        for name, value in given.items():
-            if isinstance(value, Mapping):
-                given[name] = {key: self._cut(key, entry, groups) for key, entry in value.items()}
+        hops, edges, out = self.forward_pass.hops, given["edge_index_dict"], None
         common_rows = self.forward_pass.common_rows
+        common_rows.called.append(self.title)
         with common_rows.paused():
+            for key, index in edges.items():
+                if hops.relation(index) is not hops.relations.get(key):
+                    raise ValueError(
+                        f"{self.title}: expected the batch's edge_index of {key} itself, found other edges; a model "
+                        f"that changes the edges cannot be narrowed"
+                    )
+            self._refuse_statistics(edges)
+            groups = self._groups(given, tuple(edges))
+            for name, value in given.items():
+                if isinstance(value, Mapping):
+                    given[name] = {key: self._cut(key, entry, groups) for key, entry in value.items()}
             if self._is_hgt and hgt.takes(self.layer, given["x_dict"], [*edges]):
                 prefixes = {key: hops.relations[key].edges.prefix(groups) for key in edges}
                 num_dst = {key: hops.nodes[key].rows[groups - 2] for key in given["x_dict"]}
                 out = hgt.hgt(self.layer, given["x_dict"], prefixes, num_dst)
-            else:
+        if out is None:
+            with common_rows.noting():
                 out = self.forward(**given)
         if isinstance(out, tuple):
             return self._outputs(out[0], groups), *out[1:]
@@ -136,9 +138,10 @@ class DictionaryLayer:
         return value if nodes is None or not nodes.groups(count) else first_rows(value, nodes.rows[groups - 1])
 
     def _outputs(self, out: Any, groups: int) -> Any:
-        found = {}
-        for key, value in out.items():
-            nodes = self.forward_pass.hops.nodes[key]
-            found[key] = first_rows(value, nodes.rows[groups - 2]) if isinstance(value, Tensor) else value
-            self.forward_pass.common_rows.returned(found[key], nodes)
+        found, common_rows = {}, self.forward_pass.common_rows
+        with common_rows.paused():
+            for key, value in out.items():
+                nodes = self.forward_pass.hops.nodes[key]
+                found[key] = first_rows(value, nodes.rows[groups - 2]) if isinstance(value, Tensor) else value
+                common_rows.returned(found[key], nodes)
         return found

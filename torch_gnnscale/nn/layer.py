@@ -136,6 +136,7 @@ class NarrowedLayer:
         """The layer's ``forward``: the rows of its destinations."""
         refuse_compiled(self.title)
         names, common_rows = self.names, self.forward_pass.common_rows
+        common_rows.called.append(self.title)
         with common_rows.paused():
             given = dict(zip(names, args, strict=False))
             given.update(kwargs)
@@ -397,21 +398,30 @@ class NarrowedLayer:
     def aggregated(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:
         """``propagate``: over the CSC if the layer's message is known, else PyG's own over the narrowed edges."""
         if self._fused and self._edges is not None:
-            x = kwargs["x"]
-            x, x_dst = x if isinstance(x, tuple) else (x, None)
-            own = None if self.weight is None else kwargs[self.weight]
-            if self._aggregated is not None and self._aggregated[0] is x and self._aggregated[1] is own:
-                return self._aggregated[2]
-            reduce, weight = self._weighed(x, own)
-            if self._can_aggregate(x, weight):
-                edges = self._edges
-                if edge_index is not edges.index:
-                    edges = Adjacency.from_coo(edge_index, len(x), len(x) if x_dst is None else len(x_dst))
-                return aggregate(x, edges, reduce, weight)
+            with self.forward_pass.common_rows.paused():
+                found = self._over_csc(edge_index, kwargs)
+            if found is not None:
+                return found
         if self._of_edges is None:
             return self.propagate(edge_index, size=size, **kwargs)
         with weigh_messages(self.layer, self._of_edges):
             return self.propagate(edge_index, size=size, **kwargs)
+
+    def _over_csc(self, edge_index: Any, kwargs: dict[str, Any]) -> Tensor | None:
+        """The sum of messages by this package's operator; None if it cannot compute it."""
+        assert self._edges is not None
+        x = kwargs["x"]
+        x, x_dst = x if isinstance(x, tuple) else (x, None)
+        own = None if self.weight is None else kwargs[self.weight]
+        if self._aggregated is not None and self._aggregated[0] is x and self._aggregated[1] is own:
+            return self._aggregated[2]
+        reduce, weight = self._weighed(x, own)
+        if not self._can_aggregate(x, weight):
+            return None
+        edges = self._edges
+        if edge_index is not edges.index:
+            edges = Adjacency.from_coo(edge_index, len(x), len(x) if x_dst is None else len(x_dst))
+        return aggregate(x, edges, reduce, weight)
 
 
 def _is_pair(value: Any) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
-from .calls import Call
+from .calls import Call, Functions
 from .forward_pass import ForwardPass, JoinOfPass, LayerOfPass
 from .hops import EdgeType, device_of, seed_rows
 from .layer import NarrowedLayer
@@ -22,15 +22,19 @@ from .weigh import Weighed, default_call
 from .wrapper import Wrapper, modules_of, running_module
 
 
-def _may_join(model: nn.Module) -> bool:
-    """Whether the model may join rows of several hops. PyG's models without JumpingKnowledge do not: they give the rows
-    that a layer returns to the next layer."""
+def _has_own_code(model: nn.Module) -> bool:
+    """Whether the model may join rows of several hops, or compute another thing from some batch on. PyG's models of
+    PyG's and torch's modules without JumpingKnowledge do not: they give the rows that a layer returns to the next
+    layer."""
     if type(model).forward is not BasicGNN.forward or "forward" in vars(model) or model.jk_mode is not None:
         return True
-    return any(
+    if any(
         not isinstance(conv, pyg_nn.MessagePassing) or conv._forward_hooks or conv._forward_pre_hooks
         for conv in model.convs
-    )
+    ):
+        return True
+    between = *(() if model.act is None else (model.act,)), *(model.norms or ())
+    return any(not (getattr(own, "__module__", "") or "").startswith(("torch.", "torch_geometric.")) for own in between)
 
 
 _OUT_OF_RANGE = "out of bounds", "inconsistent with indices", "is not satisfied"
@@ -72,6 +76,8 @@ class Layered(Wrapper):
         """What adds up outputs of these layers."""
         self._tree: list[tuple[nn.Module, list[nn.Module | None]]] = []
         """All modules of ``module`` and their children when layers were looked up last."""
+        self._functions: dict[bool, Functions] = {False: Functions(), True: Functions()}
+        """What the model called when it was compared with the model on whole batches, by mode."""
         self._norms: list[nn.Module] = []
         """Those of these modules that are of ``_norm_types``."""
         if not self._layers():
@@ -88,7 +94,7 @@ class Layered(Wrapper):
         if any(layer not in self._prepared for layer in layers):
             names = {module: name for name, module in self.module.named_modules()}
             self._prepared = {layer: self._prepare(names[layer], layer) for layer in layers}
-            self._calls = {}
+            self._calls, self._functions = {}, {False: Functions(), True: Functions()}
             self._layers_changed()
         self._norms = [module for module in modules if isinstance(module, self._norm_types)]
         self._found = [self._prepared[layer] for layer in layers]
@@ -170,7 +176,7 @@ class Layered(Wrapper):
                 layer.enter(forward_pass)
                 entered.append(layer)
             rows = forward_pass.common_rows
-            with rows if rows.everywhere or self.call is not default_call or _may_join(model) else nullcontext():
+            with rows if rows.everywhere or self.call is not default_call or _has_own_code(model) else nullcontext():
                 out = self.call(model, batch)
             return seed_rows(out, batch, forward_pass.returned)
         finally:

@@ -16,7 +16,8 @@ from torch_geometric.nn.norm import HeteroBatchNorm
 from .._private import NormBase
 from .._warn import warn
 from . import saving
-from .calls import Call
+from .calls import Call, Functions
+from .common_rows import CommonRows
 from .compare import agree, first_difference, outputs
 from .dictionary_layer import DictionaryLayer, takes_dictionaries
 from .distinct import DistinctRows, linear_modules
@@ -76,14 +77,7 @@ class Narrowed(Layered):
         refuse_compiled("narrow")
         hops, training = None, self._model.training
         if training in self._to_check:
-            checked = self._checked[training]
-            hops = Hops(batch, verify=not checked)
-            found = {"seeds", *hops.with_edges}
-            if hops.has_seeds and not found <= checked:
-                self._check(batch, hops)
-                checked |= found
-            if {"seeds", *range(hops.depth), *hops.relations} <= checked:
-                self._to_check.discard(training)
+            hops = self._compare(batch, training)
         elif self._to_size and not self._savings and self._has_lazy():
             hops = Hops(batch, verify=False)
             with torch.no_grad(), self._evaluating():
@@ -93,7 +87,37 @@ class Narrowed(Layered):
         # Decided by the batch alone, also for the first one: a run that resumes there computes the same.
         if not self._pays(batch):
             return seed_rows(self._whole(batch), batch, ALL)
-        return self._run(batch, Hops(batch, verify=False) if hops is None else hops)
+        functions = self._functions[training]
+        out, rows = self._run(batch, Hops(batch, verify=False) if hops is None else hops, functions)
+        if functions.known and not functions.knows(rows.called):
+            self._compare_again(batch, rows)
+        return out
+
+    def _compare(self, batch: Any, training: bool) -> Hops:
+        """Compares the batch with the whole if it has edges where those before had none; returns its hops."""
+        checked = self._checked[training]
+        hops = Hops(batch, verify=not checked)
+        found = {"seeds", *hops.with_edges}
+        if hops.has_seeds and not found <= checked:
+            self._check(batch, hops)
+            checked |= found
+        if {"seeds", *range(hops.depth), *hops.relations} <= checked:
+            self._to_check.discard(training)
+        return hops
+
+    def _compare_again(self, batch: Any, rows: CommonRows) -> None:
+        """Compares a batch with the whole on which the model called its functions in another way than on all before."""
+        training = self._model.training
+        functions = self._functions[training]
+        self._checked[training].clear()
+        self._to_check.add(training)
+        self._compare(batch, training)
+        if rows.begins and not functions.names.issuperset(rows.called):
+            warn(
+                f"{rows.begins}: expected a function that is called again where the batch is computed a second time, "
+                f"to be compared with the whole batch; found that it is not, so it may read more than the seeds need"
+            )
+        functions.add(rows.called)
 
     def _prepare(self, name: str, layer: MessagePassing) -> LayerOfPass:
         return DictionaryLayer(name, layer) if takes_dictionaries(layer) else super()._prepare(name, layer)
@@ -158,17 +182,20 @@ class Narrowed(Layered):
             return True
         return bool(self._norms) and any(norm.training for norm in self._norms)
 
-    def _run(self, batch: Any, hops: Hops) -> Any:
+    def _run(self, batch: Any, hops: Hops, compared: Functions | None = None) -> tuple[Any, CommonRows]:
+        """The narrowed output, and what was noted of the functions that the model called; ``compared``: those that it
+        called when it was compared with the model on whole batches."""
         key = hops.depth, self._model.training
         calls = self._known_calls(batch, hops)
         forward_pass = ForwardPass(hops, self._weights(batch), calls)
+        forward_pass.common_rows.compared = compared
         with self._distinct.of(batch):
             out = self._compute(batch, forward_pass)
         if calls is None and hops.tell and self._orders[key] < MOST_ORDERS:
             self._calls[key] = forward_pass.calls.calls
         elif forward_pass.differs is not None:
             self._called_otherwise(key, hops, forward_pass.differs)
-        return out
+        return out, forward_pass.common_rows
 
     def _known_calls(self, batch: Any, hops: Hops) -> list[Call] | None:
         """The calls of layers on batches of this many hops in the model's mode, as far as they are known; where the
@@ -219,7 +246,7 @@ class Narrowed(Layered):
             if text is None:
                 return
             if self._model.training:
-                again = self._run(batch, hops)
+                again, _ = self._run(batch, hops)
                 with self._evaluating():
                     refused, _ = self._difference(batch, hops)
                 if refused is None:
@@ -243,7 +270,8 @@ class Narrowed(Layered):
         # First: its layers refuse by their names what PyG would not.
         with self._naming_modules(batch):
             self._known_calls(batch, hops)  # found out on other rows than the batch's
-            found = self._run(batch, hops)
+            found, rows = self._run(batch, hops)
+        self._functions[self._model.training].add(rows.called)
         expected = seed_rows(self._whole(batch), batch, ALL)
         if isinstance(expected, Tensor) and isinstance(found, Tensor) and len(expected) != len(found):
             raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any
@@ -39,6 +40,15 @@ def running_module(frames: Iterable[FrameType]) -> str:
         if isinstance(found, nn.Module):
             running.append(found)
     return "the model"
+
+
+def running_here() -> str:
+    """The name and kind of the innermost module of a wrapped model whose code this thread runs."""
+    frames, frame = list[FrameType](), sys._getframe(1).f_back
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    return running_module(frames)
 
 
 class Wrapper(nn.Module):

@@ -230,7 +230,7 @@ class SplitLayer(NarrowedLayer):
     def aggregated(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:
         """``propagate``; what it computes with are rows of edges, so rows of nodes are not followed meanwhile."""
         own_rows, edges = self.forward_pass.own_rows, self._edges
-        with own_rows.paused():
+        with own_rows.noting():
             out = super().aggregated(edge_index, size, **kwargs)
         if edges is not None:
             pairs = any(isinstance(value, tuple) for value in kwargs.values())

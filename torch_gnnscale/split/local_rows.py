@@ -3,10 +3,8 @@ first."""
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +15,7 @@ from ..nn.aggregate import Adjacency, Entries
 from ..nn.common_rows import JOINS, NARROWED, CommonRows
 from ..nn.hops import HopEdges, Hops, first_rows
 from ..nn.trial import DROPOUTS, OTHER_DROPOUTS
-from ..nn.wrapper import running_module
+from ..nn.wrapper import running_here
 from .halo_layers import Moves
 from .shuffle_index import ShuffleIndex
 
@@ -149,7 +147,8 @@ class OwnNodeRows(CommonRows):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
-        if name == "__get__":
+        self.note(name, args)
+        if name == "__get__" or self.only_notes:
             return func(*args, **kwargs)
         if self.finds_out and not self.in_layer:
             self._refuse_sources(name, [*_values(args, kwargs)])
@@ -162,10 +161,12 @@ class OwnNodeRows(CommonRows):
             of_ranks = self.own_hops.index.parts > 1
             if of_ranks and name == "batch_norm" and kwargs.get("training", args[5] if len(args) > 5 else False):
                 raise NotImplementedError(
-                    f"{_running()}: expected statistics of rows of nodes by nn.BatchNorm1d, found F.batch_norm"
+                    f"{running_here()}: expected statistics of rows of nodes by nn.BatchNorm1d, found F.batch_norm"
                 )
             if name in OTHER_DROPOUTS and kwargs.get("training", args[2] if len(args) > 2 else False):
-                raise NotImplementedError(f"{_running()}: expected dropout of rows of nodes by F.dropout, found {name}")
+                raise NotImplementedError(
+                    f"{running_here()}: expected dropout of rows of nodes by F.dropout, found {name}"
+                )
             if len(found) > 1 and name in NARROWED:
                 args, kwargs = self._cut(name, args, kwargs)
                 found = {KnownRows(min(rows.groups for rows in found)), *found}
@@ -193,7 +194,7 @@ class OwnNodeRows(CommonRows):
                 by = "the batch's edge_index"
         if by:
             raise NotImplementedError(
-                f"{_running()}: expected a model that reads edges in MessagePassing layers alone, found "
+                f"{running_here()}: expected a model that reads edges in MessagePassing layers alone, found "
                 f"{name} of rows of nodes by {by}: sources of other ranks have no rows here"
             )
 
@@ -239,22 +240,13 @@ class OwnNodeRows(CommonRows):
             )
         if rows.mixed and (training or self.finds_out):
             raise NotImplementedError(
-                f"{_running()}: expected dropout of what a layer returns or gets, found it within a layer on "
+                f"{running_here()}: expected dropout of what a layer returns or gets, found it within a layer on "
                 f"rows of sources"
             )
         if not training or p == 0 or self.keeps_all:
             return input
         out = self.drop(input, p, self.count(rows))
         return input.copy_(out) if inplace or func.__name__ == "dropout_" else out
-
-
-def _running() -> str:
-    """The name and kind of the innermost module of the split model whose code this thread runs."""
-    frames, frame = list[FrameType](), sys._getframe(1).f_back
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
-    return running_module(frames)
 
 
 def _with_rows(name: str, args: Any, kwargs: Any) -> Iterator[Any]:

@@ -63,6 +63,11 @@ def _normalize(
         raise NotImplementedError(
             f"{name} ({type(module).__name__}): expected a matrix of rows, found {tuple(x.shape)}"
         )
+    with own_rows.noting_one("batch_norm"):
+        return _normalized(name, module, transport, x)
+
+
+def _normalized(name: str, module: BatchNorm, transport: RowTransport, x: Tensor) -> Tensor:
     wide = torch.promote_types(x.dtype, torch.float32)
     wide_x, count = x.to(wide), len(x)
     mean = wide_x.sum(0) / max(count, 1)

@@ -35,7 +35,7 @@ from .connection import Connection, nccl_exchange
 from .gradients import GradientSum
 from .halo_layers import Work
 from .layer import SplitLayer, SplitPass, refuse_recomputing
-from .local_rows import OwnHops
+from .local_rows import OwnHops, OwnNodeRows
 from .norms import SplitNorms
 from .probe import SEEDS, cut_probe, fields_of, probe_batch
 from .shuffle_index import ShuffleIndex
@@ -244,7 +244,10 @@ class Parallelized(OnRanks, Layered):
             own_hops = OwnHops(batch, verify=False)
             weights = self._weights(batch)
             split_pass = SplitPass(own_hops, transport, batch, self._calls[mode], agreed.knows_halo, weights)
+            functions = split_pass.own_rows.compared = self._functions[self._model.training]
             out = self._run(batch, split_pass)
+            if not functions.knows(split_pass.own_rows.called):
+                self._try_again(split_pass.own_rows)
             self._count(batch, split_pass)
             self._gradients.watch(self.module, out, self._connection)
         return out
@@ -258,6 +261,18 @@ class Parallelized(OnRanks, Layered):
             return self._compute(batch, split_pass)
         finally:
             norms.leave()
+
+    def _try_again(self, own_rows: OwnNodeRows) -> None:
+        """Called after a batch on which the model called other functions than on the probe, or in another order. As
+        this rank then does not know its calls, all ranks run the probe before the next batch."""
+        training = self._model.training
+        self._calls = {mode: calls for mode, calls in self._calls.items() if mode[1] != training}
+        self._functions[training].add(own_rows.called)
+        if own_rows.begins:
+            warn(
+                f"{own_rows.begins}: expected a function that the model called when it was compared with the model on "
+                f"whole batches, found that it begins now; before the next batch, all ranks compare it again"
+            )
 
     def _probe(self, batch: Any, transport: RowTransport) -> str | None:
         """Finds out how the model calls its layers in its mode, on a batch that all ranks have in common, without
@@ -314,6 +329,7 @@ class Parallelized(OnRanks, Layered):
         split_pass.own_rows.keeps_all = True
         with outputs(self.module) as of_share, self._naming_modules(whole):
             found = self._run(share, split_pass)
+        self._functions[self._model.training].add(split_pass.own_rows.called)
         return found, local, of_share, split_pass.calls.calls
 
 
