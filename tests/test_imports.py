@@ -13,7 +13,7 @@ MODULES = "torch", "dist", "nn", "threading", "DistributedDataParallel"
 """Names by which modules of torch, and threading, are called."""
 ORDER = [
     "_private", "_library", "_warn", "_host", "version", "machine", "random", "laps", "stream_time", "text",
-    "ops", "matrix", "files", "memory", "comm", "topology", "feature", "sampler", "loader", "patch", "nn",
+    "ops", "splits", "matrix", "files", "memory", "comm", "topology", "feature", "sampler", "loader", "patch", "nn",
     "bench", "partition", "distributed", "infer", "split", "tables", "relational", "datasets", "training", "tasks",
     "__init__", "cli", "__main__",
 ]  # fmt: skip

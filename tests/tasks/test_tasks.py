@@ -17,7 +17,7 @@ from torch_gnnscale.datasets.planted_types import with_reverses
 from torch_gnnscale.tasks import TASKS, EventConfig, EventTrainer, NodeConfig, NodeTrainer
 from torch_gnnscale.tasks.class_trainer import fanouts_of_tests
 from torch_gnnscale.tasks.link_trainer import LinkTrainer, _among
-from torch_gnnscale.tasks.metrics import Accuracy, RocAuc, average_precision, recall_at, roc_auc
+from torch_gnnscale.tasks.metrics import Accuracy, RocAuc, average_precision, ranking, roc_auc
 from torch_gnnscale.tasks.models import Encoder
 from torch_gnnscale.tasks.node_trainer import SeedScores
 from torch_gnnscale.tasks.split_nodes import SplitNodeTrainer
@@ -223,27 +223,6 @@ def test_average_precision_counts_ties_together():
     assert average_precision(score, positive) == pytest.approx(float(expected))
 
 
-@pytest.mark.parametrize(("k", "chunk"), [(5, 2), (5, 100), (20, 100)])
-def test_recall_is_what_a_loop_finds(k, chunk):
-    generator = torch.Generator().manual_seed(1)
-    sources, destinations = torch.randn(9, 4, generator=generator), torch.randn(12, 4, generator=generator)
-    pairs = torch.randperm(9 * 12, generator=generator)[:60]
-    links, known = (torch.stack([part // 12, part % 12]) for part in (pairs[:20], pairs[20:]))
-    links = links[:, links[0] != 3]  # a source without links does not count
-    shares = []
-    for source in links[0].unique().tolist():
-        wanted = set(links[1, links[0] == source].tolist())
-        score = destinations @ sources[source]
-        score[known[1, known[0] == source]] = -torch.inf
-        shares.append(len(wanted & set(score.topk(min(k, 12)).indices.tolist())) / len(wanted))
-    assert recall_at(k, sources, destinations, links, known, chunk).tolist() == pytest.approx(shares)
-
-
-def test_a_link_that_is_given_twice_counts_once():
-    links, destinations = torch.tensor([[0, 0, 0, 0], [0, 0, 0, 2]]), torch.tensor([[3.0], [2.0], [1.0]])
-    assert recall_at(2, torch.ones(1, 1), destinations, links, links[:, :0]).tolist() == [0.5]
-
-
 @pytest.mark.parametrize(
     ("ids", "expected"),
     [([], [[], []]), ([0], [[0], [9]]), ([1, 3], [[0, 1], [8, 7]]), ([5], [[0], [6]]), ([2], [[], []])],
@@ -256,8 +235,8 @@ def test_links_of_own_sources_before_between_and_after_the_others(ids, expected)
 def test_links_of_earlier_splits_are_not_recommended(monkeypatch):
     trainer, found = trainer_of("links"), {}
     links, sizes = trainer.task.links, trainer.task.sizes
-    recall = lambda k, s, d, asked, known: found.update(known=known) or known[0]  # noqa: E731
-    monkeypatch.setattr(tasks.link_trainer, "recall_at", recall)
+    recall = lambda s, d, asked, known, *_: found.update(known=known) or {"recall": 0.0}  # noqa: E731
+    monkeypatch.setattr(tasks.link_trainer, "ranking", recall)
     ids, destinations = torch.arange(sizes["user"].num_nodes), torch.zeros(sizes["item"].num_nodes, 2)
     for subset, before in (("train", []), ("val", ["train"]), ("test", ["train", "val"])):
         trainer._recall(subset, ids, torch.zeros(len(ids), 2), destinations)
@@ -296,8 +275,8 @@ def test_popularity_recommends_what_has_most_links():
     known = torch.cat([links["train"], links["val"]], dim=1)
     popularity = torch.bincount(links["train"][1], minlength=items).float()
     users = trainer.task.sizes["user"].num_nodes
-    expected = recall_at(20, torch.ones(users, 1), popularity[:, None], links["test"], known).mean()
-    assert trainer.baseline() == ("popularity", pytest.approx(float(expected)))
+    expected = ranking(torch.ones(users, 1), popularity[:, None], links["test"], known)["recall"]
+    assert trainer.baseline() == ("popularity", pytest.approx(expected))
 
 
 def test_each_event_and_its_negative_are_scored():

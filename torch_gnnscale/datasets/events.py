@@ -12,6 +12,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.typing import EdgeType
 
 from .. import tables
+from ..splits import SUBSETS
 from . import archives, saved
 from .node_task import check_data_split, sizes_of
 from .planted_types import planted_events, with_reverses
@@ -52,7 +53,6 @@ def load_events(name: str = "planted", root: str | Path = ".", split: int = 0, t
         ValueError: no such archive, arrays missing, or another split.
     """
     check_data_split(name, split, 1)
-    subsets = ("train", "val", "test")
     if saved.is_saved(name):
         return _of_saved(name, target)
     saved.check_no_target(name, target)
@@ -61,7 +61,7 @@ def load_events(name: str = "planted", root: str | Path = ".", split: int = 0, t
         edge_type = ("user", "visits", "page")
         ids = torch.arange(data[edge_type].num_edges)
         bounds = [len(ids) * 70 // 100, len(ids) * 85 // 100]  # 70 % train, 15 % val, 15 % test
-        return EventTask(name, data, edge_type, dict(zip(subsets, ids.tensor_split(bounds), strict=True)))
+        return EventTask(name, data, edge_type, dict(zip(SUBSETS, ids.tensor_split(bounds), strict=True)))
     arrays = archives.read(name, root, "events in time")
     users, items = arrays.number("num_users"), arrays.number("num_items")
     edge_type = ("user", "event", "item")
@@ -75,7 +75,7 @@ def load_events(name: str = "planted", root: str | Path = ".", split: int = 0, t
     if time.shape != edges[0].shape:
         raise arrays.wrong("edge_time", f"times of {edges.size(1)} edges", f"shape {tuple(time.shape)}")
     number_of = arrays.split_of("edge_split", edges.size(1))
-    events = {subset: (number_of == number).nonzero().view(-1) for number, subset in enumerate(subsets)}
+    events = {subset: (number_of == number).nonzero().view(-1) for number, subset in enumerate(SUBSETS)}
     return EventTask(name, with_reverses(data), edge_type, events)
 
 
@@ -95,7 +95,7 @@ def _of_saved(name: str, target: str | None) -> EventTask:
     data[edge_type].edge_index = whole[edge_type].edge_index[:, order]
     per_second = {"s": 1, "ms": 1000, "us": 1_000_000}[tables.about(name)["time_unit"]]
     data[edge_type].time = time = whole[edge_type].time[order] // per_second
-    events = {subset: whole[edge_type][f"{subset}_mask"][order].nonzero().view(-1) for subset in saved.SUBSETS}
+    events = {subset: whole[edge_type][f"{subset}_mask"][order].nonzero().view(-1) for subset in SUBSETS}
     last = -math.inf
     for subset, ids in events.items():
         if len(ids) and (first := int(time[ids[0]])) < last:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 from torch_geometric.typing import EdgeType, NodeType
 
+from ..splits import SUBSETS
 from . import archives, saved
 from .node_task import check_data_split, sizes_of
 from .planted_types import planted_links, with_reverses
@@ -110,7 +111,7 @@ def load_links(name: str = "planted", root: str | Path = ".", split: int = 0, ta
         edge_type = (src, rel, dst)
         edges = arrays.edges(f"edge_index__{splits[0]}")
         number_of = arrays.split_of(f"edge_split__{splits[0]}", edges.size(1))
-        links = {subset: edges[:, number_of == number] for number, subset in enumerate(("train", "val", "test"))}
+        links = {subset: edges[:, number_of == number] for number, subset in enumerate(SUBSETS)}
     src, rel, dst = edge_type
     if (reverse := (dst, f"rev_{rel}", src)) in data.edge_types:
         del data[reverse]  # it has the links of all splits
@@ -127,7 +128,7 @@ def _of_saved(name: str, target: str | None) -> LinkTask:
     pairs = data[edge_type].edge_index[0] * count + data[edge_type].edge_index[1]
     if "train_mask" in data[edge_type]:
         of, known = {}, pairs[:0]
-        for subset in saved.SUBSETS:
+        for subset in SUBSETS:
             asked = pairs[data[edge_type][f"{subset}_mask"]].unique()
             of[subset] = asked[~torch.isin(asked, known)]
             known = torch.cat([known, asked])

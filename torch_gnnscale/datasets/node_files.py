@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..splits import SUBSETS
 from .archives import loaded
-from .saved import SUBSETS
 
 ROW_TYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 """The NumPy dtypes of features."""

@@ -15,6 +15,7 @@ from torch_geometric.data import Data, HeteroData
 from .. import files
 from ..feature import FeatureStore
 from ..ops.arguments import as_tensor
+from ..splits import SUBSETS
 from ..topology import GraphStore
 from ..topology.csc import check_graph
 from . import archives, saved
@@ -157,7 +158,7 @@ def _labels(name: str, store: Any, split: int) -> dict[str, Tensor]:
     for key, mask in masks.items():
         store[key] = (mask[:, split] if mask.dim() == 2 else mask).bool()
     store.y = y.view(-1).to(torch.int64)
-    return {key: store[f"{key}_mask"] for key in ("train", "val", "test")}
+    return {key: store[f"{key}_mask"] for key in SUBSETS}
 
 
 def sizes_of(data: HeteroData) -> str:
@@ -225,9 +226,7 @@ def _saved(name: str, found: saved.Saved) -> NodeTask:
     x, y, *masks = saved.labelled_rows(name, found, None)
     csc = found.graph.relation()
     sizes, metric = (x.size(1) if x.dim() > 1 else 1, csc.num_dst, csc.num_edges), found.about.get("metric", "accuracy")
-    return NodeTask(
-        name, (found.features, found.graph), y, dict(zip(saved.SUBSETS, masks, strict=True)), *sizes, metric
-    )
+    return NodeTask(name, (found.features, found.graph), y, dict(zip(SUBSETS, masks, strict=True)), *sizes, metric)
 
 
 def _archive(path: Path) -> Data:

@@ -15,12 +15,12 @@ from ..distributed import Part
 from ..loader.share import SharedOrder
 from ..ops.arguments import check_ids
 from ..partition import RowsMeta, StoredParts
+from ..splits import SUBSETS
 from .link_task import LinkTask
 from .node_task import NodeTask, sizes_of
 
 KINDS = ("nodes", "hetero", "links")
 """Tasks that parts are written for."""
-SUBSETS = ("train", "val", "test")
 Everyone: TypeAlias = Callable[[Any], list[Any]]
 
 

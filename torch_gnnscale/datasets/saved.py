@@ -13,10 +13,10 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from .. import files
 from ..feature import FeatureStore
+from ..splits import SUBSETS
 from ..topology import GraphStore
 
 KIND = "node task"
-SUBSETS = ("train", "val", "test")
 LABELLED = ("x", "y", *(f"{subset}_mask" for subset in SUBSETS))
 """What nodes that are to be classified have."""
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric.typing import EdgeType
 
+from ..splits import SUBSETS
 from ..topology.csc import CHUNK
 from ..topology.graph_store import relation_entry
 from ..topology.sort_on_disk import id_dtype, write_relation
@@ -155,7 +156,7 @@ def write(
     entries: dict[str, dict[str, Any]] = {}
     relations = []
     split = None if edges.table.split is None else split_sql(engine, edges.table.split, edges.staged, "bad = 0")
-    sizes = dict.fromkeys(("train", "val", "test"), 0)
+    sizes = dict.fromkeys(SUBSETS, 0)
     for number, edge_type in enumerate(edges.edge_types, first):
         src, dst = nodes[edge_type[0]].count, nodes[edge_type[-1]].count
         rows = _Rows(edges, edge_type, features, sizes if edge_type == edges.table.edge_type else {})

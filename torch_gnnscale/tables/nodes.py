@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..splits import SUBSETS
 from .columns import Check, Value, class_value, feature, key_value, split_value, time_value
 from .engine import Engine, case_of, error_at, first_row, reading, text_kinds, values_of
 from .id_map import IdWriter
@@ -134,7 +135,7 @@ def write(engine: Engine, nodes: Nodes, ids: IdWriter, features: FeatureWriter) 
         f"SELECT staged.key, {columns} CASE WHEN {kept.replace('label', 'staged.label')} THEN {split} END::TINYINT AS "
         f"split FROM {staged} AS staged{joins} ORDER BY staged.key"
     )
-    counts = dict.fromkeys(("train", "val", "test"), 0)
+    counts = dict.fromkeys(SUBSETS, 0)
     with reading(nodes.source):
         (size,) = engine.row(f"SELECT sum(strlen(key)) FROM {staged}") if nodes.key == "string" else (None,)
         with ids.writing(group, nodes.key, nodes.count, size) as put:

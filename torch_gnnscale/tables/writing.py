@@ -13,9 +13,8 @@ from torch import Tensor
 
 from .. import files
 from ..feature.feature_store import KIND as FEATURES
+from ..splits import SUBSETS
 from .layout import Feature, codes, numbers, widths
-
-SUBSETS = ("train", "val", "test")
 
 
 class FeatureWriter:

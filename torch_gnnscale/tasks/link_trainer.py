@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from ..loader import LinkNeighborLoader, NeighborLoader
 from ..nn import narrow
 from ..training import Config, Trainer
 from .class_trainer import fanouts_of_tests
-from .metrics import recall_at
+from .metrics import ranking
 from .models import HeteroSAGE, call_model
 
 OFFERED = 20
@@ -130,12 +129,10 @@ class LinkTrainer(Trainer):
         """Recall@20 over the sources of all ranks. ``ids``: of this rank's sources, ascending."""
         links = self.task.links
         known = {"train": [], "val": [links["train"]], "test": [links["train"], links["val"]]}[subset]
-        found = recall_at(
-            OFFERED, sources, destinations, _among(ids, links[subset]),
-            _among(ids, torch.cat([links["train"][:, :0], *known], dim=1)),
-        )  # fmt: skip
-        total, number = self.ranks.total(torch.tensor([found.sum(), len(found)], dtype=torch.float64)).tolist()
-        return total / number if number else math.nan
+        return ranking(
+            sources, destinations, _among(ids, links[subset]),
+            _among(ids, torch.cat([links["train"][:, :0], *known], dim=1)), OFFERED, self.ranks,
+        )["recall"]  # fmt: skip
 
     def baseline(self) -> tuple[str, float]:
         """(name, Recall@20 on test) of recommending the destinations with the most training links to every source."""
