@@ -86,7 +86,7 @@ ONE = torch.zeros(2, 1, dtype=torch.int64)
         (ValueError, "test: expected shape [2, n], found [1, 2]", {"test": ONE.t()}),
         (TypeError, "test[0]: expected integers, found torch.float32", {"test": ONE.float()}),
         (IndexError, "exclude[1, 0] = 2: expected rows in [0, 2)", {"exclude": torch.tensor([[1], [2]])}),
-        (ValueError, "k: expected at least 1, found 0", {"k": 0}),
+        (ValueError, "k: expected 1 <= k <= 4611686018427387904, found 0", {"k": 0}),
     ],
 )
 def test_what_cannot_be_ranked(error, said, given):
