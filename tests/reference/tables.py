@@ -166,9 +166,8 @@ def _checks(table):
     """(column, whether a row is wrong) of everything but keys, in the order in which it is checked."""
     found = [(c.name, lambda row, c=c: _value(c, row[c.name]) is BAD) for c in table.columns]
     if getattr(table, "label", None) is not None:
-        found.append(
-            (table.label, lambda row: isinstance(row[table.label], float) and not row[table.label].is_integer())
-        )
+        label = table.label.column
+        found.append((label, lambda row: isinstance(row[label], float) and not row[label].is_integer()))
     if getattr(table, "weight", None) is not None:
         weight = table.weight
         found.append((weight, lambda row: (v := _number(row[weight])) is None or v is BAD or v < 0))
@@ -204,7 +203,7 @@ def _nodes(schema, table, rows, features):
     )  # fmt: skip
     rows = sorted(rows, key=by)
     columns, codes, _ = _features(table, rows)
-    labels = None if table.label is None else [row[table.label] for _, row in rows]
+    labels = None if table.label is None else [row[table.label.column] for _, row in rows]
     labelled = [True] * len(rows) if labels is None else [label is not None for label in labels]
     splits = None if table.split is None else _split(schema, table, rows, [table.key], labelled)
     times = None if table.time is None else [_time(schema, table, row) for _, row in rows]

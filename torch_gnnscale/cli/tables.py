@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..tables import Schema, about, build
+from ..tables import Schema, about, build, read_manifest
 from ..tables.guess import guess
 from ..tables.schema import pyyaml
 from .errors import naming_options
@@ -22,7 +22,12 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
         "saves graph, features, labels, times, splits and ids, ready to be opened mapped.",
     )
     add = command.add_argument
-    add("schema", nargs="?", help="a YAML file: which columns of which files are nodes, edges and features")
+    add(
+        "schema",
+        nargs="?",
+        help="a YAML file: which columns of which files are nodes, edges and features; or a database's folder with "
+        "RelBench's manifest.yaml",
+    )
     add(
         "--init",
         nargs="+",
@@ -42,7 +47,12 @@ def tables(args: argparse.Namespace) -> None:
     if args.init is not None:
         _init(args.init, Path(args.out))
         return
-    schema = Schema.read(args.schema)
+    there = Path(args.schema)
+    if there.is_dir() or there.name == "manifest.yaml":
+        schema, said = read_manifest(there if there.is_dir() else there.parent)
+        print(*said, sep="\n")
+    else:
+        schema = Schema.read(there)
     with naming_options({"memory": "--memory"}):
         build(schema, args.out, memory=args.memory, say=print)
     for line in _next_steps(args.out):

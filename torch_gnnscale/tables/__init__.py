@@ -1,7 +1,8 @@
 """Graphs of tables: files of nodes and edges with ids of any kind, to stores, by DuckDB."""
 
 from .build import build, is_saved, open
+from .guess import read_manifest
 from .id_map import Ids, about, ids
 from .schema import Schema
 
-__all__ = ["Ids", "Schema", "about", "build", "ids", "is_saved", "open"]
+__all__ = ["Ids", "Schema", "about", "build", "ids", "is_saved", "open", "read_manifest"]

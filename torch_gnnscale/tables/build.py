@@ -109,8 +109,8 @@ def _line(path: str, found: dict[str, Any]) -> str:
         parts += [f"{count:,} rows dropped: {cause}" for cause, count in found["dropped"].items()]
     parts += [f"{count:,} of {column} missing" for column, count in found["missing"].items()]
     parts += [f"{count:,} categories of {column}" for column, count in found["categories"].items()]
-    if "classes" in found:
-        parts.append(f"{found['classes']:,} classes, {found['unlabelled']:,} rows without one")
+    parts += [f"{found['classes']:,} classes"] if "classes" in found else []
+    parts += [f"{found['unlabelled']:,} rows without a label"] if "unlabelled" in found else []
     parts += [", ".join(f"{size:,} {subset}" for subset, size in found["split"].items())] if "split" in found else []
     return f"{path}: {'; '.join(parts)}"
 

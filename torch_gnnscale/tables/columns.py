@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .schema import Column, Split, Time
+from .schema import Column, Label, Split, Time
 from .sources import Source, name, quoted
 
 INTEGER = "'0|-?[1-9][0-9]{0,18}'"
@@ -57,7 +57,7 @@ def check_family(source: Source, column: str, allowed: Sequence[str], what: str)
 
 
 def feature(source: Source, column: Column, kinds: TextKinds) -> Value:
-    """A column of features: DOUBLE, VARCHAR of categories, or FLOAT[] of vectors; NULL where it is missing."""
+    """A column of features: DOUBLE, VARCHAR of categories and text, or FLOAT[] of vectors; NULL where it is missing."""
     if column.kind == "number":
         sql, bad, expected = _number(source, column.name)
     elif column.kind == "boolean":
@@ -65,6 +65,9 @@ def feature(source: Source, column: Column, kinds: TextKinds) -> Value:
     elif column.kind == "category":
         check_family(source, column.name, ("text", "integer", "boolean"), "categories")
         return Value(f"CAST({name(column.name)} AS VARCHAR)", Check(column.name, "false", "a category"))
+    elif column.kind == "text":
+        check_family(source, column.name, ("text",), "text")
+        return Value(name(column.name), Check(column.name, "false", "text"))
     elif column.kind == "time":
         micros, bad, expected = _micros(source, Time(column.name, column.unit), kinds)
         sql = f"CAST({micros} AS DOUBLE) / 1e6"
@@ -169,8 +172,12 @@ def weight_value(source: Source, column: str) -> Value:
     return Value(sql, Check(column, f"({bad}) OR ({sql}) IS NULL OR ({sql}) < 0", "a finite number of at least 0"))
 
 
-def class_value(source: Source, column: str, kinds: TextKinds) -> Value:
-    """The class of each node: BIGINT or VARCHAR, NULL where it has none."""
+def label_value(source: Source, label: Label, kinds: TextKinds) -> Value:
+    """The label of each node, NULL where it has none: its class, BIGINT or VARCHAR, or a number, DOUBLE."""
+    column = label.column
+    if label.kind == "number":
+        sql, bad, expected = _number(source, column)
+        return Value(sql, Check(column, bad, expected))
     family = check_family(source, column, ("text", "integer", "boolean", "real"), "classes")
     given = name(column)
     if family == "real":
@@ -225,7 +232,8 @@ def key_value(source: Source, column: str, key: str) -> str:
     """
     family, given = source.families[column], name(column)
     expected = "integer" if key == "integer" else "text"
-    allowed = (expected, "null", *(("text",) if source.is_text else ()))
+    as_reals = ("real",) if key == "integer" else ()  # as which pandas writes integers of which some are missing
+    allowed = (expected, "null", *as_reals, *(("text",) if source.is_untyped(column) else ()))
     if family not in allowed:
         raise ValueError(
             f"{source.path}: {source.files[0]}: column {column}: expected {expected}, as the keys of the nodes are, "
@@ -233,6 +241,14 @@ def key_value(source: Source, column: str, key: str) -> str:
         )
     if key == "string":
         return f"CAST({given} AS VARCHAR)"
-    if source.is_text:
+    if source.is_untyped(column):
         return f"TRY_CAST(CASE WHEN regexp_full_match({given}, {INTEGER}) THEN {given} END AS BIGINT)"
+    if family == "real":
+        return f"CASE WHEN {given} = trunc({given}) THEN TRY_CAST({given} AS BIGINT) END"
     return f"TRY_CAST({given} AS BIGINT)"
+
+
+def no_key(source: Source, column: str) -> str:
+    """Whether a row's key is missing, in SQL."""
+    given = name(column)
+    return f"({given} IS NULL OR isnan({given}))" if source.families[column] == "real" else f"{given} IS NULL"

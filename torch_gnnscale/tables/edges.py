@@ -15,14 +15,14 @@ from ..splits import SUBSETS
 from ..topology.csc import CHUNK
 from ..topology.graph_store import relation_entry
 from ..topology.sort_on_disk import id_dtype, write_relation
-from .columns import feature, key_value, split_value, time_value, weight_value
+from .columns import feature, key_value, no_key, split_value, time_value, weight_value
 from .engine import Engine, Place, case_of, error_at, first_row, reading, text_kinds, values_of
 from .layout import Feature, batch_rows, features_of, order_of, selected, staged_names
 from .nodes import Nodes
 from .schema import EdgeTable, Schema
-from .sources import Source, name, source
+from .sources import Source, source
 from .splits import split_sql
-from .writing import FeatureWriter, degrees_of, integers
+from .writing import FeatureWriter, degrees_of, integers, reals
 
 _CAUSES = ("no source", "unknown source", "no destination", "unknown destination")
 """Why a row is no edge: the numbers 1 to 4 of ``bad`` in a staged table."""
@@ -86,8 +86,8 @@ def _staged(
         values["split"] = split_value(found, table.split, [table.source, table.destination])
     checks = [value.check for value in values.values()]
     given = (
-        f"SELECT {values_of(values)} {ends[0]} AS src_key, {ends[1]} AS dst_key, {name(table.source)} IS NULL AS "
-        f"no_src, {name(table.destination)} IS NULL AS no_dst, {case_of(checks, 5)} AS wrong FROM ({found.sql()})"
+        f"SELECT {values_of(values)} {ends[0]} AS src_key, {ends[1]} AS dst_key, {no_key(found, table.source)} AS "
+        f"no_src, {no_key(found, table.destination)} AS no_dst, {case_of(checks, 5)} AS wrong FROM ({found.sql()})"
     )
     with engine.of_files():
         engine.run(
@@ -130,9 +130,9 @@ def _dangling(
     column, nodes = (table.source, table.destination)[at], (src, dst)[at]
     hint = "" if table.dangling == "drop" else " (dangling: drop leaves such rows out)"
     if wrong % 2:
-        condition = f"{name(column)} IS NULL"
+        condition = no_key(found, column)
     else:
-        condition = f"{name(column)} IS NOT NULL AND NOT coalesce({_known(ends[at], nodes)}, false)"
+        condition = f"NOT {no_key(found, column)} AND NOT coalesce({_known(ends[at], nodes)}, false)"
     place: Place | None = first_row(engine, found, column, condition)
     return ValueError(f"{error_at(found, column, place, f'a key of {nodes.table.path}')}{hint}")
 
@@ -224,8 +224,7 @@ class _Rows:
     def _append(self, batch: Any) -> None:
         self._features.append_rows(self._type, batch, self._edges.features)
         if self._edges.table.weight is not None:
-            weight = torch.from_numpy(batch.column("weight").to_numpy().astype("float32"))
-            self._features.append(self._type, "edge_weight", weight)
+            self._features.append(self._type, "edge_weight", reals(batch.column("weight")))
         if self._edges.table.split is not None and self._sizes:
             number = integers(batch.column("split").fill_null(-1))
             for place, subset in enumerate(self._sizes):

@@ -185,7 +185,7 @@ def text_kinds(engine: Engine, source: Source, integers: Sequence[str], times: S
     Raises:
         ValueError: names the first time that has a time zone where the first has none, or the other way round.
     """
-    asked = {column: None for column in integers if source.is_text}
+    asked = {column: None for column in integers if source.is_untyped(column)}
     written = [column for column in dict.fromkeys(times) if source.families[column] == "text"]
     tests = [
         f"bool_and({name(column)} IS NULL OR (regexp_full_match({name(column)}, {INTEGER}) AND TRY_CAST({name(column)} "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Sequence
@@ -12,7 +13,8 @@ from typing import Any
 from .. import machine
 from .columns import INTEGER
 from .engine import Engine, reading
-from .sources import Source, name, source
+from .schema import Schema, pyyaml
+from .sources import ROW, Source, name, source
 
 MOST_CATEGORIES = 1000
 """Text with at most so many values, each in two rows on average, is a category."""
@@ -78,6 +80,49 @@ def guess(paths: Sequence[str], folder: Path) -> tuple[dict[str, Any], list[str]
     if not nodes:
         raise ValueError("tables: expected one with a column whose values are all there and occur once, found none")
     return _schema(tables, nodes)
+
+
+def read_manifest(folder: str | os.PathLike) -> tuple[Schema, list[str]]:
+    """The schema of a database as RelBench 3 stores it (``manifest.yaml``, ``db/TABLE.parquet``), and what was guessed.
+
+    Each table is a type of nodes; one without a primary key has the numbers of its rows. Each foreign key COLUMN is a
+    relation (TABLE, f2p_COLUMN, OTHER), as RelBench names it, and its reverse. Features are guessed as by
+    :func:`guess`; hidden columns of tasks are not known here.
+
+    Args:
+        folder: with the manifest.
+
+    Raises:
+        FileNotFoundError: no manifest.
+        ValueError: an entry of the manifest that is none, or as of :meth:`Schema.parse`.
+    """
+    file = Path(folder) / "manifest.yaml"
+    content = pyyaml().safe_load(file.read_text())
+    specs = content.get("tables") if isinstance(content, dict) else None
+    if not isinstance(specs, dict) or not all(isinstance(spec, dict) for spec in specs.values()):
+        raise ValueError(f"{file}: tables: expected the tables of a database of RelBench, found {specs!r}")
+    schema: dict[str, Any] = {"nodes": {}, "edges": {}}
+    said = []
+    with tempfile.TemporaryDirectory() as work:
+        engine = Engine(Path(work), 1 << 30, machine.cores())
+        try:
+            for table, spec in specs.items():
+                found = _table(engine, str(Path(folder) / "db" / f"{table}.parquet"), Path(folder))
+                key, time, foreign = spec.get("pkey"), spec.get("time_col"), spec.get("fkeys") or {}
+                columns = found.features([key, time, *foreign])
+                entry = {"files": found.pattern, "key": key or ROW, "columns": columns}
+                schema["nodes"][table] = entry | ({"time": time} if time else {})
+                left = [c for c, about in found.columns.items() if c not in (key, time, *foreign, *columns)]
+                said.append(f"{table}: nodes, {found.rows:,} rows{f'; left out: {chr(44).join(left)}' if left else ''}")
+                for column, other in foreign.items():
+                    edge = {"table": table, "destination": column, "undirected": "reverse", "dangling": "drop"}
+                    schema["edges"][f"{table}.f2p_{column}.{other}"] = edge
+        finally:
+            engine.close()
+    try:
+        return Schema.parse(schema, folder), said
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
 
 
 def _schema(tables: Sequence[_Table], nodes: Sequence[_Table]) -> tuple[dict[str, Any], list[str]]:

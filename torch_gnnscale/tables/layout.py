@@ -15,6 +15,7 @@ from .columns import vector_size
 from .engine import Engine
 from .schema import Column
 from .sources import Source, name
+from .text import Encode, encoder
 
 MOST_ROWS = 1 << 17
 """In a batch of rows."""
@@ -36,14 +37,16 @@ class Feature:
     missing: int = 0
     categories: tuple[str, ...] = ()
     """Category i + 1 is the i-th; 0: missing, or none of these."""
+    encode: Encode | None = None
+    """Of text."""
 
     def about(self) -> dict[str, Any]:
         """What is stored beside the arrays."""
         found: dict[str, Any] = {"column": self.column.name, "kind": self.column.kind}
         if self.column.kind == "category":
             return found | {"categories": list(self.categories)}
-        if self.column.kind == "vector":
-            return found | {"width": self.width}
+        if self.column.kind in ("vector", "text"):
+            return found | {"width": self.width} | ({} if self.encode is None else {"encoder": self.column.encoder})
         indicator = {"indicator": True} if self.column.missing == "mean" else {}
         return found | {"mean": self.mean, "std": self.std} | indicator
 
@@ -67,6 +70,10 @@ def features_of(
             found.append(Feature(column, given, vector_size(source, column)))
             continue
         (missing,) = engine.row(f"SELECT count(*) FROM {table} WHERE {kept} AND {given} IS NULL")
+        if column.kind == "text":
+            encode = encoder(source.path, column)
+            found.append(Feature(column, given, encode([""]).shape[1], missing=missing, encode=encode))
+            continue
         if column.kind == "category":
             codes = f"{table}_{given}"
             engine.run(
@@ -139,6 +146,8 @@ def numbers(batch: Any, features: Sequence[Feature]) -> Tensor:
         if feature.column.kind == "vector":
             flat = column.flatten().to_numpy(zero_copy_only=False)
             out[:, at : at + feature.width] = flat.reshape(-1, feature.width)
+        elif feature.encode is not None:
+            out[:, at : at + feature.width] = feature.encode(column.fill_null("").to_pylist(), feature.width)
         else:
             values = column.to_numpy(zero_copy_only=False)  # NaN where they are missing
             known = ~np.isnan(values)

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from ..splits import SUBSETS
-from .columns import Check, Value, class_value, feature, key_value, split_value, time_value
+from .columns import Check, Value, feature, key_value, label_value, split_value, time_value
 from .engine import Engine, case_of, error_at, first_row, reading, text_kinds, values_of
 from .id_map import IdWriter
 from .layout import Feature, batch_rows, features_of, selected, staged_names
 from .schema import NodeTable, Schema
 from .sources import Source, name, source
 from .splits import split_sql
-from .writing import FeatureWriter, integers
+from .writing import FeatureWriter, integers, reals
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Nodes:
         found: dict[str, Any] = {"rows": self.count, "files": len(self.source.files), "key": self.key}
         found["missing"] = {f.column.name: f.missing for f in self.features if f.missing}
         found["categories"] = {f.column.name: len(f.categories) for f in self.features if f.column.kind == "category"}
-        if self.classes is not None:
-            found |= {"classes": len(self.classes), "unlabelled": self.unlabelled}
+        found |= {} if self.classes is None else {"classes": len(self.classes)}
+        found |= {} if self.table.label is None else {"unlabelled": self.unlabelled}
         return found
 
 
@@ -55,7 +55,7 @@ def stage(engine: Engine, schema: Schema, table: NodeTable, staged: str) -> Node
         ValueError, FileNotFoundError: names table, file, column and row of what is wrong first.
     """
     needed = [table.key, *(column.name for column in table.columns)]
-    needed += [column for column in (table.label, table.split and table.split.column) if column]
+    needed += [column for column in (table.label and table.label.column, table.split and table.split.column) if column]
     needed += [table.time.column] if table.time is not None else []
     found = source(table.path, schema.folder, table.files, table.delimiter, list(dict.fromkeys(needed)))
     with reading(found):
@@ -65,13 +65,13 @@ def stage(engine: Engine, schema: Schema, table: NodeTable, staged: str) -> Node
 def _staged(engine: Engine, schema: Schema, table: NodeTable, found: Source, staged: str) -> Nodes:
     times = [column.name for column in table.columns if column.kind == "time" and column.unit is None]
     times += [table.time.column] if table.time is not None and table.time.unit is None else []
-    kinds = text_kinds(engine, found, [column for column in (table.key, table.label) if column], times)
+    kinds = text_kinds(engine, found, [table.key, *([table.label.column] if table.label else [])], times)
     key = table.key_type or _key_type(found, table.key, table.key in kinds.integers)
     key_sql = key_value(found, table.key, key)
     names = staged_names(len(table.columns))
     values = {given: feature(found, column, kinds) for given, column in zip(names, table.columns, strict=True)}
     if table.label is not None:
-        values["label"] = class_value(found, table.label, kinds)
+        values["label"] = label_value(found, table.label, kinds)
     if table.time is not None:
         values["time"] = time_value(found, table.time, kinds, schema.time_unit)
     if table.split is not None:
@@ -80,12 +80,13 @@ def _staged(engine: Engine, schema: Schema, table: NodeTable, found: Source, sta
     _create(engine, found, staged, values, key_sql, of_key)
     features = features_of(engine, found, table.columns, names, staged, "true")
     classes, unlabelled = None, 0
-    if table.label is not None:
+    if table.label is not None and table.label.kind == "class":
         engine.run(
             f"CREATE TABLE {staged}_classes AS SELECT value, row_number() OVER (ORDER BY value) - 1 AS code FROM "
             f"(SELECT DISTINCT label AS value FROM {staged} WHERE label IS NOT NULL)"
         )
         classes = tuple(value for (value,) in engine.rows(f"SELECT value FROM {staged}_classes ORDER BY value"))
+    if table.label is not None:
         (unlabelled,) = engine.row(f"SELECT count(*) FROM {staged} WHERE label IS NULL")
     (count,) = engine.row(f"SELECT count(*) FROM {staged}")
     engine.run(f"CREATE TABLE {staged}_keys AS SELECT key, row_number() OVER (ORDER BY key) - 1 AS id FROM {staged}")
@@ -123,9 +124,11 @@ def write(engine: Engine, nodes: Nodes, ids: IdWriter, features: FeatureWriter) 
     table, staged, group = nodes.table, nodes.staged, nodes.table.name
     features.add_rows(group, nodes.count, nodes.features, table.time is not None, table.split is not None)
     if table.label is not None:
-        features.add(group, "y", torch.int64, (nodes.count,))
+        features.add(group, "y", torch.float32 if nodes.classes is None else torch.int64, (nodes.count,))
     columns, joins = selected(nodes.features, staged)
-    if table.label is not None:
+    if table.label is not None and nodes.classes is None:
+        columns += "staged.label, "
+    elif table.label is not None:
         columns += "coalesce(label_of.code, -1) AS label, "
         joins += f" LEFT JOIN {staged}_classes AS label_of ON staged.label = label_of.value"
     columns += "staged.time, " if table.time is not None else ""
@@ -146,7 +149,8 @@ def write(engine: Engine, nodes: Nodes, ids: IdWriter, features: FeatureWriter) 
                     raise _duplicate(engine, nodes, again)
                 features.append_rows(group, batch, nodes.features)
                 if table.label is not None:
-                    features.append(group, "y", integers(batch.column("label")))
+                    label = batch.column("label")
+                    features.append(group, "y", reals(label) if nodes.classes is None else integers(label))
                 if table.split is not None:
                     number = integers(batch.column("split").fill_null(-1))
                     counts = {name: counts[name] + int((number == place).sum()) for place, name in enumerate(counts)}

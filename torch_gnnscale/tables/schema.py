@@ -11,18 +11,18 @@ from typing import Any, Literal, TypeAlias
 from torch_geometric.typing import EdgeType
 
 Unit: TypeAlias = Literal["s", "ms", "us", "ns"]
-Kind: TypeAlias = Literal["number", "boolean", "category", "time", "vector"]
+Kind: TypeAlias = Literal["number", "boolean", "category", "time", "vector", "text"]
 UNITS = ("s", "ms", "us", "ns")
-KINDS = ("number", "boolean", "category", "time", "vector")
+KINDS = ("number", "boolean", "category", "time", "vector", "text")
 
 
 @dataclass(frozen=True)
 class Column:
     """A column whose values are features.
 
-    ``number`` (standardized unless ``scale`` is ``none``), ``boolean`` (0 or 1), ``time`` (in seconds, standardized)
-    and ``vector`` (a list of ``size`` numbers) are columns of ``x`` or ``edge_attr``; ``category`` is one of
-    ``category``.
+    ``number`` (standardized unless ``scale`` is ``none``), ``boolean`` (0 or 1), ``time`` (in seconds, standardized),
+    ``vector`` (a list of ``size`` numbers) and ``text`` (what ``encoder`` makes of it) are columns of ``x`` or
+    ``edge_attr``; ``category`` is one of ``category``.
     """
 
     name: str
@@ -35,6 +35,17 @@ class Column:
     """Of times that are integers."""
     size: int | None = None
     """Of vectors; by default what the files say."""
+    encoder: str | None = None
+    """Of text: MODULE:FUNCTION, a function of a list of n strings, "" for missing ones, to finite numbers of shape [n,
+    d]; each row must follow from its string alone."""
+
+
+@dataclass(frozen=True)
+class Label:
+    """The column with the label of each node: its class, or a number that is to be predicted."""
+
+    column: str
+    kind: Literal["class", "number"] = "class"
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ class NodeTable:
     key_type: Literal["string", "integer"] | None = None
     """None: that of the column. Columns of text files hold integers if all of their values are written as such."""
     columns: tuple[Column, ...] = ()
-    label: str | None = None
+    label: Label | None = None
     split: Split | None = None
     time: Time | None = None
     delimiter: str | None = None
@@ -258,7 +269,7 @@ def _node_table(name: str, entry: Any) -> NodeTable:
     time = _time(entries)
     return NodeTable(
         name, _files(entries), _text(entries.at("key"), key), key_type, _columns(entries),
-        entries.text_or_none("label"), _split(entries, time), time, _delimiter(entries),
+        _label(entries), _split(entries, time), time, _delimiter(entries),
     )  # fmt: skip
 
 
@@ -291,6 +302,14 @@ def _edge_table(name: str, entry: Any, nodes: Mapping[str, NodeTable]) -> EdgeTa
         entries.choice("undirected", ("reverse",), None) is not None,
         entries.choice("dangling", ("error", "drop"), "error"), delimiter,
     )  # fmt: skip
+
+
+def _label(entries: _Entries) -> Label | None:
+    value = entries.get("label", None)
+    if value is None or isinstance(value, str):
+        return None if value is None else Label(entries.text("label"))
+    of_label = _Entries(entries.at("label"), value, {"column", "kind"})
+    return Label(of_label.text("column"), of_label.choice("kind", ("class", "number"), "class"))
 
 
 def _both(table: str | None) -> str:
@@ -332,7 +351,7 @@ def _columns(entries: _Entries) -> tuple[Column, ...]:
 
 _OPTIONS: dict[str, set[str]] = {
     "number": {"missing", "scale"}, "boolean": {"missing"}, "category": set(), "time": {"missing", "unit"},
-    "vector": {"size"},
+    "vector": {"size"}, "text": {"encoder"},
 }  # fmt: skip
 """What the kinds of columns take beside ``kind``."""
 
@@ -343,10 +362,16 @@ def _column(path: str, name: str, entry: Any) -> Column:
     if kind not in KINDS:
         raise ValueError(f"{path}.kind: expected one of {', '.join(KINDS)}, found {kind!r}")
     entries = _Entries(path, entry, {"kind", *_OPTIONS[kind]})
+    encoder = entries.text_or_none("encoder")
+    if kind == "text" and (encoder is None or not all(encoder.partition(":"))):
+        raise ValueError(
+            f"{path}.encoder: expected MODULE:FUNCTION, which makes numbers of a list of strings, found "
+            f"{'nothing' if encoder is None else repr(encoder)}"
+        )
     return Column(
         name, kind, entries.choice("missing", ("error", "mean"), "error"),  # type: ignore[arg-type]
         entries.choice("scale", ("standard", "none"), "standard"), entries.choice("unit", UNITS, None),
-        entries.whole("size", 1, None),
+        entries.whole("size", 1, None), encoder,
     )  # fmt: skip
 
 

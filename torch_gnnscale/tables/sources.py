@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
+ROW = "file_row_number"
+"""The key of a table without one: the number of its row in its one parquet file, from 0."""
 PACKED = ("", ".gz", ".zst")
 """How the name of a text file may go on after .csv, .tsv or .txt."""
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
@@ -32,6 +35,16 @@ class Group:
     files: tuple[Path, ...]
     columns: tuple[str, ...]
     """Their names, in the order of the files."""
+    of_folders: tuple[tuple[str, str | None], ...] = ()
+    """The columns that are in the names of folders, NAME=VALUE, and their values in all rows; None: missing."""
+
+    def read(self, reader: str) -> str:
+        """A query of what the function ``reader`` of DuckDB reads, with these columns."""
+        values = "".join(
+            f", {'NULL' if value is None else quoted(value)}::VARCHAR AS {name(column)}"
+            for column, value in self.of_folders
+        )
+        return f"SELECT *{values} FROM {reader}"
 
 
 @dataclass(frozen=True)
@@ -58,19 +71,24 @@ class Source:
         """Whether the files are text, whose columns have no types."""
         return self.delimiter is not None
 
+    def is_untyped(self, column: str) -> bool:
+        """Whether the values of a column are text for want of types: of text files, or of names of folders."""
+        return self.is_text or any(column == given for group in self.groups for given, _ in group.of_folders)
+
     def sql(self) -> str:
         """A query of all rows, in any order."""
-        return " UNION ALL BY NAME ".join(f"SELECT * FROM {self._read(group, group.files)}" for group in self.groups)
+        return " UNION ALL BY NAME ".join(group.read(self._reader(group, group.files)) for group in self.groups)
 
     def sql_of(self, file: Path) -> str:
         """A query of a file's rows, with their numbers from 1 as ``row_of_file``; where one thread reads in order."""
         group = next(group for group in self.groups if file in group.files)
-        return f"SELECT row_number() OVER () AS row_of_file, * FROM {self._read(group, (file,))}"
+        return f"SELECT row_number() OVER () AS row_of_file, * FROM ({group.read(self._reader(group, (file,)))})"
 
-    def _read(self, group: Group, files: Sequence[Path]) -> str:
+    def _reader(self, group: Group, files: Sequence[Path]) -> str:
         names = ", ".join(quoted(glob.escape(str(file))) for file in files)
         if not self.is_text:
-            return f"read_parquet([{names}], union_by_name = true, hive_partitioning = false)"
+            row = f", {ROW} = true" if ROW in self.families else ""
+            return f"read_parquet([{names}], union_by_name = true, hive_partitioning = false{row})"
         assert self.delimiter is not None
         columns = ", ".join(f"{quoted(column)}: 'VARCHAR'" for column in group.columns)
         return (
@@ -106,14 +124,13 @@ def source(path: str, folder: Path, patterns: Sequence[str], delimiter: str | No
     if formats[first] == "parquet":
         if delimiter is not None:
             raise ValueError(f"{path}.delimiter: expected none for parquet, found {delimiter!r}")
-        return _of_parquet(path, files, needed)
+        return _of_parquet(path, folder, files, needed)
     sep = delimiter or DELIMITERS[formats[first]]
-    groups: dict[tuple[str, ...], list[Path]] = {}
+    groups: dict[Any, list[Path]] = {}
     for file in files:
         columns = _header(path, file, sep)
-        _check_columns(path, file, needed, columns)
-        groups.setdefault(columns, []).append(file)
-    alike = tuple(Group(tuple(group), columns) for columns, group in groups.items())
+        groups.setdefault((columns, _of_folders(path, folder, file, needed, columns)), []).append(file)
+    alike = tuple(Group(tuple(group), *key) for key, group in groups.items())
     return Source(path, files, alike, sep, dict.fromkeys(needed, "text"), {})
 
 
@@ -152,9 +169,24 @@ def _format(path: str, file: Path) -> str:
     return suffix.removeprefix(".") if suffix == ".parquet" else suffix
 
 
-def _check_columns(path: str, file: Path, needed: Sequence[str], found: Sequence[str]) -> None:
-    if missing := [column for column in needed if column not in found]:
-        raise ValueError(f"{path}: {file}: column {missing[0]}: expected it, found only {', '.join(found)}")
+def _of_folders(
+    path: str, folder: Path, file: Path, needed: Sequence[str], found: Sequence[str]
+) -> tuple[tuple[str, str | None], ...]:
+    """The needed columns that a file lacks, of the names of its folders, NAME=VALUE, as Hive and Spark write them.
+
+    Those of ``folder`` itself do not count, unless the file is elsewhere.
+    """
+    inside = file.relative_to(folder) if file.is_relative_to(folder) else file
+    pairs = [part.split("=", 1) for part in inside.parent.parts if "=" in part]
+    known = {unquote(key): None if value == _NOTHING else unquote(value) for key, value in pairs}
+    lacking = [column for column in needed if column not in found]
+    if missing := [column for column in lacking if column not in known]:
+        raise ValueError(f"{path}: {file}: column {missing[0]}: expected it, found only {', '.join([*found, *known])}")
+    return tuple((column, known[column]) for column in lacking)
+
+
+_NOTHING = "__HIVE_DEFAULT_PARTITION__"
+"""How the name of a folder says that a value is missing."""
 
 
 def _header(path: str, file: Path, delimiter: str) -> tuple[str, ...]:
@@ -175,24 +207,30 @@ def _header(path: str, file: Path, delimiter: str) -> tuple[str, ...]:
     return tuple(columns)
 
 
-def _of_parquet(path: str, files: tuple[Path, ...], needed: Sequence[str]) -> Source:
+def _of_parquet(path: str, folder: Path, files: tuple[Path, ...], needed: Sequence[str]) -> Source:
     import pyarrow
     from pyarrow import parquet
 
     families: dict[str, str] = {}
     said_by: dict[str, Path] = {}
     sizes: dict[str, int] = {}
+    groups: dict[Any, list[Path]] = {}
     names: tuple[str, ...] = ()
+    if ROW in needed:
+        families[ROW] = "integer"
     for file in files:
         try:
             schema = parquet.read_schema(file)
         except (pyarrow.ArrowException, OSError) as error:
             raise ValueError(f"{path}: {file}: expected a parquet file, found {error}") from error
-        _check_columns(path, file, needed, schema.names)
+        of_folders = _of_folders(path, folder, file, [column for column in needed if column != ROW], schema.names)
+        groups.setdefault(of_folders, []).append(file)
         names = names or tuple(schema.names)
         for column in needed:
-            kind = schema.field(column).type
-            family = _family(kind)
+            if column == ROW:
+                continue
+            kind = pyarrow.string() if column in dict(of_folders) else schema.field(column).type
+            family = "null" if dict(of_folders).get(column, "") is None else _family(kind)
             if family == "null":
                 continue
             before = families.setdefault(column, family)
@@ -209,7 +247,8 @@ def _of_parquet(path: str, files: tuple[Path, ...], needed: Sequence[str]) -> So
                 raise ValueError(
                     f"{path}: {file}: column {column}: expected {before}, as in {said_by[column]}, found {family}"
                 )
-    return Source(path, files, (Group(files, names),), None, {**dict.fromkeys(needed, "null"), **families}, sizes)
+    alike = tuple(Group(tuple(group), names, of_folders) for of_folders, group in groups.items())
+    return Source(path, files, alike, None, {**dict.fromkeys(needed, "null"), **families}, sizes)
 
 
 def _family(kind: Any) -> str:

@@ -79,6 +79,11 @@ def integers(column: Any) -> Tensor:
     return torch.from_numpy(column.to_numpy(zero_copy_only=False).astype(np.int64))
 
 
+def reals(column: Any) -> Tensor:
+    """A column of numbers of Arrow as float32; NaN where they are missing."""
+    return torch.from_numpy(column.to_numpy(zero_copy_only=False).astype(np.float32))
+
+
 def degrees_of(dst: Tensor, at: int, held: int, most: int) -> Iterator[Tensor]:
     """The degrees of the destinations from ``at`` on that end in a run of edges that is sorted by destination: all but
     the run's last one.
