@@ -11,9 +11,10 @@ from ..datasets import LinkTask, about_task, archives
 from ..datasets.parts import KINDS
 from ..files import MANIFEST
 from ..memory import format_bytes
-from ..partition import METHODS, TOPOLOGIES, read_report, write
+from ..partition import METHODS, TOPOLOGIES, PartitionReport, read_report, write
 from ..partition.whole import BALANCED
 from ..partition.writing import check_out
+from ..tables import write_parts
 from ..tasks import TASKS
 from . import data as cli_data
 from .errors import as_option, naming_options
@@ -32,6 +33,7 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
     add = command.add_argument
     add("--task", choices=KINDS, default="nodes", help="as for train: what the data set is loaded for")
     add("--out", required=True, help="a new directory; with --only one that an earlier call has begun")
+    add("--from-tables", metavar="DIR", help="what gnnscale tables --parts wrote, whose parts these are")
     add("--parts", type=int, help="number of parts; needed unless --out has a book")
     add("--method", choices=METHODS, default="auto", help="how parts are chosen")
     add("--owners", metavar="FILE", help="parts chosen elsewhere: .npy, shape [n]; of types .npz, an array for each")
@@ -46,10 +48,14 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
     )
     add("--only", type=int, nargs="+", metavar="PART", help="write only these parts, as one of several machines")
     add("--graph-attrs", nargs="+", default=[], metavar="NAME", help="times and weights that samplers need")
+    command.set_defaults(defaults={name: command.get_default(name) for name in ("task", *_ARGUMENTS) if name != "only"})
 
 
 def partition(args: argparse.Namespace) -> None:
     """A data set to a directory of parts; see ``gnnscale partition --help``."""
+    if args.from_tables is not None:
+        _from_tables(args)
+        return
     if args.memory is not None and not 0 < args.memory < math.inf:
         raise ValueError(f"--memory: expected a finite number of GiB above 0, found {args.memory}")
     check_out(args.out, args.only)
@@ -76,6 +82,25 @@ def partition(args: argparse.Namespace) -> None:
             about=about_task(args.task, Path(cli_data.dataset(args)).name, task),
             progress=True,
         )
+    report = _print_report(args, missing)
+    if not missing:
+        print(f"complete: {_next_step(args, len(report.edges))}; in a program open_part({args.out!r})")
+
+
+def _from_tables(args: argparse.Namespace) -> None:
+    """Parts of tables of parts, which say all that the other options say of a data set."""
+    given = [name for name in args.defaults if getattr(args, name) != args.defaults[name]]
+    if given := [*given, *(name for name in cli_data.OPTIONS if name in args)]:
+        raise ValueError(f"{as_option(given[0])}: expected none beside --from-tables, found {getattr(args, given[0])}")
+    with naming_options({"only": "--only"}):
+        missing = write_parts(args.from_tables, args.out, args.only, progress=True)
+    _print_report(args, missing)
+    if not missing:
+        print(f"complete: in a program open_part({args.out!r})")
+
+
+def _print_report(args: argparse.Namespace, missing: list[int]) -> PartitionReport:
+    """Prints what the book says of the parts, and which are missing."""
     assigned, report = read_report(args.out)
     print(report)
     took = f" in {assigned['seconds']:.1f} s" if "seconds" in assigned else ""
@@ -83,8 +108,7 @@ def partition(args: argparse.Namespace) -> None:
     print(f"parts by {assigned['method']}{took}{peak}; this report as JSON: {Path(args.out) / 'book' / MANIFEST}")
     if missing:
         print(f"still to be written to {args.out}: --only {' '.join(map(str, missing))}")
-    else:
-        print(f"complete: {_next_step(args, len(report.edges))}; in a program open_part({args.out!r})")
+    return report
 
 
 def _next_step(args: argparse.Namespace, parts: int) -> str:

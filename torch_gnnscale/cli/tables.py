@@ -38,6 +38,7 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
     add(
         "--memory", default="2GiB", help="what joins and sorts may use, such as 8GiB; larger ones use the disk of --out"
     )
+    add("--parts", type=int, metavar="K", help="write tables of so many parts, for gnnscale partition --from-tables")
 
 
 def tables(args: argparse.Namespace) -> None:
@@ -53,8 +54,11 @@ def tables(args: argparse.Namespace) -> None:
         print(*said, sep="\n")
     else:
         schema = Schema.read(there)
-    with naming_options({"memory": "--memory"}):
-        build(schema, args.out, memory=args.memory, say=print)
+    with naming_options({"memory": "--memory", "parts": "--parts"}):
+        build(schema, args.out, memory=args.memory, parts=args.parts, say=print)
+    if args.parts is not None:
+        print(f"written: {args.out}; then: gnnscale partition --from-tables {args.out} --out parts")
+        return
     for line in _next_steps(args.out):
         print(line)
 

@@ -87,6 +87,14 @@ class InputGraph:
                 found.setdefault(end_types(edge_type)[1], ends[1].unique())
         return found
 
+    def out_degree(self, node_type: NodeType | None) -> Tensor:
+        """How many edges each node of a type has, of all relations that lead from it: int64, shape [n]."""
+        degree = torch.zeros(self.num_nodes[node_type], dtype=torch.int64)
+        for edge_type, csc in self.relations.items():
+            if end_types(edge_type)[0] == node_type:
+                degree += ops.count_ids(csc.row, len(degree), threads=1)
+        return degree
+
     def edge_checksums(self) -> list[int]:
         """A checksum of each relation's edges and of their ids, whatever the types of integers."""
         found = []

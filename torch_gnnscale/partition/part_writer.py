@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,12 @@ class PartWriter:
         self.order = {t: order_of(ids[f"stored_{i}"], self.step) for i, t in enumerate(self.types)}
         self.fingerprint = directory.fingerprint_of_parts(self.path)
 
+    def of(self, inputs: InputGraph) -> PartWriter:
+        """The same directory, of data that may lack what other parts have."""
+        other = copy(self)
+        other.inputs, other.relations, other._by_part = inputs, inputs.relations, {}
+        return other
+
     def part(self, number: int) -> None:
         """Writes a part."""
         own = {}
@@ -314,10 +321,7 @@ class PartWriter:
         for i, node_type in enumerate(self.types):
             order, count = self.order[node_type], self.inputs.num_nodes[node_type]
             arrays.write(f"stored_{i}", torch.int64, (count,), self._wide(order.new))
-            degree = torch.zeros(count, dtype=torch.int64)
-            for edge_type, csc in self.relations.items():
-                if end_types(edge_type)[0] == node_type:
-                    degree += ops.count_ids(csc.row, count, threads=1)
+            degree = self.inputs.out_degree(node_type)
             stored = (degree[ids] for ids in self._wide(order.old))
             arrays.write(f"degree_{i}", torch.int64, (count,), stored)
         with_rows = {edge_type_of(rows.meta.group_name) for rows in self.inputs.rows if rows.meta.of_edges}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,14 +110,14 @@ def write(
         about = directory.plain(dict(about or {}))
     except (TypeError, ValueError) as error:
         raise TypeError(f"about: expected what JSON keeps, found {error}") from None
-    given = {
-        **_given(inputs, graph_attrs), "parts": parts, "topology": topology, "seed": seed, "balance": list(balance),
-        "method": method if owners is None else "owners", "about": about,
-    }  # fmt: skip
+    given = given_of(
+        inputs, graph_attrs, parts=parts, topology=topology, seed=seed, balance=list(balance),
+        method=method if owners is None else "owners", about=about,
+    )  # fmt: skip
     checked = None if owners is None else given_owners(owners, inputs.num_nodes, parts)
     writer = PartWriter(path, inputs, streamed)
     if begun:
-        writer.resume(directory.plain(given), checked)
+        writer.resume(given, checked)
     else:
         train = inputs.train()
         assigned = {"method": "owners"}
@@ -129,11 +129,23 @@ def write(
             checked, assigned = found.owner, {name: value for name, value in found._asdict().items() if name != "owner"}
             del found
         counted = report(inputs.relations, checked, parts, train).to_dict()
-        writer.begin(directory.plain(given), checked, {"report": counted, "assigned": assigned})
+        writer.begin(given, checked, {"report": counted, "assigned": assigned})
     del checked
+    return finish(writer, wanted, parts, writer.part, progress)
+
+
+def finish(
+    writer: PartWriter, wanted: Iterable[int], parts: int, make: Callable[[int], None], progress: bool
+) -> list[int]:  # fmt: skip
+    """Writes those of some parts that are not there, by ``make``, and marks a complete directory.
+
+    Returns:
+        The parts that are still to be written.
+    """
+    path = writer.path
     for part in tqdm(wanted, desc="parts", unit=" parts", disable=None if progress else True):
         if not (directory.part_folder(path, part) / files.MANIFEST).exists():
-            writer.part(part)
+            make(part)
     missing = directory.missing_parts(path, parts)
     if not missing:
         _complete(path, parts, writer.fingerprint)
@@ -155,13 +167,13 @@ def check_out(out: str | os.PathLike, only: Sequence[int] | None) -> bool:
     return begun
 
 
-def _given(inputs: InputGraph, graph_attrs: Sequence[str]) -> dict[str, Any]:
-    """What the book says of the data; equal in all calls."""
+def given_of(inputs: InputGraph, graph_attrs: Sequence[str], **arguments: Any) -> dict[str, Any]:
+    """What the book says of the data and the arguments, as JSON has it; equal in all calls."""
     names = {rows.meta.attr_name for rows in inputs.rows}
     if unknown := [name for name in graph_attrs if name not in names]:
         raise ValueError(f"graph_attrs: expected names of {sorted(names)}, found {unknown}")
     composites = [whole.entry(group) for (group, _), whole in inputs.composites.items()]
-    return {
+    found = {
         "num_nodes": [[files.check_name(node_type), count] for node_type, count in inputs.num_nodes.items()],
         "relations": [
             relation_entry(files.check_name(edge_type), csc.num_src, csc.num_dst, csc.num_edges)
@@ -174,6 +186,7 @@ def _given(inputs: InputGraph, graph_attrs: Sequence[str]) -> dict[str, Any]:
         "graph_attrs": list(graph_attrs),
         "edge_checksums": inputs.edge_checksums(),
     }
+    return directory.plain(found | arguments)
 
 
 def _complete(path: Path, parts: int, fingerprint: int) -> None:

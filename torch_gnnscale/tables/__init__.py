@@ -3,6 +3,7 @@
 from .build import build, is_saved, open
 from .guess import read_manifest
 from .id_map import Ids, about, ids
+from .parts import write_parts
 from .schema import Schema
 
-__all__ = ["Ids", "Schema", "about", "build", "ids", "is_saved", "open", "read_manifest"]
+__all__ = ["Ids", "Schema", "about", "build", "ids", "is_saved", "open", "read_manifest", "write_parts"]

@@ -6,16 +6,23 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from torch_geometric.typing import EdgeType
 
 from .. import files, machine
 from ..feature import FeatureStore
 from ..memory.budget import Budget, budget_bytes
+from ..ops.arguments import check_int
 from ..topology import GraphStore
 from ..topology.graph_store import KIND as GRAPH
+from ..topology.graph_store import relation_entry
+from ..topology.sort_on_disk import id_dtype, write_relation
 from . import edges as edge_tables
 from . import nodes as node_tables
+from .by_part import TablesByPart
 from .engine import Engine
 from .id_map import IdWriter
 from .schema import Schema
@@ -29,7 +36,7 @@ _LEAST = 64 << 20
 
 def build(
     schema: Schema, out: str | os.PathLike, memory: Budget = "2GiB", threads: int | None = None,
-    say: Callable[[str], object] = lambda _: None,
+    parts: int | None = None, say: Callable[[str], object] = lambda _: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Writes the stores of a graph of tables into a new directory; nothing where an error is raised.
 
@@ -41,6 +48,8 @@ def build(
         out: the directory, which :func:`open` opens.
         memory: bytes that joins and sorts may use; what is larger is on the disk of ``out`` meanwhile.
         threads: that they may use; by default as many as there are cores.
+        parts: write tables of so many parts in place of the stores, of which :func:`write_parts` makes a directory of
+            parts. Edges are with their destination's part; ``owner`` of the schema says which part a node is in.
         say: called with a line for each table.
 
     Returns:
@@ -56,11 +65,13 @@ def build(
     limit = budget_bytes("memory", memory, machine.available_memory())
     if limit < _LEAST:
         raise ValueError(f"memory: expected at least 64MiB, found {memory!r}")
+    parts = None if parts is None else check_int("parts", parts, 1, 1 << 16)
     with files.creating(out) as folder:
         (work := folder / "work").mkdir()
         engine = Engine(work, limit, threads or machine.cores())
         try:
-            report = _build(engine, schema, folder, say)
+            into = _Stores(folder) if parts is None else TablesByPart(folder, engine, schema, parts)
+            report = _build(engine, schema, folder, into, say)
         finally:
             engine.close()
         shutil.rmtree(work)
@@ -68,35 +79,59 @@ def build(
     return report
 
 
-def _build(engine: Engine, schema: Schema, folder: Path, say: Callable[[str], object]) -> dict[str, Any]:
+def _build(
+    engine: Engine, schema: Schema, folder: Path, into: _Stores | TablesByPart, say: Callable[[str], object]
+) -> dict[str, Any]:
     report: dict[str, Any] = {"nodes": {}, "edges": {}}
-    features, ids = FeatureWriter(folder / "features"), IdWriter(folder / "tables")
-    staged = {}
+    ids, staged = IdWriter(folder / "tables"), {}
     about: dict[str, Any] = {"nodes": {}, "edges": {}, "time_unit": schema.time_unit}
     for number, (name, table) in enumerate(schema.nodes.items()):
         staged[name] = nodes = node_tables.stage(engine, schema, table, f"nodes_{number}")
-        sizes = node_tables.write(engine, nodes, ids, features)
+        into.nodes(nodes)
+        sizes = node_tables.write(engine, nodes, ids, into.rows)
         engine.run(f"DROP TABLE {nodes.staged}")
         report["nodes"][name] = nodes.report() | ({"split": sizes} if sizes else {})
         about["nodes"][name] = nodes.about()
         say(_line(table.path, report["nodes"][name]))
-    (graph := folder / "graph").mkdir()
-    entries: dict[str, dict[str, Any]] = {}
-    relations: list[dict[str, Any]] = []
     for number, (edge_type, of_edges) in enumerate(schema.edges.items()):
         edges = edge_tables.stage(engine, schema, staged, of_edges, f"edges_{number}")
-        arrays, added, sizes = edge_tables.write(engine, edges, staged, graph, len(relations), features)
+        sizes = edge_tables.write(engine, edges, staged, into.rows, partial(into.relation, edges, staged))
         engine.run(f"DROP TABLE {edges.staged}")
-        entries |= arrays
-        relations += added
         name = ".".join(edge_type)
         report["edges"][name] = edges.report() | ({"split": sizes} if sizes else {})
         about["edges"][name] = edges.about()
         say(_line(of_edges.path, report["edges"][name]))
-    files.finish(graph, GRAPH, entries, {"relations": relations})
-    features.close()
+    into.close()
     ids.close(about)
     return report
+
+
+class _Stores:
+    """The saved stores of a graph of tables, while they are written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.rows = FeatureWriter(folder / "features")
+        (graph := folder / "graph").mkdir()
+        self._graph = graph
+        self._entries: dict[str, dict[str, Any]] = {}
+        self._relations: list[dict[str, Any]] = []
+
+    def nodes(self, nodes: node_tables.Nodes) -> None:
+        """Nothing: rows of nodes are all that stores have of them."""
+
+    def relation(self, edges: edge_tables.Edges, nodes: Any, edge_type: EdgeType, pieces: edge_tables.Pieces) -> None:
+        """Writes a relation."""
+        src, dst = nodes[edge_type[0]].count, nodes[edge_type[-1]].count
+        made = write_relation(
+            self._graph, len(self._relations), pieces, dst, edges.count, id_dtype(src), False, lambda _: None
+        )
+        self._entries |= made
+        self._relations.append(relation_entry(edge_type, src, dst, edges.count))
+
+    def close(self) -> None:
+        """Writes the manifests."""
+        files.finish(self._graph, GRAPH, self._entries, {"relations": self._relations})
+        self.rows.close()
 
 
 def _line(path: str, found: dict[str, Any]) -> str:

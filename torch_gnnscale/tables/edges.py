@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,8 +12,6 @@ from torch_geometric.typing import EdgeType
 
 from ..splits import SUBSETS
 from ..topology.csc import CHUNK
-from ..topology.graph_store import relation_entry
-from ..topology.sort_on_disk import id_dtype, write_relation
 from .columns import feature, key_value, no_key, split_value, time_value, weight_value
 from .engine import Engine, Place, case_of, error_at, first_row, reading, text_kinds, values_of
 from .layout import Feature, batch_rows, features_of, order_of, selected, staged_names
@@ -22,7 +19,7 @@ from .nodes import Nodes
 from .schema import EdgeTable, Schema
 from .sources import Source, source
 from .splits import split_sql
-from .writing import FeatureWriter, degrees_of, integers, reals
+from .writing import RowWriter, degrees_of, integers, reals
 
 _CAUSES = ("no source", "unknown source", "no destination", "unknown destination")
 """Why a row is no edge: the numbers 1 to 4 of ``bad`` in a staged table."""
@@ -137,49 +134,46 @@ def _dangling(
     return ValueError(f"{error_at(found, column, place, f'a key of {nodes.table.path}')}{hint}")
 
 
+Pieces: TypeAlias = Iterator[tuple[Tensor, Tensor, Tensor | None]]
+"""Of a CSC, as :func:`torch_gnnscale.topology.sort_on_disk.write_relation` takes them."""
+
+
 def write(
-    engine: Engine, edges: Edges, nodes: Mapping[str, Nodes], folder: Path, first: int, features: FeatureWriter
-) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]], dict[str, int]]:
+    engine: Engine, edges: Edges, nodes: Mapping[str, Nodes], rows: RowWriter, put: Callable[[EdgeType, Pieces], None]
+) -> dict[str, int]:
     """Writes a relation, and the one that leads the other way, with their rows.
 
     Args:
         engine: that has them.
         edges: the table.
         nodes: by type.
-        folder: of the GraphStore.
-        first: the number of the relation there.
-        features: the store of rows.
+        rows: takes the rows of edges; also their ends as ``src`` and ``dst``, if it knows these.
+        put: takes the edges of each of both, while it reads them.
 
     Returns:
-        The entries of the arrays, those of the relations, and the sizes of the splits.
+        The sizes of the splits.
     """
-    entries: dict[str, dict[str, Any]] = {}
-    relations = []
     split = None if edges.table.split is None else split_sql(engine, edges.table.split, edges.staged, "bad = 0")
     sizes = dict.fromkeys(SUBSETS, 0)
-    for number, edge_type in enumerate(edges.edge_types, first):
-        src, dst = nodes[edge_type[0]].count, nodes[edge_type[-1]].count
-        rows = _Rows(edges, edge_type, features, sizes if edge_type == edges.table.edge_type else {})
-        pieces = rows.pieces(engine, "src" if number > first else "dst", split, dst)
-        entries |= write_relation(folder, number, pieces, dst, edges.count, id_dtype(src), False, lambda _: None)
-        relations.append(relation_entry(edge_type, src, dst, edges.count))
-    return entries, relations, sizes if split is not None else {}
+    for edge_type in edges.edge_types:
+        forward = edge_type == edges.table.edge_type
+        of_type = _Rows(edges, edge_type, rows, sizes if forward else {})
+        put(edge_type, of_type.pieces(engine, "dst" if forward else "src", split, nodes[edge_type[-1]].count))
+    return sizes if split is not None else {}
 
 
 class _Rows:
     """The edges of a relation, read in the order of their destinations, while their rows are written."""
 
-    def __init__(self, edges: Edges, edge_type: EdgeType, features: FeatureWriter, sizes: dict[str, int]) -> None:
+    def __init__(self, edges: Edges, edge_type: EdgeType, features: RowWriter, sizes: dict[str, int]) -> None:
         self._edges, self._type, self._features, self._sizes = edges, edge_type, features, sizes
         table = edges.table
         features.add_rows(edge_type, edges.count, edges.features, table.time is not None, table.split is not None)
         if table.weight is not None:
             features.add(edge_type, "edge_weight", torch.float32, (edges.count,))
 
-    def pieces(
-        self, engine: Engine, by: str, split: str | None, num_dst: int
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """The pieces of the CSC, as :func:`write_relation` takes them.
+    def pieces(self, engine: Engine, by: str, split: str | None, num_dst: int) -> Pieces:
+        """The pieces of the CSC.
 
         Args:
             engine: that has the edges.
@@ -196,6 +190,8 @@ class _Rows:
             last = int(dst[-1])
             held = int((dst == last).sum()) + (held if last == at else 0)
             at = last
+            for end, ids in (("src", src), ("dst", dst)):
+                self._features.append(self._type, end, ids)
             self._append(batch)
             yield none, src, None
         while at < num_dst:

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from ..splits import SUBSETS
-from .columns import Check, Value, feature, key_value, label_value, split_value, time_value
+from .columns import Check, Value, check_family, feature, key_value, label_value, split_value, time_value
 from .engine import Engine, case_of, error_at, first_row, reading, text_kinds, values_of
 from .id_map import IdWriter
 from .layout import Feature, batch_rows, features_of, selected, staged_names
 from .schema import NodeTable, Schema
 from .sources import Source, name, source
 from .splits import split_sql
-from .writing import FeatureWriter, integers, reals
+from .writing import RowWriter, integers, reals
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ def stage(engine: Engine, schema: Schema, table: NodeTable, staged: str) -> Node
     needed = [table.key, *(column.name for column in table.columns)]
     needed += [column for column in (table.label and table.label.column, table.split and table.split.column) if column]
     needed += [table.time.column] if table.time is not None else []
+    needed += [table.owner.column] if table.owner is not None and table.owner.files is None else []
     found = source(table.path, schema.folder, table.files, table.delimiter, list(dict.fromkeys(needed)))
     with reading(found):
         return _staged(engine, schema, table, found, staged)
@@ -76,6 +77,10 @@ def _staged(engine: Engine, schema: Schema, table: NodeTable, found: Source, sta
         values["time"] = time_value(found, table.time, kinds, schema.time_unit)
     if table.split is not None:
         values["split"] = split_value(found, table.split, [table.key])
+    if table.owner is not None and table.owner.files is None:
+        check_family(found, table.owner.column, ("text", "integer", "boolean"), "what decides the part")
+        given = f"CAST({name(table.owner.column)} AS VARCHAR)"
+        values["owner"] = Value(given, Check(table.owner.column, "false", ""))
     of_key = Check(table.key, f"({key_sql}) IS NULL", "a key" if key == "string" else "a key, an integer of 64 bits")
     _create(engine, found, staged, values, key_sql, of_key)
     features = features_of(engine, found, table.columns, names, staged, "true")
@@ -115,7 +120,7 @@ def _key_type(found: Source, column: str, written_as_integers: bool) -> str:
     return "integer" if family == "integer" or written_as_integers else "string"
 
 
-def write(engine: Engine, nodes: Nodes, ids: IdWriter, features: FeatureWriter) -> dict[str, int]:
+def write(engine: Engine, nodes: Nodes, ids: IdWriter, features: RowWriter) -> dict[str, int]:
     """Writes the rows of a type of nodes and its ids; returns the sizes of its splits.
 
     Raises:

@@ -69,6 +69,18 @@ class Split:
 
 
 @dataclass(frozen=True)
+class Owner:
+    """Which part owns each node, where a graph is written by part: nodes with one value of a column are in one part; or
+    a table says it."""
+
+    column: str
+    """Of the nodes' table, or, of ``files``, the one with the numbers of parts."""
+    files: tuple[str, ...] | None = None
+    key: str = ""
+    """Of ``files``: the column with the keys of the nodes."""
+
+
+@dataclass(frozen=True)
 class NodeTable:
     """A type of nodes: a row for each node."""
 
@@ -83,6 +95,8 @@ class NodeTable:
     split: Split | None = None
     time: Time | None = None
     delimiter: str | None = None
+    owner: Owner | None = None
+    """None: parts are drawn by a hash of the key."""
 
     @property
     def path(self) -> str:
@@ -261,7 +275,7 @@ def _delimiter(entries: _Entries) -> str | None:
 def _node_table(name: str, entry: Any) -> NodeTable:
     path = f"nodes.{name}"
     _name(path, name)
-    entries = _Entries(path, entry, {"files", "key", "columns", "label", "split", "time", "delimiter"})
+    entries = _Entries(path, entry, {"files", "key", "columns", "label", "split", "time", "delimiter", "owner"})
     key, key_type = entries.need("key"), None
     if isinstance(key, Mapping):
         of_key = _Entries(entries.at("key"), key, {"column", "type"})
@@ -269,7 +283,7 @@ def _node_table(name: str, entry: Any) -> NodeTable:
     time = _time(entries)
     return NodeTable(
         name, _files(entries), _text(entries.at("key"), key), key_type, _columns(entries),
-        _label(entries), _split(entries, time), time, _delimiter(entries),
+        _label(entries), _split(entries, time), time, _delimiter(entries), _owner(entries),
     )  # fmt: skip
 
 
@@ -310,6 +324,14 @@ def _label(entries: _Entries) -> Label | None:
         return None if value is None else Label(entries.text("label"))
     of_label = _Entries(entries.at("label"), value, {"column", "kind"})
     return Label(of_label.text("column"), of_label.choice("kind", ("class", "number"), "class"))
+
+
+def _owner(entries: _Entries) -> Owner | None:
+    value = entries.get("owner", None)
+    if value is None or isinstance(value, str):
+        return None if value is None else Owner(entries.text("owner"))
+    of_owner = _Entries(entries.at("owner"), value, {"files", "key", "part"})
+    return Owner(of_owner.text("part"), _files(of_owner), of_owner.text("key"))
 
 
 def _both(table: str | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,22 +18,20 @@ from ..splits import SUBSETS
 from .layout import Feature, codes, numbers, widths
 
 
-class FeatureWriter:
-    """The directory of a FeatureStore, whose arrays are written from front to back.
+class RowWriter(ABC):
+    """Takes the rows of tables, batch after batch, as tensors."""
 
-    Args:
-        folder: a new one.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir()
-        self._folder, self._stack = folder, ExitStack()
-        self._writers: dict[tuple[Any, str], files.ArrayWriter] = {}
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, str], tuple[torch.dtype, tuple[int, ...]]] = {}
+        """The dtypes and shapes of attributes, by group and name."""
 
     def add(self, group: Any, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
         """A new array, that of an attribute."""
-        file = self._folder / f"{len(self._writers)}.npy"
-        self._writers[group, name] = self._stack.enter_context(files.ArrayWriter(file, dtype, shape))
+        self._known[group, name] = dtype, shape
+
+    @abstractmethod
+    def append(self, group: Any, name: str, rows: Tensor) -> None:
+        """The next rows of an attribute that was added; nothing of another."""
 
     def add_rows(self, group: Any, count: int, features: Sequence[Feature], time: bool, split: bool) -> None:
         """The arrays of a table with ``count`` rows."""
@@ -46,11 +45,6 @@ class FeatureWriter:
         for subset in SUBSETS if split else ():
             self.add(group, f"{subset}_mask", torch.bool, (count,))
 
-    def append(self, group: Any, name: str, rows: Tensor) -> None:
-        """The next rows of an attribute that was added; nothing of another."""
-        if (group, name) in self._writers:
-            self._writers[group, name].append(rows)
-
     def append_rows(self, group: Any, batch: Any, features: Sequence[Feature]) -> None:
         """The next rows of the arrays of :meth:`add_rows`: the batch has columns for the features, ``time`` and
         ``split``."""
@@ -59,12 +53,37 @@ class FeatureWriter:
             self.append(group, "edge_attr" if isinstance(group, tuple) else "x", numbers(batch, features))
         if categories:
             self.append(group, "category", codes(batch, features))
-        if (group, "time") in self._writers:
+        if (group, "time") in self._known:
             self.append(group, "time", integers(batch.column("time")))
-        if (group, "train_mask") in self._writers:
+        if (group, "train_mask") in self._known:
             number = integers(batch.column("split").fill_null(-1))
             for place, subset in enumerate(SUBSETS):
                 self.append(group, f"{subset}_mask", number == place)
+
+
+class FeatureWriter(RowWriter):
+    """The directory of a FeatureStore, whose arrays are written from front to back.
+
+    Args:
+        folder: a new one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        folder.mkdir()
+        self._folder, self._stack = folder, ExitStack()
+        self._writers: dict[tuple[Any, str], files.ArrayWriter] = {}
+
+    def add(self, group: Any, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        """See :meth:`RowWriter.add`."""
+        super().add(group, name, dtype, shape)
+        file = self._folder / f"{len(self._writers)}.npy"
+        self._writers[group, name] = self._stack.enter_context(files.ArrayWriter(file, dtype, shape))
+
+    def append(self, group: Any, name: str, rows: Tensor) -> None:
+        """See :meth:`RowWriter.append`."""
+        if (group, name) in self._writers:
+            self._writers[group, name].append(rows)
 
     def close(self) -> None:
         """Writes the manifest."""
