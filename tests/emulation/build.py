@@ -47,6 +47,11 @@ def rewritten(text: str) -> str:
     return LAUNCH.sub(as_call, text)
 
 
+def operators_of(source: Path) -> set[str]:
+    """The operators that a source defines."""
+    return set(re.findall(r'library\.impl\("(\w+)"', source.read_text()))
+
+
 def compiled(source: Path) -> Path:
     """The object file of a source."""
     target = OUT / (str(source).replace("/", "_") + ".o")
@@ -64,8 +69,9 @@ def main() -> None:
         path.write_text(rewritten(path.read_text()))
     shutil.copy(HERE / "launch.h", OUT / "cuda/launch.h")
     copies = [path.rename(path.with_suffix(".emulated.cpp")) for path in kernels]
-    replaced = {path.name.replace("_cuda.emulated.cpp", "_cpu.cpp") for path in copies}
-    others = [path for path in Path(sys.argv[1]).rglob("*.o") if f"{path.stem}.cpp" not in replaced]
+    operators = set().union(*map(operators_of, copies))
+    replaced = {path.with_suffix(".o") for path in SOURCES.rglob("*.cpp") if operators_of(path) & operators}
+    others = [path for path in Path(sys.argv[1]).rglob("*.o") if path.relative_to(sys.argv[1]) not in replaced]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         objects = [*pool.map(compiled, [HERE / "emulated_cuda.cpp", *copies]), *others]
     library = [f"-L{path}" for path in cpp_extension.library_paths()]

@@ -129,7 +129,7 @@ def test_the_cuda_part_is_compiled_where_it_changed(decide, compiler, tmp_path):
         return [Path(path) for path in made["cu"]]
 
     objects = compiled("8.0 9.0a+PTX")
-    assert len(objects) == len(list((SETUP.parent / "cuda").rglob("*.cu"))) > 10
+    assert len(objects) == len(list((SETUP.parent / "cuda").rglob("*.cu"))) > 5
     told = objects[0].read_text()
     for expected in ("arch=compute_80,code=sm_80 ", "code=sm_90a ", "code=compute_90a ", "-DUSE_CUDA ", "-std=c++20 "):
         assert expected in told

@@ -1,5 +1,4 @@
-// The operator pick_neighbors on the current stream of a GPU (see pick_phases.h). The host waits for the stream twice:
-// for the number of edges, and for whether the graph is malformed. The graph is in GPU memory or pinned host memory.
+// The sampling operators on the current stream of a GPU.
 #include <torch/csrc/stable/accelerator.h>
 
 #include <optional>
@@ -7,15 +6,34 @@
 
 #include "../executor_cuda.h"
 #include "../gather/tier_arguments.h"
+#include "bulk_driver.h"
 #include "bulk_rooms.h"
 #include "options.h"
 #include "pick_arguments.h"
 #include "pick_phases.h"
+#include "relabel_phases.h"
 
 namespace gnnscale {
 namespace {
 
-constexpr char kName[] = "pick_neighbors";
+constexpr char kSampleBulk[] = "sample_bulk";
+
+// See torch_gnnscale.ops.sample_bulk, which checks the arguments; `threads` is the CPU's.
+BulkResult sample_bulk(const Tensor& colptr, const std::vector<Tensor>& row, const std::vector<Tensor>& edge_id,
+                       const std::vector<int64_t>& spread, const Tensor& seeds, std::vector<int64_t> seed_ptr,
+                       std::vector<int64_t> fanouts, std::vector<int64_t> keys, int64_t options,
+                       std::vector<int64_t> rooms, int64_t /*threads*/) {
+  STD_TORCH_CHECK(seeds.is_cuda(), "sample_bulk: seeds are not on a GPU");
+  const int32_t device = seeds.get_device_index();
+  const torch::stable::accelerator::DeviceGuard guard(device);
+  const BulkRequest request =
+      bulk_request(colptr, row, edge_id, spread, seeds, std::move(seed_ptr), std::move(fanouts), std::move(keys),
+                   options, std::move(rooms), [](const Tensor& part) { return device_address(kSampleBulk, part); });
+  StreamExecutor executor(kSampleBulk, seeds, current_stream(device));
+  return BulkDriver<StreamExecutor>(executor, request).run();
+}
+
+constexpr char kPickNeighbors[] = "pick_neighbors";
 
 class PickDriver {
  public:
@@ -36,13 +54,13 @@ class PickDriver {
     on_.sum_before(hop_.count, hop_.offset, size);
     const std::vector<int64_t> found = on_.download(hop_.offset + size, 1 + kHopWords);
     const int64_t edges = found[0], column = found[1 + kBadColumn];
-    STD_TORCH_CHECK(found[1 + kBadRequest] < 0, kName, ": nodes are out of range");
+    STD_TORCH_CHECK(found[1 + kBadRequest] < 0, kPickNeighbors, ": nodes are out of range");
     if (column >= 0) {
       const std::vector<int64_t> value = malformed();
       STD_TORCH_CHECK(false, "the graph is malformed: colptr[", column, "] = ", value[0], ", colptr[", column + 1,
                       "] = ", value[1], " with ", hop_.stored.num_edges, " edges");
     }
-    STD_TORCH_CHECK(edges <= kMostInHop, kName, ": expected at most ", kMostInHop, " edges, found ", edges,
+    STD_TORCH_CHECK(edges <= kMostInHop, kPickNeighbors, ": expected at most ", kMostInHop, " edges, found ", edges,
                     "; ask for fewer nodes at a time");
 
     Tensor source = on_.room(edges, ScalarType::Long), id = on_.room(with_edge_id ? edges : 0, ScalarType::Long);
@@ -97,23 +115,23 @@ std::tuple<Tensor, Tensor, Tensor> pick_neighbors(
     std::vector<int64_t> node_ptr, std::vector<int64_t> keys, const std::optional<Tensor>& tree,
     const std::optional<Tensor>& node_time, const std::optional<Tensor>& node_start_time, int64_t number, int64_t hop,
     int64_t fanout, int64_t options, int64_t /*threads*/) {
-  const SampleOptions asked(kName, options,
+  const SampleOptions asked(kPickNeighbors, options,
                             SampleOptions::kReplace | SampleOptions::kLast | SampleOptions::kWithEdgeId);
   check_draws(number, hop, fanout);
   check_requests(node, node_ptr, keys, tree, node_time, node_start_time);
-  STD_TORCH_CHECK(node.is_cuda() && node.numel() <= kMostInHop, kName, ": expected at most ", kMostInHop,
+  STD_TORCH_CHECK(node.is_cuda() && node.numel() <= kMostInHop, kPickNeighbors, ": expected at most ", kMostInHop,
                   " nodes, on a GPU");
   const int32_t device = node.get_device_index();
   const torch::stable::accelerator::DeviceGuard guard(device);
   const auto readable = [device](const Tensor& part) {
-    STD_TORCH_CHECK(!part.is_cuda() || part.get_device_index() == device, kName,
+    STD_TORCH_CHECK(!part.is_cuda() || part.get_device_index() == device, kPickNeighbors,
                     ": the graph is not on the device of node");
-    return device_address(kName, part);
+    return device_address(kPickNeighbors, part);
   };
   const auto numbers = [&](const std::optional<Tensor>& values) {
     return values.has_value() ? reinterpret_cast<const int64_t*>(readable(*values)) : nullptr;
   };
-  const StreamExecutor executor(kName, node, current_stream(device));
+  const StreamExecutor executor(kPickNeighbors, node, current_stream(device));
   const int64_t batches = static_cast<int64_t>(keys.size());
   std::vector<int64_t> words = std::move(node_ptr);
   words.insert(words.end(), keys.begin(), keys.end());
@@ -140,7 +158,59 @@ std::tuple<Tensor, Tensor, Tensor> pick_neighbors(
   return PickDriver(executor, pick).run(asked.has(SampleOptions::kWithEdgeId));
 }
 
-STABLE_TORCH_LIBRARY_IMPL(gnnscale, CUDA, library) { library.impl("pick_neighbors", TORCH_BOX(&pick_neighbors)); }
+constexpr char kRelabel[] = "relabel";
+
+// See torch_gnnscale.ops.relabel, which checks the arguments.
+std::tuple<Tensor, Tensor, Tensor> relabel(const Tensor& known, const Tensor& ids,
+                                           const std::optional<Tensor>& known_tree, const std::optional<Tensor>& tree) {
+  const int64_t before = known.numel(), count = ids.numel();
+  STD_TORCH_CHECK(known_tree.has_value() == tree.has_value() &&
+                      (!tree.has_value() || (known_tree->numel() == before && tree->numel() == count)),
+                  "relabel: expected a tree for each node and id, or none");
+  STD_TORCH_CHECK(before + count < int64_t{1} << 31, "relabel: expected less than 2^31 nodes and ids, found ",
+                  before + count);
+  STD_TORCH_CHECK(ids.is_cuda(), "relabel: ids are not on a GPU");
+  const int32_t device = ids.get_device_index();
+  const torch::stable::accelerator::DeviceGuard guard(device);
+  const StreamExecutor executor(kRelabel, ids, current_stream(device));
+  const auto numbers = [device](const std::optional<Tensor>& values) -> const int64_t* {
+    if (!values.has_value()) return nullptr;
+    const Tensor& tensor = *values;
+    STD_TORCH_CHECK(tensor.is_cuda() && tensor.get_device_index() == device, kRelabel,
+                    ": expected all tensors on the device of ids");
+    return static_cast<const int64_t*>(tensor.const_data_ptr());
+  };
+  const auto data = [](Tensor& tensor) { return static_cast<int64_t*>(tensor.mutable_data_ptr()); };
+
+  const int64_t slots = 2 * (before + count) + 1;
+  Tensor local = executor.room(count, ScalarType::Long), table = executor.room(slots, ScalarType::Int);
+  Tensor fresh = executor.room(count, ScalarType::Long), rank = executor.room(count + 1, ScalarType::Long);
+  executor.fill(static_cast<uint32_t*>(table.mutable_data_ptr()), slots);
+  FoundNodes found{before,           count,
+                   numbers(known),   numbers(ids),
+                   tree.has_value(), numbers(known_tree),
+                   numbers(tree),    {static_cast<uint32_t*>(table.mutable_data_ptr()), static_cast<uint64_t>(slots)},
+                   data(local),      data(fresh),
+                   data(rank),       nullptr,
+                   nullptr};
+  executor.each(before + count, EnterItem{found});
+  executor.each(count, FindFirst{found});
+  executor.sum_before(found.fresh, found.rank, count);
+  const int64_t added = executor.download(found.rank + count, 1)[0];
+
+  Tensor node = executor.room(added, ScalarType::Long),
+         node_tree = executor.room(tree.has_value() ? added : 0, ScalarType::Long);
+  found.node = data(node);
+  found.tree = data(node_tree);
+  executor.each(count, NumberFound{found});
+  return {local, node, node_tree};
+}
+
+STABLE_TORCH_LIBRARY_IMPL(gnnscale, CUDA, library) {
+  library.impl("sample_bulk", TORCH_BOX(&sample_bulk));
+  library.impl("pick_neighbors", TORCH_BOX(&pick_neighbors));
+  library.impl("relabel", TORCH_BOX(&relabel));
+}
 
 }  // namespace
 }  // namespace gnnscale

@@ -1,16 +1,18 @@
-// The operator choose_nodes on the current stream of a GPU. The host waits once, for the number of drawn candidates.
+// The layer-wise operators on the current stream of a GPU.
 #include <torch/csrc/stable/accelerator.h>
 
+#include <optional>
 #include <tuple>
 
 #include "../executor_cuda.h"
 #include "../sample/bulk_rooms.h"
 #include "choosing_driver.h"
+#include "layer_driver.h"
 
 namespace gnnscale {
 namespace {
 
-constexpr char kName[] = "choose_nodes";
+constexpr char kChooseNodes[] = "choose_nodes";
 
 // For every candidate: whether it is drawn.
 struct TakeChosen {
@@ -46,10 +48,10 @@ std::tuple<Tensor, Tensor> choose_nodes(const Tensor& node, const Tensor& score,
                                         int64_t key, int64_t hop) {
   const int64_t all = node.numel();
   STD_TORCH_CHECK(all == score.numel() && all <= kMostInHop, "expected a score for each of at most 2^31 nodes");
-  STD_TORCH_CHECK(node.is_cuda() && score.is_cuda(), kName, ": expected nodes and scores on a GPU");
+  STD_TORCH_CHECK(node.is_cuda() && score.is_cuda(), kChooseNodes, ": expected nodes and scores on a GPU");
   const int32_t device = node.get_device_index();
   const torch::stable::accelerator::DeviceGuard guard(device);
-  const StreamExecutor executor(kName, node, current_stream(device));
+  const StreamExecutor executor(kChooseNodes, node, current_stream(device));
   const Tensor words = executor.upload({0, all, key});
   const auto* const begin = static_cast<const int64_t*>(words.const_data_ptr());
   Tensor scores = executor.room(all, ScalarType::Long), correction = executor.room(all, ScalarType::Double);
@@ -72,7 +74,28 @@ std::tuple<Tensor, Tensor> choose_nodes(const Tensor& node, const Tensor& score,
   return {place, out};
 }
 
-STABLE_TORCH_LIBRARY_IMPL(gnnscale, CUDA, library) { library.impl("choose_nodes", TORCH_BOX(&choose_nodes)); }
+constexpr char kSampleLayersBulk[] = "sample_layers_bulk";
+
+// See torch_gnnscale.ops.sample_layers_bulk, which checks the arguments; `threads` is the CPU's.
+LayersResult sample_layers_bulk(const Tensor& colptr, const std::vector<Tensor>& row,
+                                const std::vector<Tensor>& edge_id, const std::vector<int64_t>& spread,
+                                const Tensor& seeds, const std::optional<Tensor>& score, std::vector<int64_t> seed_ptr,
+                                std::vector<int64_t> num_nodes, std::vector<int64_t> keys, std::vector<int64_t> choices,
+                                int64_t options, int64_t /*threads*/) {
+  STD_TORCH_CHECK(seeds.is_cuda(), kSampleLayersBulk, ": seeds are not on a GPU");
+  const int32_t device = seeds.get_device_index();
+  const torch::stable::accelerator::DeviceGuard guard(device);
+  const auto address = [](const Tensor& part) { return device_address(kSampleLayersBulk, part); };
+  const LayersRequest request = layers_request(colptr, row, edge_id, spread, seeds, score, std::move(seed_ptr),
+                                               std::move(num_nodes), std::move(keys), choices, options, address);
+  StreamExecutor executor(kSampleLayersBulk, seeds, current_stream(device));
+  return LayerDriver<StreamExecutor>(executor, request).run();
+}
+
+STABLE_TORCH_LIBRARY_IMPL(gnnscale, CUDA, library) {
+  library.impl("choose_nodes", TORCH_BOX(&choose_nodes));
+  library.impl("sample_layers_bulk", TORCH_BOX(&sample_layers_bulk));
+}
 
 }  // namespace
 }  // namespace gnnscale
