@@ -82,11 +82,15 @@ def pytest_collection_modifyitems(items) -> None:
             item.add_marker(pytest.mark.slow)
     # First the files of this folder, whose tests take longest: at the end, one process would wait for another.
     items.sort(key=lambda item: item.path.parent != FOLDER)
+    covered = set()
     for item in items:
         if item.get_closest_marker("cuda") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="torch sees no CUDA device"))
-        if item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.no_cover)  # tracing would take more than half as long again
+        # Tracing makes a test take twice as long: it is for the first case of each fast one.
+        if item.get_closest_marker("slow") or (item.parent, getattr(item, "originalname", None)) in covered:
+            item.add_marker(pytest.mark.no_cover)
+        else:
+            covered.add((item.parent, getattr(item, "originalname", None)))
 
 
 def pytest_deselected(items) -> None:
