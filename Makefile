@@ -37,7 +37,7 @@ train: $(VENV)/installed ## install, build and train GraphSAGE on a generated gr
 quick: lint ## what a change needs: lint and the fast tests, without those for a GPU
 	$(PYTEST) $(TWO) -m "not slow and not cuda"
 
-test: $(VENV)/test ## all tests but the nightly ones, and what the fast ones cover
+test: $(VENV)/test ## all tests but the nightly ones, and what fast ones cover
 	@mkdir -p build
 	$(PYTEST) $(FOUR) -m "not nightly" --cov --cov-report=term
 
@@ -61,6 +61,7 @@ $(VENV)/installed: $(VENV)/torch pyproject.toml setup.py $(NATIVE)
 
 $(VENV)/test: $(VENV)/installed
 	$(INSTALL) $$($(EXTRA) test)
+	-$(PYTEST) --collect-only -qq > /dev/null  # compiles what tests import, once: else each of four processes does so
 	touch $@
 
 $(VENV)/lint: $(VENV)/test
