@@ -87,6 +87,9 @@ def test_the_options_of_a_command_exist(page, monkeypatch):
             main(words)
 
 
+SMALLER = "from torch_gnnscale.datasets import planted; planted.__defaults__ = 5000, *planted.__defaults__[1:]\n"
+
+
 def inputs(folder: Path) -> None:
     """Files that commands read, by the names that pages give them."""
     import pyarrow
@@ -106,7 +109,7 @@ def inputs(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "docs/command.md", "docs/split_parts.md", "docs/tables.md"])
 def test_the_commands_of_a_block_are_a_program(page, tmp_path):
-    """But for data sets and packages that are not here; training takes one epoch."""
+    """But for data sets and packages that are not here; training takes one epoch on a smaller graph."""
     blocks = commands_of(page)
     assert blocks
     for number, block in enumerate(blocks):
@@ -118,7 +121,9 @@ def test_the_commands_of_a_block_are_a_program(page, tmp_path):
                 continue
             words = [path for word in words for path in (sorted(glob.glob(word, root_dir=folder)) or [word])]
             words += ["--epochs", "1"] if words[0] == "train" else []
-            program = f"import os; os.chdir({str(folder)!r})\nfrom torch_gnnscale.cli import main\nmain({words!r})"
+            program = (
+                f"{SMALLER}import os; os.chdir({str(folder)!r})\nfrom torch_gnnscale.cli import main\nmain({words!r})"
+            )
             for done in forked.run_ranks(ranks, program, **environment()):
                 assert done.returncode == 0, (words, done.stderr)
 
