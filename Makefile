@@ -151,7 +151,7 @@ matrix: build/wheel/made ## the fast tests with torch 2.11 to 2.13, PyG 2.6 to 2
 	$(BIN)/python .ci/matrix.py build/wheel/*.whl $(CELLS)
 
 corners: build/wheel/made ## a few tests with the oldest and the newest Python, torch and PyG, where they install
-	$(BIN)/python .ci/matrix.py build/wheel/*.whl --corners
+	$(BIN)/python .ci/matrix.py build/wheel/*.whl $(CELLS) --corners
 
 aarch64: $(VENV)/installed ## the library cross-compiled for aarch64, and some of its tests emulated
 	.ci/aarch64 $(BIN)/python

@@ -4,6 +4,7 @@
     python .ci/matrix.py WHEEL 3.10/2.11/2.6 ...      # these: Python/torch/PyG
     python .ci/matrix.py WHEEL CELL --tests tests/loader tests/ops
     python .ci/matrix.py WHEEL --corners              # a few of the tests with the oldest and the newest of each
+    python .ci/matrix.py WHEEL CELL ... --corners     # the few tests with these
 
 Each pair of Python and torch gets an environment in build/matrix, in which one PyG after the other is installed, and
 which is removed at the end. Pythons are looked for on PATH and below ~/.pyenv; packages come from wherever pip finds
@@ -118,10 +119,10 @@ def main() -> int:
     options.add_argument("wheel", type=lambda text: Path(text).absolute())
     options.add_argument("cells", nargs="*", metavar="CELL", help="Python/torch/PyG; default: all")
     options.add_argument("--tests", nargs="+", default=["tests"], help="files and folders of tests; default: all")
-    options.add_argument("--corners", action="store_true", help="a few tests with the oldest and the newest of each")
+    options.add_argument("--corners", action="store_true", help="a few tests with these, or the oldest and the newest")
     args = options.parse_args()
-    if args.corners and (args.cells or args.tests != ["tests"]):
-        options.error("--corners: expected neither cells nor --tests beside it")
+    if args.corners and args.tests != ["tests"]:
+        options.error("--corners: expected no --tests beside it")
     if not args.wheel.is_file():
         options.error(f"expected a wheel, found no file {args.wheel}")
     cells = [tuple(cell.split("/")) for cell in args.cells or (CORNERS if args.corners else CELLS)]
