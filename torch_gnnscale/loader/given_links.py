@@ -85,12 +85,11 @@ class GivenLinks(NamedTuple):
         labels, times, starts, ids = (
             {names[of]: tensor for of, tensor in (value or {}).items()} for value in fields.values()
         )
-        if ids and (missing := [of for of in by_type if of not in ids]):
-            raise ValueError(f"input_id: expected ids of the links of all relations, found none of {missing}")
-        if starts and (missing := [of for of in by_type if of not in starts]):
-            raise ValueError(
-                f"edge_label_start_time: expected times of the links of all relations, found none of {missing}"
-            )
+        for name, what, given in (
+            ("input_id", "ids", ids), ("edge_label_time", "times", times), ("edge_label_start_time", "times", starts),
+        ):  # fmt: skip
+            if given and (missing := [of for of in by_type if of not in given]):
+                raise ValueError(f"{name}: expected {what} of the links of all relations, found none of {missing}")
         if ratio or not isinstance(neg_sampling, dict) or "mode" in neg_sampling:
             one = NegativeSampling("binary", ratio) if ratio else NegativeSampling.cast(neg_sampling)
             negatives = dict.fromkeys(by_type, one)

@@ -93,7 +93,7 @@ class GivenSeeds(NamedTuple):
         if keyed and self.time is not None and not sampler.is_temporal:
             raise ValueError(f"{self.time_name}: expected none without time_attr, found some")
         if not self.typed:
-            nodes = _all_nodes(self.name, data, self.nodes, bounds)
+            nodes = _all_nodes(self.name, data, self.nodes, bounds, self.name)
             return OrderedSeeds(nodes, self.time, self.input_id, lambda: get_input_nodes(data, nodes)[1].numel())
         if not keyed or (len(self.nodes) > 1 and not sampler.takes_types):
             raise ValueError(
@@ -103,7 +103,10 @@ class GivenSeeds(NamedTuple):
         if bounds is not None and None in bounds:
             raise TypeError(f"{self.name}: expected nodes of a graph without node types, found a dictionary")
         times, ids = self.time or {}, self.input_id or {}
-        each = {of: _all_nodes(self.name, data, (of, nodes), bounds) for of, nodes in self.nodes.items()}
+        each = {
+            of: _all_nodes(self.name, data, (of, nodes), bounds, f"{self.name}[{of!r}]")
+            for of, nodes in self.nodes.items()
+        }
         if len(each) == 1:
             ((of, pair),) = each.items()
             return OrderedSeeds(pair, times.get(of), ids.get(of), lambda: get_input_nodes(data, pair)[1].numel())
@@ -172,8 +175,9 @@ def _check_seeds(
     raise IndexError(f"{name}[{at}] = {int(nodes[at])} is out of range: expected nodes in [0, {num_nodes})")
 
 
-def _all_nodes(name: str, data: Any, input_nodes: Any, bounds: Mapping[Any, int] | None) -> Any:
-    """``input_nodes``, the argument ``name``, checked and in PyG's form. None for all nodes becomes their ids."""
+def _all_nodes(name: str, data: Any, input_nodes: Any, bounds: Mapping[Any, int] | None, name_of_ids: str) -> Any:
+    """``input_nodes``, the argument ``name``, checked and in PyG's form. None for all nodes becomes their ids, which
+    errors call ``name_of_ids``."""
     if bounds is None:
         return input_nodes
     if None not in bounds:
@@ -184,13 +188,13 @@ def _all_nodes(name: str, data: Any, input_nodes: Any, bounds: Mapping[Any, int]
         if node_type not in bounds:
             raise ValueError(f"{name}: expected a node type of {list(bounds)}, found {node_type!r}")
         count = bounds[node_type]
-        return node_type, torch.arange(count) if nodes is None else _as_nodes(name, nodes, count)
+        return node_type, torch.arange(count) if nodes is None else _as_nodes(name_of_ids, nodes, count)
     if _is_pair(input_nodes):
         found = f"type {input_nodes[0]!r}"
         raise ValueError(f"{name}: expected nodes of a graph without node types, found {found}")
     if input_nodes is None:
         return torch.arange(data.num_nodes if isinstance(data, Data) else bounds[None])
-    return _as_nodes(name, input_nodes, bounds[None])
+    return _as_nodes(name_of_ids, input_nodes, bounds[None])
 
 
 def _as_nodes(name: str, nodes: Any, num_nodes: int) -> Tensor:

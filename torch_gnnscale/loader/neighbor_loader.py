@@ -119,7 +119,8 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             parts make a batch of the seeds of all parts. ``timeout``: seconds after which a rank that does not answer
             is an error; by default 600, with the stores of a part that of ``open_part``.
         input_start_time: a time per seed, in the form of ``input_time``, which is needed beside it: a seed's tree has
-            only edges of times from the one to the other, both included. Types without times are not limited.
+            only edges of times from the one to the other, both included. Types without times are not limited, nor are
+            seeds of types that a dictionary lacks.
         input_end_time: another name of ``input_time``.
         time_window: in place of ``input_start_time``, the length of all windows, which begin at
             ``input_time - time_window``.
