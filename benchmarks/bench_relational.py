@@ -2,26 +2,37 @@
 
     python benchmarks/bench_relational.py
 
-Three comparisons, each in one run, in turns. Opening: from parquet, and from what ``cache=`` keeps. Rows: the
-TensorFrames of the nodes of sampled batches, by our gathers and by torch_frame's own indexing. Batches: our
-NeighborLoader and, where pyg-lib is installed, PyG's; without it PyG's loader cannot sample by time.
+Comparisons, each in one run, in turns, on one thread. Opening: from parquet, and from what ``cache=`` keeps. Rows: the
+TensorFrames of the nodes of sampled batches, by our gathers and by torch_frame's own indexing. Batches of an entity
+task: our NeighborLoader and PyG's. Batches of a recommendation: our AnchorLoader and RelBench's LinkNeighborLoader.
+Theirs sample by pyg-lib, without which they cannot sample by time. Steps: where the CPU time of our batch goes.
+
+With ``--scores SEEDS``: RelBench's model, trained with our loaders and with theirs, by seed (relational_scores.json).
 """
 
 from __future__ import annotations
 
 import tempfile
+import time
 from itertools import cycle
 from pathlib import Path
+from statistics import mean, stdev
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 import torch_geometric.loader
-from common import compare, has, parser, report, save
+from common import compare, has, judged, parser, report, save, say_aims
 
 from torch_gnnscale import relational
 from torch_gnnscale.datasets import planted_shop
 from torch_gnnscale.loader.data_rows import Ids, rows_at
+from torch_gnnscale.loader.order import NumberedBatch
+from torch_gnnscale.tasks import RelationalConfig, RelationalTrainer
 
-TASK, BATCH = "customer-orders", 512
+TASK, RECOMMENDATION, BATCH = "customer-orders", "customer-products", 512
+AIMS = {TASK: 8.0, RECOMMENDATION: 5.0}
+"""How many batches of ours are made in the CPU time of one of theirs."""
 
 
 def measure_rows(graph: relational.TaskGraph, fanouts: list[int], rounds: int) -> dict[str, dict[str, float]]:
@@ -47,36 +58,161 @@ def measure_rows(graph: relational.TaskGraph, fanouts: list[int], rounds: int) -
     return results
 
 
+def pygs(graph: relational.TaskGraph, ours: Any, fanouts: list[int], **options: Any) -> Any:
+    """PyG's loader of the seeds of one of ours, at their times."""
+    given = ours.input_data
+    return torch_geometric.loader.NeighborLoader(
+        graph.data, fanouts, (given.input_type, given.node), input_time=given.time, time_attr="time",
+        transform=ours.transform, **options,
+    )  # fmt: skip
+
+
+def relbenchs(graph: relational.TaskGraph, fanouts: list[int], **options: Any) -> Any:
+    """RelBench's loader of the rows of the split ``train``, with times in seconds, which its own function misreads."""
+    from relbench.modeling.graph import get_link_train_table_input
+    from relbench.modeling.loader import LinkNeighborLoader
+
+    from torch_gnnscale.relational.times import seconds
+
+    task = graph.task
+    table = task.get_table("train")
+    given = get_link_train_table_input(table, task, graph.data[task.dst_entity_table].num_nodes)
+    return LinkNeighborLoader(
+        data=graph.data, num_neighbors=fanouts, time_attr="time", src_nodes=given.src_nodes, dst_nodes=given.dst_nodes,
+        num_dst_nodes=given.num_dst_nodes, src_time=seconds(table.df[table.time_col], "date", "down"), shuffle=True,
+        **options,
+    )  # fmt: skip
+
+
 def measure_batches(graph: relational.TaskGraph, fanouts: list[int], rounds: int) -> dict[str, dict[str, float]]:
-    """One batch of the training split."""
-    loader = graph.loaders(fanouts, batch_size=BATCH, seed=0)["train"]
-    ours = cycle_of(loader)
-    candidates = {"ours": lambda _: next(ours)}
+    """One batch of the split ``train``."""
+    loader = graph.loaders(fanouts, splits=["train"], batch_size=BATCH, seed=0, prefetch=0)["train"]
+    ours, candidates, name = cycle_of(loader), {}, graph.task.name
+    candidates["ours"] = lambda _: next(ours)
     if has("pyg_lib"):
-        seeds = loader.input_data
-        pygs = torch_geometric.loader.NeighborLoader(
-            graph.data, fanouts, (graph.task.entity_table, seeds.node), input_time=seeds.time, time_attr="time",
-            batch_size=BATCH, shuffle=True,
-        )  # fmt: skip
-        theirs = cycle_of(pygs)
-        candidates["PyG with pyg-lib"] = lambda _: next(theirs)
+        other = relbenchs(graph, fanouts, batch_size=BATCH) if name == RECOMMENDATION else None
+        theirs = cycle_of(pygs(graph, loader, fanouts, batch_size=BATCH, shuffle=True) if other is None else other)
+        candidates["theirs"] = lambda _: next(theirs)
     results = compare(candidates, rounds, cpu=True)
-    report(f"A batch of {BATCH} seeds", results, "PyG with pyg-lib" if len(candidates) > 1 else None)
+    report(f"{name}: a batch of {BATCH} seeds", results, "theirs" if len(candidates) > 1 else None)
     return results
 
 
-def cycle_of(loader: object) -> object:
+def measure_steps(graph: relational.TaskGraph, fanouts: list[int], rounds: int) -> dict[str, dict[str, float]]:
+    """CPU milliseconds of our batch by step: drawing neighbors, gathering rows, making the HeteroData."""
+    loader = graph.loaders(fanouts, splits=["train"], batch_size=BATCH, seed=0, prefetch=0)["train"]
+    indices = [NumberedBatch(0, n, torch.arange(n * BATCH, (n + 1) * BATCH)) for n in range(4)]
+    line, sums = loader._line, {"sample": 0.0, "rows": 0.0, "collate": 0.0}
+    line = loader._line
+    collator = line.collator
+    collator = line.collator
+    for round_ in range(-1, rounds):
+        for index in indices:
+            at = [time.process_time()]
+            out = line.sample(index)
+            at.append(time.process_time())
+            batch = collator.fetch(out)
+            at.append(time.process_time())
+            collator.delivered(collator.collate(batch))
+            at.append(time.process_time())
+            if round_ >= 0:
+                for step, begin, end in zip(sums, at, at[1:], strict=False):
+                    sums[step] += (end - begin) * 1e3 / (rounds * len(indices))
+    print(f"\n{graph.task.name}: CPU ms by step: " + ", ".join(f"{step} {value:.2f}" for step, value in sums.items()))
+    return {step: {"cpu": value} for step, value in sums.items()}
+
+
+def cycle_of(loader: Any) -> Any:
     """Batches without end, epoch after epoch."""
-    return (batch for _ in cycle([0]) for batch in loader)  # type: ignore[attr-defined]
+    return (batch for _ in cycle([0]) for batch in loader)
+
+
+class Theirs(RelationalTrainer):
+    """The same model, training and evaluation with PyG's loader, and RelBench's for recommendations."""
+
+    def training_batches(self) -> Any:
+        """See :class:`RelationalTrainer`."""
+        if not self.recommends:
+            return super().training_batches()
+        loader = relbenchs(self.task, self.config.fanouts, batch_size=self.config.batch_size)
+        return _Tuples(loader)
+
+    def _loaders_of(self, split: str) -> dict[str, Any]:
+        ours = super()._loaders_of(split)
+        size = self.config.batch_size if split == "train" else 4 * self.config.batch_size
+        options = {"batch_size": size, "shuffle": split == "train"}
+        return {name: pygs(self.task, loader, self.config.fanouts, **options) for name, loader in ours.items()}
+
+    def loss(self, batch: Any) -> tuple[torch.Tensor, int]:
+        """See :class:`RelationalTrainer`."""
+        if not self.recommends:
+            return super().loss(batch)
+        of = self.task.task
+        tables = of.src_entity_table, of.dst_entity_table, of.dst_entity_table
+        source, positive, negative = (
+            self.model(part)[table][: part[table].batch_size]
+            for part, table in zip(batch.parts, tables, strict=True)
+        )  # fmt: skip
+        score = (source * (positive - negative)).sum(1)
+        return -torch.nn.functional.logsigmoid(score).mean(), len(score)
+
+
+class _Tuples:
+    """RelBench's triples of batches, counted as one."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Any:
+        for parts in self.loader:
+            yield SimpleNamespace(
+                parts=parts,
+                num_edges=sum(part.num_edges for part in parts),
+                num_nodes=sum(part.num_nodes for part in parts),
+            )
+
+
+def measure_scores(shop: Path, cache: Path, tasks: list[str], seeds: int, epochs: int) -> dict[str, Any]:
+    """Test scores by seed, and whether their means differ by less than their standard error."""
+    found: dict[str, Any] = {}
+    for task in tasks:
+        graph, scores = relational.open_task(shop, task, cache=cache), {"ours": list[float](), "theirs": list[float]()}
+        for seed in range(seeds):
+            config = RelationalConfig(
+                hidden=32, fanouts=[8, 8], batch_size=256, epochs=epochs, blocks=1, seed=seed, lr=0.01
+            )
+            for name, kind in (("ours", RelationalTrainer), ("theirs", Theirs)):
+                summary = kind(graph, config, quiet=True).run(report=lambda _: None)
+                scores[name].append(summary["test"])
+        of, ours, theirs = summary["metric"], scores["ours"], scores["theirs"]
+        error = (stdev(ours) ** 2 / seeds + stdev(theirs) ** 2 / seeds) ** 0.5
+        difference = mean(ours) - mean(theirs)
+        aim = judged(difference, within=error)
+        print(f"\n{task}: {of}: ours {mean(ours):.4f}, theirs {mean(theirs):.4f}, standard error {error:.4f}")
+        say_aims({"difference of means": aim})
+        found[task] = {"metric": of, **scores, "baseline": summary.get("baseline"), "difference": aim}
+    return found
 
 
 def main() -> None:
     options = parser(__doc__, graphs=False)
     options.add_argument("--customers", type=int, default=10_000)
     options.add_argument("--fanouts", type=int, nargs="+", default=[16, 8, 8])
+    options.add_argument("--scores", type=int, default=0, metavar="SEEDS", help="train with so many seeds, no timing")
+    options.add_argument("--epochs", type=int, default=2, help="of --scores")
+    options.add_argument("--tasks", nargs="+", default=[TASK, "customer-spending", RECOMMENDATION], help="of --scores")
     args = options.parse_args()
+    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         shop, cache = planted_shop(Path(folder) / "shop", args.customers), Path(folder) / "cache"
+        if args.scores:
+            scores = measure_scores(shop, cache, args.tasks, args.scores, args.epochs)
+            if not args.no_save:
+                save("relational_scores", {"customers": args.customers, "epochs": args.epochs, **scores})
+            return
         graph = relational.open_task(shop, TASK, cache=cache)
         print(
             f"{sum(store.num_nodes for store in graph.data.node_stores)} rows; torch's threads:",
@@ -91,13 +227,17 @@ def main() -> None:
             cpu=True,
         )
         report("Opening a task", opening, "from parquet")
-        results = {
-            "opening": opening,
-            "rows": measure_rows(graph, args.fanouts, args.rounds),
-            "batches": measure_batches(graph, args.fanouts, args.rounds),
-        }
+        results: dict[str, Any] = {"opening": opening, "rows": measure_rows(graph, args.fanouts, args.rounds)}
+        aims = {}
+        for task in (TASK, RECOMMENDATION):
+            graph = relational.open_task(shop, task, cache=cache)
+            batches = measure_batches(graph, args.fanouts, args.rounds)
+            ratio = batches["theirs"]["cpu"] / batches["ours"]["cpu"] if "theirs" in batches else None
+            aims[task] = judged(ratio, least=AIMS[task])
+            results[task] = {"batches": batches, "steps": measure_steps(graph, args.fanouts, args.rounds)}
+        say_aims(aims)
     if not args.no_save:
-        save("relational", {"customers": args.customers, "fanouts": args.fanouts, **results})
+        save("relational", {"customers": args.customers, "fanouts": args.fanouts, **results, "aims": aims})
 
 
 if __name__ == "__main__":
