@@ -99,27 +99,42 @@ def measure_batches(graph: relational.TaskGraph, fanouts: list[int], rounds: int
 
 
 def measure_steps(graph: relational.TaskGraph, fanouts: list[int], rounds: int) -> dict[str, dict[str, float]]:
-    """CPU milliseconds of our batch by step: drawing neighbors, gathering rows, making the HeteroData."""
+    """CPU milliseconds of a batch by step: drawing neighbors, gathering rows and making the HeteroData; the latter two
+    together for PyG's loader, of an entity task, on the same seeds."""
     loader = graph.loaders(fanouts, splits=["train"], batch_size=BATCH, seed=0, prefetch=0)["train"]
-    indices = [NumberedBatch(0, n, torch.arange(n * BATCH, (n + 1) * BATCH)) for n in range(4)]
-    line, sums = loader._line, {"sample": 0.0, "rows": 0.0, "collate": 0.0}
-    line = loader._line
+    line, seeds = loader._line, loader.input_data
     collator = line.collator
-    collator = line.collator
+    positions = torch.randperm(len(seeds.node), generator=torch.Generator().manual_seed(0))[: 4 * BATCH].split(BATCH)
+    indices = [NumberedBatch(0, number, some) for number, some in enumerate(positions)]
+    ours = {
+        "sample": lambda index, _: line.sample(index),
+        "rows": lambda _, out: collator.fetch(out),
+        "collate": lambda _, batch: collator.delivered(collator.collate(batch)),
+    }
+    sums = {"ours": _by_step(ours, indices, rounds)}
+    if has("pyg_lib") and graph.task.name == TASK:
+        other = pygs(graph, loader, fanouts, batch_size=BATCH)
+        theirs = {
+            "sample": lambda index, _: other.node_sampler.sample_from_nodes(seeds[index.positions]),
+            "rows and collate": lambda _, out: other.filter_fn(out),
+        }
+        sums["theirs"] = _by_step(theirs, indices, rounds)
+    for name, steps in sums.items():
+        print(f"{graph.task.name}, {name}: CPU ms: " + ", ".join(f"{step} {of:.2f}" for step, of in steps.items()))
+    return sums
+
+
+def _by_step(steps: dict[str, Any], indices: list[NumberedBatch], rounds: int) -> dict[str, float]:
+    """CPU milliseconds of each step, called with the batch's number and what the step before it returned."""
+    sums = dict.fromkeys(steps, 0.0)
     for round_ in range(-1, rounds):
         for index in indices:
-            at = [time.process_time()]
-            out = line.sample(index)
-            at.append(time.process_time())
-            batch = collator.fetch(out)
-            at.append(time.process_time())
-            collator.delivered(collator.collate(batch))
-            at.append(time.process_time())
-            if round_ >= 0:
-                for step, begin, end in zip(sums, at, at[1:], strict=False):
-                    sums[step] += (end - begin) * 1e3 / (rounds * len(indices))
-    print(f"\n{graph.task.name}: CPU ms by step: " + ", ".join(f"{step} {value:.2f}" for step, value in sums.items()))
-    return {step: {"cpu": value} for step, value in sums.items()}
+            made = None
+            for name, step in steps.items():
+                begin = time.process_time()
+                made = step(index, made)
+                sums[name] += (time.process_time() - begin) * 1e3 / (rounds * len(indices)) * (round_ >= 0)
+    return sums
 
 
 def cycle_of(loader: Any) -> Any:
