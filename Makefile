@@ -86,7 +86,6 @@ build/sanitize/library: $(VENV)/test setup.py $(NATIVE)
 	cd build/sanitize && FORCE_CUDA=0 GNNSCALE_SANITIZE=1 ../../$(BIN)/python setup.py -q build_ext --inplace
 	mv build/sanitize/torch_gnnscale/_C.so $@
 
-# At the end, slow ones that reach instructions or pages which no fast one does.
 sanitize: build/sanitize/library ## the fast native tests under AddressSanitizer and UBSan
 	rm -rf build/sanitize/torch_gnnscale build/sanitize/tests
 	cp -r torch_gnnscale tests build/sanitize
@@ -95,9 +94,7 @@ sanitize: build/sanitize/library ## the fast native tests under AddressSanitizer
 		$(addprefix tests/ops/test_,ops.py gather_tiers.py sample_neighbors.py sample_ways.py sample_modes.py sample_bulk.py \
 		layerwise.py layer_bulk.py hops.py negatives.py aggregation.py partition.py pool.py map_file.py philox.py raw_calls.py) \
 		tests/split/test_cut.py tests/feature/test_hotness.py tests/topology/test_reorder.py \
-		tests/topology/test_topology.py -m "$(TESTS)" -k "not a_billion_nodes"
-	cd build/sanitize && $(SANITIZED) $(addprefix tests/ops/test_,sample_ways.py layerwise.py hops.py pool.py) \
-		-m "slow and not nightly" -k "instruction_set or scalar or huge_pages"
+		tests/topology/test_topology.py -m "$(TESTS) or (sanitized and not nightly)" -k "not a_billion_nodes"
 
 # In a copy of the sources, with the plain library's objects but for what is watched. The threads are Python's, for
 # ThreadSanitizer does not know those of OpenMP; a race makes the exit status 66.

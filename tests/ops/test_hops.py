@@ -167,6 +167,7 @@ def test_nodes_beyond_2_to_32():
 
 
 @pytest.mark.slow
+@pytest.mark.sanitized
 @pytest.mark.parametrize("simd", ["", "avx2", "0"])
 def test_nodes_beyond_2_to_32_in_each_instruction_set(simd):
     code = "from test_hops import *; check_high_words()"

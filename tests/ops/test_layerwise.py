@@ -82,6 +82,7 @@ def check_labor():
 
 
 @pytest.mark.slow
+@pytest.mark.sanitized
 @pytest.mark.parametrize("simd", ["", "avx2", "0"])
 def test_blocks_of_lists_in_each_instruction_set(simd):
     done = forked.run("from test_layerwise import *; check_labor()", GNNSCALE_SIMD=simd)
@@ -107,6 +108,7 @@ def test_many_more_edges_than_nodes_to_draw(scheme, keep_known):
 
 
 @pytest.mark.slow
+@pytest.mark.sanitized
 @pytest.mark.parametrize("simd", ["avx2", "0"])
 def test_edges_are_sifted_by_every_instruction_set(simd):
     code = "from test_layerwise import *; check_ladies('poisson', True); check_ladies('priority', False)"

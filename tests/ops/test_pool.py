@@ -261,6 +261,7 @@ def test_limit_threads_belongs_to_its_python_thread():
 
 
 @pytest.mark.slow
+@pytest.mark.sanitized
 @pytest.mark.parametrize("threads", [NIGHTLY(0), NIGHTLY(1), 2, NIGHTLY(7)])
 def test_huge_pages_change_nothing(threads, tmp_path):
     """Neither of what a thread moves nor of what the system refuses, such as pages of a file or of a memfd."""

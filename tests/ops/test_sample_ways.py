@@ -66,13 +66,16 @@ NAMES = "degrees_around or random_graphs or largest_fanout or small_graphs or ra
 @pytest.mark.parametrize(
     ("names", "environment"),
     [
-        SLOW("degrees_around or random_graphs or random_cases", {"GNNSCALE_SIMD": "0", "GNNSCALE_TAGS": "500"}),
+        pytest.param(
+            "degrees_around or random_graphs or random_cases", {"GNNSCALE_SIMD": "0", "GNNSCALE_TAGS": "500"},
+            marks=[pytest.mark.slow, pytest.mark.sanitized],
+        ),
         NIGHTLY(NAMES, {"GNNSCALE_SIMD": "0"}),
         SLOW(NAMES, {"GNNSCALE_SIMD": "avx2"}),
         NIGHTLY(NAMES, {"GNNSCALE_RELABEL": "table"}),
     ],
     ids=["scalar, few tags", "scalar", "avx2", "table"],
-)
+)  # fmt: skip
 def test_every_way_of_drawing_and_relabelling_gives_the_same(names, environment):
     files = [__file__.replace("ways", name) for name in ("neighbors", "modes")]
     code = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
@@ -109,6 +112,7 @@ def check_high_words(path: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sanitized
 @pytest.mark.parametrize("simd", ["", "avx2", "0"])
 def test_nodes_beyond_2_to_32_in_each_instruction_set(simd, tmp_path):
     try:
