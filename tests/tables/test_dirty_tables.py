@@ -6,7 +6,7 @@ import shutil
 import pyarrow as pa
 import pytest
 from helpers.tables import arrays, put, same
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference import tables as reference
 
@@ -104,7 +104,6 @@ def check(folder, schema, found):
 
 @pytest.mark.slow
 @given(shops())
-@settings(max_examples=60, deadline=None)
 def test_dirty_tables(tmp_path_factory, given_tables):
     folder = tmp_path_factory.mktemp("dirty")
     check(folder, *given_tables)

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 import torch
 from helpers.tables import put
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_gnnscale import files, tables
@@ -28,7 +28,6 @@ def written(folder, keys):
 
 @pytest.mark.slow
 @given(st.sets(st.text(st.characters(codec="utf-8"), max_size=5), min_size=1, max_size=40), st.data())
-@settings(max_examples=60, deadline=None)
 def test_strings(tmp_path_factory, keys, data):
     keys = sorted(keys, key=str.encode)
     ids = written(tmp_path_factory.mktemp("ids"), keys)
@@ -42,7 +41,6 @@ def test_strings(tmp_path_factory, keys, data):
 
 @pytest.mark.slow
 @given(st.sets(st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3), min_size=1, max_size=40), st.data())
-@settings(max_examples=60, deadline=None)
 def test_integers(tmp_path_factory, keys, data):
     keys = sorted(keys)
     ids = written(tmp_path_factory.mktemp("ids"), keys)
