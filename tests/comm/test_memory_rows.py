@@ -18,9 +18,8 @@ from torch_gnnscale.comm import rendezvous
 from torch_gnnscale.comm.exchange import Exchange
 from torch_gnnscale.comm.memory_transport import MemoryTransport
 from torch_gnnscale.comm.mesh import Grid, check_one_machine
-from torch_gnnscale.comm.peer_memory import HostMemories
+from torch_gnnscale.comm.peer_memory import HostMemories, ReplyMemories
 from torch_gnnscale.comm.rendezvous import end_group
-from torch_gnnscale.comm.reply_memory import ReplyMemories
 from torch_gnnscale.comm.row_transport import RowTransport
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.memory import HostMemory

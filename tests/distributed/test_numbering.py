@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from torch_gnnscale.distributed.graph_store import PartNumbering
 from torch_gnnscale.partition import StoredParts
-from torch_gnnscale.partition.part_numbering import PartNumbering
 
 
 def test_numberings_are_equal_where_the_parts_are():

@@ -17,11 +17,11 @@ from helpers.slow import SLOW, quick
 from torch_geometric.sampler import BaseSampler
 
 from torch_gnnscale import partition
-from torch_gnnscale.comm.at_exit import AT_EXIT
+from torch_gnnscale.comm.liveness import AT_EXIT
 from torch_gnnscale.comm.mesh import Ranks
 from torch_gnnscale.distributed import open_part
+from torch_gnnscale.distributed.feature_store import PartRows
 from torch_gnnscale.distributed.part import Part
-from torch_gnnscale.distributed.part_rows import PartRows
 from torch_gnnscale.partition import open_parts
 
 

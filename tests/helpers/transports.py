@@ -5,12 +5,10 @@ from torch import distributed as dist
 
 from torch_gnnscale.comm.exchange import Exchange
 from torch_gnnscale.comm.memory_transport import MemoryTransport
-from torch_gnnscale.comm.nccl_transport import NcclTransport
 from torch_gnnscale.comm.peer_memory import GPUMemories, HostMemories, memories_on
 from torch_gnnscale.comm.rendezvous import end_group
-from torch_gnnscale.comm.row_transport import RowTransport
-from torch_gnnscale.split.halo_layers import Moves
-from torch_gnnscale.split.shuffle_index import ShuffleIndex
+from torch_gnnscale.comm.row_transport import NcclTransport, RowTransport
+from torch_gnnscale.split.shuffle_index import Moves, ShuffleIndex
 
 from .cpu_as_gpu import OnTheCPU
 

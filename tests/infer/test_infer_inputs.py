@@ -11,8 +11,8 @@ from helpers.narrow import CLASSES, FEATURES, HIDDEN, basic
 from torch import nn
 from torch_geometric.data import Data
 
-from torch_gnnscale.infer import arguments, infer, inference
-from torch_gnnscale.infer.pieces import Pieces
+from torch_gnnscale.infer import infer, inference, nodes
+from torch_gnnscale.infer.layer import Pieces
 
 
 def small_data() -> Data:
@@ -140,7 +140,7 @@ def with_a_hub() -> Data:
 
 def hold_edges(monkeypatch, most):
     """Lets stages hold so many edges at a time."""
-    for module in (inference, arguments):
+    for module in (inference, nodes):
         monkeypatch.setattr(module, "most_edges_of", most)
 
 

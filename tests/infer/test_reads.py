@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from torch_gnnscale.infer.reads import Reads
+from torch_gnnscale.infer.plan import Reads
 
 
 def marks_of(compute) -> list[frozenset]:

@@ -7,7 +7,7 @@ from helpers.mapped import resident_bytes
 
 from torch_gnnscale import CSC, GraphStore, ops
 from torch_gnnscale.datasets import planted, planted_types
-from torch_gnnscale.partition import metis
+from torch_gnnscale.partition import assignment
 from torch_gnnscale.partition.assignment import assign, report
 from torch_gnnscale.topology.graph_store import open_relation
 
@@ -32,7 +32,7 @@ def test_a_cluster_takes_a_training_node_although_its_share_of_them_is_less(monk
     def part_graph(colptr, *_):
         raise Clusters(len(colptr) - 1)
 
-    monkeypatch.setattr(metis, "part_graph", part_graph)
+    monkeypatch.setattr(assignment, "part_graph", part_graph)
     ends = torch.stack([torch.arange(60).repeat_interleave(10), 60 + torch.arange(600)])
     csc = CSC.from_edge_index(torch.cat([ends, ends.flip(0)], 1), (6000, 6000))
     train = {None: 60 + torch.arange(0, 600, 10)}
@@ -72,8 +72,8 @@ def test_metis_runs_beside_no_pages_of_the_graph(tmp_path, monkeypatch):
         found.append(resident_bytes(tmp_path / "graph" / "0_edges.npy"))
         return found_by_metis(*given)
 
-    found, found_by_metis = [], metis.part_graph
-    monkeypatch.setattr(metis, "part_graph", part_graph)
+    found, found_by_metis = [], assignment.part_graph
+    monkeypatch.setattr(assignment, "part_graph", part_graph)
     GraphStore.from_csc(CSC_OF_DATA).save(tmp_path / "graph")
     mapped = open_relation(str(tmp_path / "graph"), None)
     mapped.row.sum()
@@ -88,25 +88,25 @@ def test_levels_until_metis_can_take_the_clusters(monkeypatch):
 
     def part_graph(colptr, row, edge_weight, weight, names, parts, seed):
         given.update(edges=len(row), weight=weight, names=names, nodes=colptr.numel() - 1)
-        return metis.Found(torch.arange(len(weight)) % parts, 5)
+        return assignment.Found(torch.arange(len(weight)) % parts, 5)
 
-    monkeypatch.setattr(metis, "part_graph", part_graph)
+    monkeypatch.setattr(assignment, "part_graph", part_graph)
     sizes = []
     for least in (1 << 22, 34_000):
-        monkeypatch.setattr(metis, "_LEAST_EDGES", least)
+        monkeypatch.setattr(assignment, "_LEAST_EDGES", least)
         assigned("coarse")
         sizes.append(given["nodes"])
         assert given["edges"] <= least
         assert given["names"] == ["nodes", "edges", "train"]
         total = torch.tensor([4000, CSC_OF_DATA.num_edges, len(TRAIN[None])])
         assert torch.equal(given["weight"].sum(0), total)
-        bound = total // (metis.CLUSTERS * 4)
+        bound = total // (assignment.CLUSTERS * 4)
         alone = torch.tensor([1, int(CSC_OF_DATA.colptr.diff().max()), 1])
         assert bool((given["weight"].amax(0) <= torch.maximum(bound, alone)).all())
     assert sizes[1] < sizes[0] < 2000
-    monkeypatch.setattr(metis, "_LEAST_EDGES", given["edges"])  # as many as METIS takes: no further level
+    monkeypatch.setattr(assignment, "_LEAST_EDGES", given["edges"])  # as many as METIS takes: no further level
     assigned("coarse")
-    assert (given["edges"], given["nodes"]) == (metis._LEAST_EDGES, sizes[1])
+    assert (given["edges"], given["nodes"]) == (assignment._LEAST_EDGES, sizes[1])
 
 
 def test_metis_gets_all_edges_of_the_last_level(monkeypatch):
@@ -114,12 +114,12 @@ def test_metis_gets_all_edges_of_the_last_level(monkeypatch):
 
     def part_graph(colptr, row, edge_weight, weight, names, parts, seed):
         given.update(edges=len(row), expected=int(colptr[-1]))
-        return metis.Found(torch.arange(len(weight)) % parts, 5)
+        return assignment.Found(torch.arange(len(weight)) % parts, 5)
 
-    monkeypatch.setattr(metis, "part_graph", part_graph)
-    monkeypatch.setattr(metis, "_LEVELS", 1)
-    monkeypatch.setattr(metis, "_LEAST_EDGES", 1)
-    monkeypatch.setattr(metis, "_REDUCTION", 1 << 40)  # so few edges that each level has more
+    monkeypatch.setattr(assignment, "part_graph", part_graph)
+    monkeypatch.setattr(assignment, "_LEVELS", 1)
+    monkeypatch.setattr(assignment, "_LEAST_EDGES", 1)
+    monkeypatch.setattr(assignment, "_REDUCTION", 1 << 40)  # so few edges that each level has more
     assigned("coarse")
     assert given["edges"] == given["expected"] > 1
 
@@ -128,11 +128,11 @@ def test_nodes_move_after_metis_only_where_parts_stay_equal(monkeypatch):
     owners = torch.arange(4000) % 4
 
     def part_graph(colptr, row, edge_weight, weight, names, parts, seed):
-        return metis.Found(torch.arange(len(weight)) % parts, 5)
+        return assignment.Found(torch.arange(len(weight)) % parts, 5)
 
-    monkeypatch.setattr(metis, "part_graph", part_graph)
-    monkeypatch.setattr(metis, "_LEVELS", 1)
-    monkeypatch.setattr(metis, "_ROUNDS", 0)  # each node is a cluster
+    monkeypatch.setattr(assignment, "part_graph", part_graph)
+    monkeypatch.setattr(assignment, "_LEVELS", 1)
+    monkeypatch.setattr(assignment, "_ROUNDS", 0)  # each node is a cluster
     before = report({None: CSC_OF_DATA}, {None: owners.int()}, 4, TRAIN)
     after = report({None: CSC_OF_DATA}, {None: assigned("coarse")}, 4, TRAIN)
     assert after.cut < 0.8 * before.cut

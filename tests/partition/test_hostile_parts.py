@@ -13,6 +13,7 @@ from helpers.parts import homogeneous
 
 from torch_gnnscale import NeighborLoader, files, partition
 from torch_gnnscale.distributed import open_part
+from torch_gnnscale.distributed.buffer import checked_halo
 from torch_gnnscale.split import Plan
 
 
@@ -180,7 +181,7 @@ def test_a_halo_that_is_none(whole, tmp_path, how):
     change(path, "part-00000/halo_0", how)
     parts = partition.open_parts(path)
     with pytest.raises(ValueError, match=r"^part 0: expected a halo of rising stored ids of other parts' nodes, found"):
-        partition.reading.checked_halo(parts.part(0).halo[None], parts.book, 0, None)
+        checked_halo(parts.part(0).halo[None], parts.book, 0, None)
 
 
 # Manifests ###########################################################################################################

@@ -12,7 +12,7 @@ from helpers.slow import SLOW
 
 from torch_gnnscale import CSC
 from torch_gnnscale.datasets import planted
-from torch_gnnscale.partition import metis, read_report, write
+from torch_gnnscale.partition import assignment, read_report, write
 from torch_gnnscale.partition.assignment import assign, report
 
 pytest.importorskip("pymetis")
@@ -31,7 +31,9 @@ def part(
     num_nodes: int, pairs: list[tuple[int, int]], weight: torch.Tensor | None = None, parts: int = 2, seed: int = 1
 ):
     weight = torch.ones(num_nodes, 1, dtype=torch.int64) if weight is None else weight
-    return metis.part_graph(*symmetric(num_nodes, pairs), weight, [f"w{c}" for c in range(weight.size(1))], parts, seed)
+    return assignment.part_graph(
+        *symmetric(num_nodes, pairs), weight, [f"w{c}" for c in range(weight.size(1))], parts, seed
+    )
 
 
 @pytest.mark.slow
@@ -69,7 +71,7 @@ def test_a_tolerance_is_larger_only_where_it_must_be():
     weight = torch.stack(
         [torch.ones(100), torch.arange(100) == 7, torch.arange(100) < 9, 99 * (torch.arange(100) < 1) + 1], 1
     )
-    assert metis._tolerance(weight.long(), 4) == [1.05, 4.0, 3 / 2.25, pytest.approx(100 / 49.75)]
+    assert assignment._tolerance(weight.long(), 4) == [1.05, 4.0, 3 / 2.25, pytest.approx(100 / 49.75)]
 
 
 @pytest.mark.slow
@@ -156,7 +158,7 @@ def test_a_child_that_fails(monkeypatch, tmp_path, body):
         "owner = memoryview(mmap.mmap(request['owner'][0], 320)).cast('q')\n"
         f"if not request['one_weight']: {body}\n"
     )
-    monkeypatch.setattr(metis, "_CHILD", child)
+    monkeypatch.setattr(assignment, "_CHILD", child)
     message = CHILDREN[body]
     with pytest.raises(RuntimeError, match=f"^{re.escape(message)}.*try another seed, "):
         part(40, RING)
@@ -165,7 +167,7 @@ def test_a_child_that_fails(monkeypatch, tmp_path, body):
 @pytest.mark.parametrize("parts", [2, 3])
 def test_parts_that_metis_leaves_empty_are_counted(monkeypatch, parts):
     status = {"stage": "done", "code": 1, "count": 40, "all_weights": True, "peak": 1}
-    monkeypatch.setattr(metis, "_run", lambda request, descriptors: (status, ""))  # the owner of all nodes is 0
+    monkeypatch.setattr(assignment, "_run", lambda request, descriptors: (status, ""))  # the owner of all nodes is 0
     text = f"^METIS left {parts - 1} of {parts} parts without nodes: expected fewer parts for 40 nodes$"
     with pytest.warns(UserWarning, match=text):
         assert not part(40, RING, parts=parts).owner.any()
@@ -173,7 +175,7 @@ def test_parts_that_metis_leaves_empty_are_counted(monkeypatch, parts):
 
 @pytest.mark.parametrize("spoilt", ["symbol", SLOW("width"), SLOW("crash")])
 def test_without_the_symbol_one_weight_is_balanced(monkeypatch, tmp_path, spoilt):
-    source = metis._CHILD.read_text()
+    source = assignment._CHILD.read_text()
     changes = {
         "symbol": ("METIS_PartGraphKway\n", "METIS_Other\n"),
         "width": ("zero_copy_dtype() != np.int64", "zero_copy_dtype() != np.int32"),
@@ -182,7 +184,7 @@ def test_without_the_symbol_one_weight_is_balanced(monkeypatch, tmp_path, spoilt
     assert source.count(changes[spoilt][0]) == 1
     child = tmp_path / "child.py"
     child.write_text(source.replace(*changes[spoilt]))
-    monkeypatch.setattr(metis, "_CHILD", child)
+    monkeypatch.setattr(assignment, "_CHILD", child)
     weight = torch.stack([torch.ones(40), torch.arange(40)], 1).long()
     with pytest.warns(UserWarning, match=re.escape("this pymetis balances one weight only: 'w0', but not ['w1']")):
         owner = part(40, RING, weight).owner

@@ -21,7 +21,7 @@ from torch_gnnscale import NeighborSampler, partition
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.partition import PartitionBook
 from torch_gnnscale.sampler.base import KeyedSampler
-from torch_gnnscale.split.cooperative_sampler import CooperativeSampler
+from torch_gnnscale.split.cut_sampler import CooperativeSampler
 
 TOPOLOGIES = ["partitioned", "replicated"]
 MODES = {

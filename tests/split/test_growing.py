@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch_geometric.sampler import NodeSamplerInput
 
 from torch_gnnscale import NeighborSampler, ops
-from torch_gnnscale.split.cooperative_sampler import GrowingCut
+from torch_gnnscale.split.cut_sampler import GrowingCut
 
 NODES, KEY = 60, 5
 

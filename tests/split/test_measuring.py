@@ -7,8 +7,7 @@ from helpers.figures import check_seen, kept
 from torch_geometric.data import Data
 
 from torch_gnnscale import CSC, NeighborLoader, split
-from torch_gnnscale.split.measuring import Measured
-from torch_gnnscale.split.planning import Presampled, presample
+from torch_gnnscale.split.planning import Measured, Presampled, presample
 
 
 def loader_of(data, fanouts=(3, 2), seeds=None, **options):

@@ -150,7 +150,7 @@ def test_hot_rows_of_all_ranks_are_in_memory(tmp_path, monkeypatch, world):
         "own_view": lambda store, *_: store,
     }
     for name, fake in fakes.items():
-        monkeypatch.setattr(f"torch_gnnscale.split.own_store.{name}", fake)
+        monkeypatch.setattr(f"torch_gnnscale.split.rank_rows.{name}", fake)
     with plan_of(3).store(graph(), host="40%", disk=tmp_path) as store:
         rows, hot = plan_of(3).rows, torch.arange(200)
         place = store._tensors[None, "x"].place

@@ -7,7 +7,7 @@ import torch
 from helpers.data import edges_of
 
 from torch_gnnscale import CSC, ops
-from torch_gnnscale.partition.metis import Found
+from torch_gnnscale.partition.assignment import Found
 from torch_gnnscale.partition.whole import Whole
 from torch_gnnscale.split import planning
 

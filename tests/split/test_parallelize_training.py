@@ -20,7 +20,7 @@ from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.comm.row_transport import RowTransport
 from torch_gnnscale.nn import narrow, saving, weigh
 from torch_gnnscale.split import parallelize
-from torch_gnnscale.split.gradients import GradientSum
+from torch_gnnscale.split.connection import GradientSum
 
 
 def loss_of(out, batch, seeds):

@@ -16,8 +16,7 @@ from torch_gnnscale.comm.peer_memory import GPUMemories, HostMemories
 from torch_gnnscale.comm.rendezvous import end_group
 from torch_gnnscale.comm.row_transport import ENDED
 from torch_gnnscale.memory import HostMemory
-from torch_gnnscale.split.halo_layers import Moves
-from torch_gnnscale.split.shuffle_index import ShuffleIndex
+from torch_gnnscale.split.shuffle_index import Moves, ShuffleIndex
 
 
 @pytest.mark.slow

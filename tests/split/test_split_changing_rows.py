@@ -15,7 +15,7 @@ from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader
 from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.split import parallelize
-from torch_gnnscale.split.halo_rows import SplitRows
+from torch_gnnscale.split.rank_rows import SplitRows
 
 OWNERS = random_owners(200, 2, 1)
 

@@ -24,8 +24,8 @@ from torch_geometric.data import Data
 from torch_gnnscale import FeatureStore, GraphStore, LayerSampler, NeighborLoader, NeighborSampler
 from torch_gnnscale.comm.mesh import Ranks
 from torch_gnnscale.comm.peer_memory import HostMemories
-from torch_gnnscale.split import loader_split
-from torch_gnnscale.split.loader_split import OwnedBatches
+from torch_gnnscale.split import plans
+from torch_gnnscale.split.plans import OwnedBatches
 
 UNEQUAL = (torch.arange(200) % 50 == 0).long()
 """Of 200 nodes, the second part owns 4."""
@@ -90,7 +90,7 @@ def test_groups_of_ranks_take_batches_in_turn(options):
 
 @pytest.mark.parametrize("rank", range(4))
 def test_groups_are_of_consecutive_ranks(rank, monkeypatch):
-    monkeypatch.setattr(loader_split, "rank_and_world", lambda: (rank, 4))
+    monkeypatch.setattr(plans, "rank_and_world", lambda: (rank, 4))
     plan = GivenPlan(random_owners(200, 2), 2)
     made = OwnedBatches(plan, NeighborSampler(make_data(), [2]), plan.owners, 1.0)
     assert (made.sampler.part, made.ranks) == (rank % 2, Ranks(rank // 2, 2))

@@ -23,7 +23,7 @@ from torch_gnnscale.comm.mesh import Grid
 from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.ops.shuffle import MAX_TABLES
 from torch_gnnscale.sampler.base import KeyedSampler
-from torch_gnnscale.split import loader_split, parallelize
+from torch_gnnscale.split import parallelize, plans
 from torch_gnnscale.split.agreement import _grid_of
 from torch_gnnscale.split.cut_sampler import SplitSampler, check_sampler
 from torch_gnnscale.split.parallel import Parallelized
@@ -279,8 +279,8 @@ def test_parts_of_which_no_kernel_knows_the_tables():
 
 def test_steps_that_cannot_be_made_leave_no_meeting(monkeypatch):
     closed = []
-    monkeypatch.setattr(loader_split.Rendezvous, "close", lambda rendezvous: closed.append(rendezvous.world))
-    monkeypatch.setattr(loader_split, "Steps", lambda *_, **__: 1 // 0)
+    monkeypatch.setattr(plans.Rendezvous, "close", lambda rendezvous: closed.append(rendezvous.world))
+    monkeypatch.setattr(plans, "Steps", lambda *_, **__: 1 // 0)
     made = PLAN.of_loader(NeighborSampler(make_data(), [2]), NodeSamplerInput, make_data(), None)
     with refuses(ZeroDivisionError, "integer division or modulo by zero"):
         made.open_steps()

@@ -1,5 +1,5 @@
 """Which ranks are alive, through the store of torch.distributed: each rank announces itself with a value, then answers
-the question whether it is alive until its process ends."""
+the question whether it is alive until its process ends; and what the end of a program closes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,38 @@ from concurrent.futures import TimeoutError as NoAnswer
 from datetime import timedelta
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import distributed as dist
 
 from .._private import default_store
-from .at_exit import AT_EXIT
 from .exchange import keep_for_ever
+
+AT_EXIT = 5.0
+"""Seconds for which a rank waits for other ranks when its program ends, or when an error has left the context of its
+part. They may be in a loop that this rank has left, or wait for it in another call."""
+
+
+class _Closed(Protocol):
+    def close(self, timeout: float | None) -> None: ...
+
+
+_open: weakref.WeakKeyDictionary[_Closed, None] = weakref.WeakKeyDictionary()
+
+
+def close_at_exit(entry: _Closed) -> None:
+    """Has the end of the program call ``entry.close(AT_EXIT)``, if it is still there; those registered last first."""
+    _open[entry] = None
+
+
+@atexit.register
+def _close_all() -> None:
+    for entry in reversed(list(_open)):
+        entry.close(AT_EXIT)
+
+
+# Liveness #############################################################################################################
 
 CLOSED = "expected the stores of an open part, found that it was closed"
 """The error of a call that is submitted after the end."""

@@ -14,11 +14,9 @@ from torch import Tensor
 
 from .. import machine
 from .exchange import Broken, Exchange, OtherRankFailed
-from .header import check_kinds, kind_of
-from .mesh import Transport
-from .peer_memory import HostMemories, Offered, PeerMemories, PeerMemory
+from .mesh import Transport, check_kinds, kind_of
+from .peer_memory import HostMemories, Offered, PeerMemories, PeerMemory, ReplyMemories
 from .rendezvous import Rendezvous
-from .reply_memory import ReplyMemories
 from .row_transport import ENDED, ID_BYTES, Answer, RowMoves, RowTransport
 
 _LEAST = 1 << 20

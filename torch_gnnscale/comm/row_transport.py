@@ -1,4 +1,4 @@
-"""Rows that travel between ranks: over Gloo, and what this has in common with NCCL and with memory that ranks share."""
+"""Rows that travel between ranks: over Gloo, over NCCL, and what these have in common with memory that ranks share."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from .. import ops
 from ..ops.rows import row_bytes
 from .exchange import Exchange, OtherRankFailed
+from .mesh import check_kinds, kind_of
 from .peer_memory import empty_rows
 
 ENDED = "expected a connection between the ranks, found one that was closed, or that failed"
@@ -217,3 +218,34 @@ def _in_host(rows: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     """The rows of a GPU's tensor with these ids, in pinned host memory, and their places there."""
     there = torch.empty((len(ids), *rows.shape[1:]), dtype=rows.dtype, pin_memory=True)
     return there.copy_(ops.shuffle_rows(None, [rows], None, ids, check=False)), torch.arange(len(ids))
+
+
+# NCCL #################################################################################################################
+
+
+class NcclTransport(RowTransport):
+    """Over a group of NCCL, after a round of headers over Gloo: a rank that is gone, or has rows of another type, is
+    found out there, for NCCL would wait for it, or read bytes of another type.
+
+    Args:
+        exchange: over a Gloo group.
+        rows: over the same ranks, in a group whose collectives take tensors on GPUs.
+    """
+
+    def __init__(self, exchange: Exchange, rows: Exchange) -> None:
+        super().__init__(exchange)
+        self._rows = rows
+        rows.traffic = exchange.traffic
+
+    def _exchanged(
+        self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Tensor:  # fmt: skip
+        kinds = self.exchange.numbers(torch.full((self.exchange.size, 1), kind_of(rows)), purpose)
+        check_kinds(purpose, kinds[:, 0].tolist())
+        return super()._exchanged(rows, num_sent, num_received, purpose, meanwhile)
+
+    def _bytes(
+        self, sent: Tensor, lengths: list[int], sizes: list[int], purpose: str, meanwhile: Callable[[], None] | None
+    ) -> Tensor:
+        return self._rows.bytes(sent, lengths, sizes, purpose, meanwhile)

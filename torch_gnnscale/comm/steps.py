@@ -14,10 +14,9 @@ from torch import Tensor
 from torch import distributed as dist
 
 from .exchange import Broken, Exchange, OtherRankFailed, keep_for_ever
-from .header import COMPLETED, Header, Status, check_alike, check_positions, fingerprint_of
 from .liveness import OneThread
 from .memory_transport import row_transport
-from .mesh import Grid, RowGroup, Transport
+from .mesh import COMPLETED, Grid, Header, RowGroup, Status, Transport, check_alike, check_positions, fingerprint_of
 from .rendezvous import Rendezvous, end_group
 
 T = TypeVar("T")

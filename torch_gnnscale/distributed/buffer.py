@@ -11,11 +11,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch_geometric.typing import NodeType
 
 from .. import ops
 from ..feature.tiered_rows import sent
 from ..memory import Budget, budget_bytes, is_bytes
 from ..ops.rows import as_words
+from ..partition.book import PartitionBook
+from ..partition.reading import Halo
 from .lookahead import WINDOW, Lookahead
 from .policies import NONE, BufferStep, MassiveGNN, Policy, Static, buffer_step
 from .row_exchange import Came
@@ -290,3 +293,13 @@ def _merged(step: BufferStep, hits: Tensor, fetched: Tensor) -> Tensor:
         words[hit] = as_words(hits)
         words[~hit] = as_words(_taken(fetched, step.missed))
     return rows
+
+
+def checked_halo(halo: Halo, book: PartitionBook, part: int, node_type: NodeType | None) -> Halo:
+    """The halo of a part; raises ValueError unless it is rising ids of other parts' nodes."""
+    ids, own = halo.ids, book.nodes(part, node_type)
+    outside = ops.first_outside(ids, book.num_nodes(node_type)) >= 0
+    if outside or bool((ids[1:] <= ids[:-1]).any()) or bool(((ids >= own.start) & (ids < own.stop)).any()):
+        kind = "nodes" if node_type is None else f"{node_type} nodes"
+        raise ValueError(f"part {part}: expected a halo of rising stored ids of other parts' {kind}, found others")
+    return halo

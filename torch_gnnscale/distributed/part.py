@@ -15,22 +15,20 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
 from .._warn import warn
-from ..comm.at_exit import AT_EXIT, close_at_exit
 from ..comm.exchange import Traffic
+from ..comm.liveness import AT_EXIT, close_at_exit
 from ..comm.mesh import Consecutive, Grid, RowGroup, Transport, check_one_machine, transport_of
 from ..comm.rendezvous import Rendezvous, rank_and_world
 from ..comm.steps import Steps
 from ..feature import TieredFeatureStore
 from ..memory import Budget
 from ..partition import StoredPart, StoredParts, open_parts
-from ..partition.part_numbering import numbering_of
 from ..topology import GraphStore
 from ..version import __version__
 from .buffer import Kept
-from .feature_store import PartitionedFeatureStore
+from .feature_store import PartitionedFeatureStore, PartRows, numbering_of
 from .graph_store import PartitionedGraphStore
 from .own_tiers import OwnTiers, open_together
-from .part_rows import PartRows
 from .staging import is_first, places, staged, warn_of_network
 
 Of = Literal["part", "all"]

@@ -16,17 +16,25 @@ from ..loader.refusal import waiting_to_tell
 from ..memory import Budget
 from ..nn.weigh import default_call
 from ..ops.arguments import check_int
-from .arguments import bytes_of, check_memory, most_edges_of, peak_of, refuse_hubs, staged_model, wanted_nodes
-from .disk import DiskRows, check_space
-from .fingerprint import fingerprint
+from .disk import DiskRows, check_space, fingerprint
 from .graph import StagedGraph, WholeGraph
-from .model import StagedModel
-from .nodes import Sets, sets_of_stages, work_of_stage
+from .layer import StagedModel
+from .nodes import (
+    Sets,
+    bytes_of,
+    check_memory,
+    most_edges_of,
+    peak_of,
+    refuse_hubs,
+    sets_of_stages,
+    staged_model,
+    wanted_nodes,
+    work_of_stage,
+)
 from .over_ranks import infer_over_ranks
 from .part_graph import PartOfGraph, features_of_part
 from .plan import Plan
-from .rows import Places, Rows
-from .stage import Stage
+from .stage import Places, Rows, Stage
 from .trial import look
 
 

@@ -15,17 +15,13 @@ from tqdm import tqdm
 from .. import machine
 from ..distributed.own_rows import MappedRows, OwnRows
 from ..distributed.row_exchange import RowKind
-from .arguments import check_memory, most_edges_of, peak_of, refuse_hubs
-from .disk import DiskRows, check_space, missing
-from .fingerprint import fingerprint, of_model, of_nodes
-from .model import StagedModel
-from .nodes import Masks, Sets, Work, sets_of_stages, work_of_stage
-from .part_graph import PartOfGraph
+from .disk import DiskRows, check_space, fingerprint, missing, of_model, of_nodes
+from .layer import StagedModel
+from .nodes import Masks, Sets, Work, check_memory, most_edges_of, peak_of, refuse_hubs, sets_of_stages, work_of_stage
+from .part_graph import InferenceSteps, PartOfGraph, RowsOfParts, ids_at_owners
 from .plan import Plan, Table
 from .results import check_folder, part_folder
-from .rows import Places, Rows
-from .stage import Stage
-from .steps import InferenceSteps, RowsOfParts, ids_at_owners
+from .stage import Places, Rows, Stage
 from .trial import look
 
 

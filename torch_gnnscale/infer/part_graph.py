@@ -1,20 +1,172 @@
-"""A part of a graph whose other parts are held by other ranks."""
+"""A part of a graph whose other parts are held by other ranks, and the steps that they take together."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from ..comm.exchange import Exchange
+from ..comm.mesh import check_alike
+from ..comm.rendezvous import outcomes
 from ..distributed.feature_store import PartitionedFeatureStore
+from ..distributed.own_rows import OwnRows
+from ..distributed.row_exchange import NOWHERE, RowKind, counts_by_part, exchange_ids, exchange_rows, locate
 from ..loader.row_source import Bounds
 from ..loader.sampled import MiniBatch
 from ..sampler.executor import Drawing, Executor, HostExecutor, sampled_store
 from ..sampler.output import as_output
 from ..sampler.relations import sampled_graph
 from .graph import StagedGraph
-from .steps import InferenceSteps, RowsOfParts
+
+T = TypeVar("T")
+
+
+class InferenceSteps:
+    """The steps of the ranks of an inference, each of which holds another part. A context manager, which ends them.
+
+    All ranks call the same methods in the same order. An error of this rank is given to one of them, which raises it
+    here, and on the other ranks a RuntimeError that names this rank. If another error leaves the context, the others
+    learn of it in what they wait for.
+
+    Args:
+        features: of the opened part.
+
+    Raises:
+        ValueError, RuntimeError: as of what the ranks of a part do together.
+    """
+
+    def __init__(self, features: PartitionedFeatureStore) -> None:
+        self.rank_steps = features.open_inference_steps({"purpose": "inference"})
+        self.ranks, self.part = features.ranks, features.part.number
+        self._taken = 0
+        self._raised: Exception | None = None  # which the other ranks know of
+
+    @property
+    def rows(self) -> Exchange:
+        """Over the ranks of all parts, by part."""
+        return self.rank_steps.rows
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, in their order; anything that can be pickled."""
+        with self._together():
+            return self.rank_steps.gather(value)
+
+    def alike(self, values: Mapping[str, Any]) -> None:
+        """Raises ValueError, equal on all ranks, if the ranks have other values of a name."""
+        found = self.gather(dict(values))
+        with self._together():
+            check_alike(found)
+
+    def all_made(self, make: Callable[[], T]) -> T:
+        """Calls ``make()``, which needs no other rank; returns its result when the call has succeeded on all ranks.
+
+        Raises:
+            RuntimeError: it failed on another rank, which the message names. What it raises itself is raised here.
+        """
+        made, error, texts = outcomes(make, self.gather)
+        with self._together():
+            if error is not None:
+                raise error
+            for rank, text in enumerate(texts):
+                if text is not None:
+                    raise RuntimeError(f"rank {rank}: {text}")
+        return made  # type: ignore[return-value]
+
+    def begin(self, number: int, count: int, counted: int) -> None:
+        """An iteration of ``count`` steps begins, in which ranks exchange ``counted`` counts. ``number``: of the
+        stage; 0 for what is none."""
+        self._taken = 0
+        self.rank_steps.thread.submit(self.rank_steps.begin, number, 0, count, counted, {}).result()
+
+    def step(self, counts: Tensor | None, error: Exception | None, run: Callable[[Tensor], T]) -> T:
+        """One step: all ranks agree to take it, then ``run(what each part asks of this one)`` is called. Arguments and
+        errors as of :meth:`Steps.step`."""
+        number = self._taken * self.ranks.world + self.ranks.rank
+        self._taken += 1
+        with self._together():
+            return self.rank_steps.thread.submit(self.rank_steps.step, number, error, counts, run).result()
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """What raises in it raises on all ranks."""
+        try:
+            yield
+        except Exception as error:
+            self._raised = error
+            raise
+
+    def __enter__(self) -> InferenceSteps:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, *_: Any) -> None:
+        if error is not None and error is not self._raised:
+            self.rank_steps.lose(f"{kind.__name__}: {error}")
+        self.rank_steps.drop()
+
+
+class RowsOfParts:
+    """Rows that the ranks read of each other. Those of one group are read for the same ids.
+
+    Args:
+        steps: of these ranks.
+        bounds: of each group: part i has the ids bounds[i]..bounds[i + 1] - 1.
+        kinds: the rows of each group's tables.
+        own: this part's.
+    """
+
+    def __init__(
+        self, steps: InferenceSteps, bounds: Sequence[Tensor], kinds: Sequence[Sequence[RowKind]],
+        own: Sequence[Sequence[OwnRows]],
+    ) -> None:  # fmt: skip
+        self._steps, self._bounds, self._kinds, self._own = steps, bounds, kinds, own
+
+    def read(self, ids: Sequence[Tensor] | None, error: Exception | None = None) -> list[list[Tensor]]:
+        """The rows of each group's tables, in a step.
+
+        Args:
+            ids: of each group, in [0, bounds[-1]), repeats allowed: int64; None: this rank only answers.
+            error: why this rank cannot take the step.
+        """
+        located = [NOWHERE] * len(self._bounds)
+        if ids is not None and error is None:
+            located = [locate(of, b, self._steps.part) for of, b in zip(ids, self._bounds, strict=True)]
+        each = [counts_by_part(of.remote, b) for of, b in zip(located, self._bounds, strict=True)]
+        starts = [b[:-1].repeat_interleave(n) for b, n in zip(self._bounds, each, strict=True)]
+        wanted = [of.remote - start for of, start in zip(located, starts, strict=True)]
+        counts = torch.stack(each, 1)
+
+        def run(asked: Tensor) -> Any:
+            return exchange_rows(self._steps.rank_steps.transport, asked, wanted, counts, self._kinds, self._own)
+
+        came = self._steps.step(counts, error, run)
+        of_groups = zip(self._own, located, came, strict=True)
+        return [[own.join(at.place, *rows) for own, rows in zip(of, got, strict=True)] for of, at, got in of_groups]
+
+
+def ids_at_owners(steps: InferenceSteps, bounds: Sequence[Tensor], ids: Sequence[Tensor]) -> list[Tensor]:
+    """Sends ids to the ranks that own them, in one iteration of one step.
+
+    Args:
+        steps: of the ranks.
+        bounds: of each group: part i has the ids bounds[i]..bounds[i + 1] - 1.
+        ids: of each group, rising, none of this part: int64.
+
+    Returns:
+        Of each group, the ids of this part that others have sent, as row numbers in the part; there may be repeats.
+    """
+    each = [counts_by_part(of, b) for of, b in zip(ids, bounds, strict=True)]
+    starts = [b[:-1].repeat_interleave(n) for b, n in zip(bounds, each, strict=True)]
+    wanted, counts = [of - start for of, start in zip(ids, starts, strict=True)], torch.stack(each, 1)
+    steps.begin(0, 1, len(bounds))
+    found = steps.step(counts, None, lambda asked: exchange_ids(steps.rows, wanted, counts.tolist(), asked.tolist()))
+    return [torch.cat(list(found[group :: len(bounds)])) for group in range(len(bounds))]
+
+
+# The part #############################################################################################################
 
 
 def features_of_part(data: Any) -> PartitionedFeatureStore | None:

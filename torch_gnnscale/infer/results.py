@@ -13,8 +13,7 @@ from torch import Tensor
 
 from .. import files, ops
 from ..ops.arguments import as_ids, as_tensor
-from .disk import KIND, ids_name
-from .fingerprint import difference
+from .disk import KIND, difference, ids_name
 
 _OWN = ("partition", "graph", "rows")
 """Entries of a fingerprint that are a part's own."""

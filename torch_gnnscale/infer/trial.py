@@ -13,13 +13,9 @@ from .._warn import warn
 from ..loader.fields import storage_of
 from ..nn.compare import agree, first_difference, outputs
 from .graph import Key, StagedGraph, WholeGraph
-from .layer import Caller, Layer, row_of
-from .model import StagedModel
-from .pieces import refusal
-from .plan import DEGREE, Input, OutputMark, Plan, SeenAttribute, SeenCall, SeenInput, identity, make_plan
-from .reads import Reads
-from .rows import Rows
-from .stage import Stage, by_type
+from .layer import Caller, Layer, StagedModel, refusal, row_of
+from .plan import DEGREE, Input, OutputMark, Plan, Reads, SeenAttribute, SeenCall, SeenInput, identity, make_plan
+from .stage import Rows, Stage, by_type
 
 
 def look(model: StagedModel, graph: StagedGraph, small: Data | HeteroData) -> Plan:

@@ -9,8 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import torch
 from torch.utils.data import DistributedSampler
 
-from ..comm.header import check_alike
-from ..comm.mesh import Ranks
+from ..comm.mesh import Ranks, check_alike
 from ..comm.steps import Steps
 from ..feature.contract import RowStore
 from ..ops.arguments import to_int

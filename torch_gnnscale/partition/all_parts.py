@@ -1,4 +1,4 @@
-"""All parts of a directory as the stores of one process."""
+"""All parts as the stores of one process, and what its rows have in common with those of one part."""
 
 from __future__ import annotations
 
@@ -13,12 +13,31 @@ from torch_geometric.typing import NodeType
 
 from .. import ops
 from ..feature.composite import Composites
-from ..feature.contract import BoundedAttr
+from ..feature.contract import BoundedAttr, RowStore
 from ..feature.feature_store import row_ids
 from ..ops.arguments import check_ids
 from ..topology import CSC
 from .book import RowsMeta, edge_type_of
-from .written_rows import WrittenRows
+
+
+class WrittenRows(RowStore):
+    """Base of FeatureStores over rows of a partitioned graph. A subclass sets ``_attrs``, by group and name."""
+
+    _attrs: dict[tuple[Any, str], RowsMeta]
+
+    def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
+        meta = self._attrs.get((attr.group_name, attr.attr_name))
+        return None if meta is None else (meta.num_rows, *meta.shape)
+
+    def get_all_tensor_attrs(self) -> list[TensorAttr]:
+        """One attribute per tensor, its index unset; without those of a homogeneous graph's edges, as in PyG."""
+        return [attr for attr in self.all_attrs() if attr.group_name != (None, None)]
+
+    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
+        raise NotImplementedError("rows of a partitioned graph do not change; write the parts again")
+
+    def _remove_tensor(self, attr: TensorAttr) -> bool:
+        raise NotImplementedError("rows of a partitioned graph do not change; write the parts again")
 
 
 class RowsOfAllParts(WrittenRows):

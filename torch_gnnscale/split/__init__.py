@@ -2,12 +2,10 @@
 
 from ..comm.row_transport import Moved
 from .explicit import ExchangingModel, LayerInput, exchange
-from .halo_layers import Work
-from .measuring import Measured, measure, plot
 from .parallel import Parallelized, parallelize
-from .planning import WEIGHTS, plan
+from .planning import WEIGHTS, Measured, measure, plan, plot
 from .plans import Plan
-from .shuffle_index import Shuffled, ShuffleIndex
+from .shuffle_index import Shuffled, ShuffleIndex, Work
 
 __all__ = [
     "WEIGHTS", "ExchangingModel", "LayerInput", "Measured", "Moved", "Parallelized", "Plan", "ShuffleIndex", "Shuffled",

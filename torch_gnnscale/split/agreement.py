@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..comm.exchange import Exchange
-from ..comm.header import DTYPES, dtype_text, kind_of, kind_text
-from ..comm.mesh import Grid
+from ..comm.mesh import DTYPES, Grid, dtype_text, kind_of, kind_text
 from ..nn.wrapper import modules_of
 from ..random import digest
 from .shuffle_index import ShuffleIndex

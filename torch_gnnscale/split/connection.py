@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributed as dist
+from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary
 
 from .. import machine
+from .._private import current_graph_task_id, queue_callback
 from ..comm.exchange import Broken, Exchange, keep_for_ever
 from ..comm.mesh import Grid
 from ..comm.rendezvous import Rendezvous, end_group
@@ -198,3 +200,186 @@ def nccl_exchange(
     if any(wants) and all(have) and len(set(gpus)) == len(gpus):
         return connection.exchange(columns, "nccl")
     return None
+
+
+# Gradients ############################################################################################################
+
+
+class GradientSum:
+    """Leaves in each parameter's ``grad`` what one process would: what was there plus the sum over the ranks.
+
+    The gradients of a backward pass are kept apart until it ends, then summed rank by rank, ((g_0 + g_1) + g_2) + ...,
+    so that they are equal bit for bit on all ranks. A parameter without a gradient on all ranks keeps none.
+
+    Args:
+        transport: between the ranks that train the model, of rows on the CPU.
+    """
+
+    def __init__(self, transport: RowTransport) -> None:
+        self.transport, self.exchange = transport, transport.exchange
+        self.holds = False
+        """Whether backward passes leave the sum over ranks to a later backward pass."""
+        self._hooked: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._before: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        """For each parameter whose ``grad`` is the gradient of this rank alone: its ``grad`` before."""
+        self._left: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        """For each of these parameters: the ``grad`` that the last pass without a sum left, and its version."""
+        self._awaited: list[int] = []
+        """The numbers of the parameters that had a gradient on any rank when they were summed last."""
+        self._pass = -1
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """A context in which backward passes add up each rank's own gradients; the next one outside of it sums them
+        over the ranks."""
+        before, self.holds = self.holds, True
+        try:
+            yield
+        finally:
+            self.holds = before
+
+    def watch(self, model: nn.Module, out: Tensor, connection: Connection) -> None:
+        """Makes a backward pass through ``out`` sum the gradients of the model's parameters; ``out`` keeps the
+        connection."""
+        if self.exchange.size == 1 or not torch.is_grad_enabled() or not out.requires_grad:
+            return
+        for parameter in model.parameters():
+            if parameter.requires_grad and parameter not in self._hooked:
+                self._hooked[parameter] = parameter.register_hook(_Aside(self, parameter))
+        out.register_hook(lambda _: self._begin(model, connection))  # runs first: all gradients follow from that of out
+
+    def close(self) -> None:
+        """Leaves the parameters' gradients alone from now on."""
+        for handle in self._hooked.values():
+            handle.remove()
+        self._hooked.clear()
+
+    def _begin(self, model: nn.Module, connection: Connection) -> None:
+        """Called when a backward pass begins: once for each output of the model that is in the pass."""
+        current = current_graph_task_id()
+        if current != self._pass:
+            self._pass = current
+            self._forget_cleared()
+            queue_callback(_Pass(self, model, connection))
+
+    def _forget_cleared(self) -> None:
+        """Drops the entries of ``_before`` of parameters whose ``grad`` the user zeroed or replaced since the last
+        pass."""
+        for parameter, (left, version) in self._left.items():
+            grad = parameter.grad
+            if grad is not None and (left() is not grad or (grad._version != version and not grad.any())):
+                self._before.pop(parameter, None)
+        self._left.clear()
+
+    def set_aside(self, parameter: nn.Parameter) -> None:
+        """Called before a gradient is added to ``parameter.grad``: moves the old ``grad`` to ``_before``, so that the
+        new one is the gradient of this rank alone."""
+        if current_graph_task_id() != self._pass:
+            return  # the gradient of a loss that does not come from this model's output
+        if parameter.grad is None or parameter not in self._before:
+            self._before[parameter], parameter.grad = parameter.grad, None
+
+    @torch.no_grad()
+    def finish(self, model: nn.Module) -> None:
+        """Called when a backward pass has ended: sums the gradients over the ranks, unless ``holds``."""
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        for parameter in parameters:
+            if parameter.grad is None and parameter in self._before:  # it was asked for by torch.autograd.grad
+                parameter.grad = self._before.pop(parameter)
+        if self.holds:
+            for parameter in parameters:
+                if parameter.grad is not None and parameter in self._before:
+                    self._left[parameter] = TensorWeakRef(parameter.grad), parameter.grad._version
+            return
+        own = [parameter.grad if parameter in self._before else None for parameter in parameters]
+        for parameter, grad in zip(parameters, own, strict=True):
+            if grad is not None and grad.layout != torch.strided:
+                name = next(name for name, entry in model.named_parameters() if entry is parameter)
+                raise NotImplementedError(
+                    f"{name}: expected dense gradients, found sparse ones; make Embedding(sparse=False)"
+                )
+        for parameter, total in zip(parameters, self._totals(parameters, own), strict=True):
+            before = self._before.pop(parameter, parameter.grad)
+            if total is not None:
+                parameter.grad = total if before is None else before.add_(total)
+            else:
+                parameter.grad = before
+
+    def _totals(self, parameters: list[nn.Parameter], own: list[Tensor | None]) -> list[Tensor | None]:
+        """The sums over ranks; None where no rank has a gradient. The first exchange carries the gradients of the
+        parameters that had one last time, and a mask of those that have one now; if others have one now, a second
+        exchange follows."""
+        has = torch.tensor([grad is not None for grad in own])
+        awaited = [number for number in self._awaited if number < len(parameters)]
+        found, having = self._sums(parameters, own, awaited, has)
+        self._awaited = having.nonzero()[:, 0].tolist()
+        if late := [number for number in self._awaited if number not in found]:
+            found |= self._sums(parameters, own, late, has[:0])[0]
+        return [found[number] if there else None for number, there in enumerate(having.tolist())]
+
+    def _sums(
+        self, parameters: list[nn.Parameter], own: list[Tensor | None], numbers: list[int], has: Tensor
+    ) -> tuple[dict[int, Tensor], Tensor]:
+        """The sums over ranks of the gradients of ``parameters[n]``, n in ``numbers``; and for each entry of ``has``,
+        whether it is true on any rank."""
+        kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+        for number in numbers:
+            kinds.setdefault((parameters[number].dtype, parameters[number].device), []).append(number)
+        found: dict[int, Tensor] = {}
+        having = has
+        for at, ((dtype, device), members) in enumerate(kinds.items() or [((torch.float32, torch.device("cpu")), [])]):
+            pieces = [own[n] if own[n] is not None else torch.zeros_like(parameters[n]) for n in members]
+            flat = [piece.reshape(-1).cpu() for piece in pieces]  # type: ignore[union-attr]
+            total = self._sum(torch.cat([*flat, *([has.to(dtype)] if at == 0 else [])]))
+            sizes = [len(piece) for piece in flat]
+            *sums, rest = total.split([*sizes, len(total) - sum(sizes)])
+            having = rest != 0 if at == 0 else having
+            for number, piece in zip(members, sums, strict=True):
+                found[number] = piece.to(device).view(parameters[number].shape).clone()
+        return found, having
+
+    def _sum(self, flat: Tensor) -> Tensor:
+        """The sum over ranks, in their order: each rank adds up one share of ``flat``, and sends it to all. Two ranks
+        send each other the whole: as many bytes, in one round instead of two."""
+        exchange, swap = self.exchange, self.transport.swap
+        whole = exchange.size == 2
+        shares = [flat, flat] if whole else list(flat.tensor_split(exchange.size))
+        own = len(shares[exchange.rank])
+        total, *others = exchange.tensors(shares, [own] * exchange.size, "gradients", swap)
+        total = total.clone()
+        for other in others:
+            total += other
+        if whole:
+            return total
+        lengths = [len(share) for share in shares]
+        return torch.cat(exchange.tensors([total] * exchange.size, lengths, "gradients", swap))
+
+
+class _Aside:
+    """A hook of a parameter. It holds weak references to the parameter and the GradientSum."""
+
+    def __init__(self, of: GradientSum, parameter: nn.Parameter) -> None:
+        self.of, self.parameter = weakref.ref(of), weakref.ref(parameter)
+
+    def __call__(self, grad: Tensor) -> None:
+        of, parameter = self.of(), self.parameter()
+        if of is not None and parameter is not None:
+            of.set_aside(parameter)
+
+
+class _Pass:
+    """Called when a backward pass has ended. If the pass fails, this object is dropped without a call, and tells the
+    other ranks."""
+
+    def __init__(self, of: GradientSum, model: nn.Module, connection: Connection) -> None:
+        self.of, self.model, self.connection = of, model, connection
+        self.has_ended = False
+
+    def __call__(self) -> None:
+        with self.connection.failing_alone():
+            self.of.finish(self.model)
+        self.has_ended = True
+
+    def __del__(self) -> None:
+        if not self.has_ended:
+            self.connection.fail("its backward pass failed")

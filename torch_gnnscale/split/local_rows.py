@@ -16,8 +16,7 @@ from ..nn.common_rows import JOINS, NARROWED, CommonRows
 from ..nn.hops import HopEdges, Hops, first_rows
 from ..nn.trial import DROPOUTS, OTHER_DROPOUTS
 from ..nn.wrapper import running_here
-from .halo_layers import Moves
-from .shuffle_index import ShuffleIndex
+from .shuffle_index import Moves, ShuffleIndex
 
 
 class OwnHops(Hops):

@@ -19,10 +19,9 @@ from .._warn import warn
 from ..comm.exchange import Exchange, Traffic
 from ..comm.memory_transport import MemoryTransport
 from ..comm.mesh import TRANSPORTS, Grid, TransportName, checked_transport, transport_of
-from ..comm.nccl_transport import NcclTransport
 from ..comm.peer_memory import HostMemories, memories_on
 from ..comm.rendezvous import rank_and_world
-from ..comm.row_transport import ENDED, Moved, RowTransport
+from ..comm.row_transport import ENDED, Moved, NcclTransport, RowTransport
 from ..nn.calls import Call
 from ..nn.compare import agree, first_difference, outputs
 from ..nn.forward_pass import refuse_compiled
@@ -31,14 +30,11 @@ from ..nn.weigh import default_call
 from ..nn.wrapper import Wrapper, modules_of
 from ..ops.shuffle import MAX_TABLES
 from .agreement import Description, compare_headers, own_header
-from .connection import Connection, nccl_exchange
-from .gradients import GradientSum
-from .halo_layers import Work
-from .layer import SplitLayer, SplitPass, refuse_recomputing
+from .connection import Connection, GradientSum, nccl_exchange
+from .layer import SplitLayer, SplitNorms, SplitPass, refuse_recomputing
 from .local_rows import OwnHops, OwnNodeRows
-from .norms import SplitNorms
 from .probe import SEEDS, cut_probe, fields_of, probe_batch
-from .shuffle_index import ShuffleIndex
+from .shuffle_index import ShuffleIndex, Work
 
 
 class OnRanks(Wrapper):
