@@ -2,21 +2,19 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch_geometric.nn as pyg_nn
+from helpers import forked
 from helpers.cluster import answers_without_one, cluster
 from helpers.data import wait_for
 from helpers.mapped import memories
 from helpers.narrow import CLASSES, FEATURES, HIDDEN
 from helpers.slow import quick
 from helpers.split_models import own_batches
-from torch import distributed as dist
 
 from torch_gnnscale.comm import rendezvous
 from torch_gnnscale.comm.rendezvous import rank_and_world
@@ -238,14 +236,10 @@ def test_dropped_models_leave_nothing_open(transport):
 
 
 PROGRAM = """
-import os, sys
-import torch
 from torch import distributed as dist
 from torch_geometric.nn import GraphSAGE
 from torch_gnnscale import split
-rank = int(sys.argv[1])
-store = dist.TCPStore("127.0.0.1", int(sys.argv[2]), 2)
-dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+dist.init_process_group("gloo")
 model = split.parallelize(GraphSAGE(4, 8, 2, 3))
 print("made", flush=True)
 dist.barrier()
@@ -254,15 +248,8 @@ dist.barrier()
 
 @pytest.mark.slow
 def test_a_program_that_ends_with_a_model():
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    ranks = [
-        subprocess.Popen([sys.executable, "-c", PROGRAM, str(rank), str(store.port)], stdout=subprocess.PIPE,
-                         stderr=subprocess.PIPE, env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
-        for rank in range(2)
-    ]  # fmt: skip
-    for rank in ranks:
-        out, errors = rank.communicate(timeout=120)
-        assert (rank.returncode, out) == (0, b"made\n"), errors
+    for done in forked.run_ranks(2, PROGRAM):
+        assert (done.returncode, done.stdout) == (0, "made\n"), done.stderr
 
 
 class Held:

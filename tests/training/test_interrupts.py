@@ -2,12 +2,10 @@
 
 import os
 import signal
-import subprocess
-import sys
 from contextlib import suppress
 
 import pytest
-from helpers.data import environment
+from helpers import forked
 
 from torch_gnnscale.training import Interrupts
 
@@ -91,9 +89,7 @@ with Interrupts() as interrupts, interrupts.deferred():
 
 @pytest.mark.slow
 def test_the_second_ends_the_process_at_once():
-    done = subprocess.run(
-        [sys.executable, "-c", SECOND], env=environment(), capture_output=True, text=True, timeout=120
-    )
+    done = forked.run(SECOND)
     assert (done.returncode, done.stdout) == (130, "begun\ngoes on\n")
     first = "gnnscale: ends after this batch (a second Ctrl-C: at once)"
     assert done.stderr == f"\n{first}\n\ngnnscale: interrupted\n"
