@@ -1,6 +1,9 @@
 """Tasks of a relational database: trained, evaluated as by RelBench, resumed to the same bits."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -113,6 +116,39 @@ def test_the_command(shop, tmp_path, capsys):
     assert summary["task"] == "shop customer-products"
     main([*options, "--resume"])
     assert "continues after epoch 2" in capsys.readouterr().out
+    embed = ["embed", "--run", str(tmp_path / "run"), "--out", str(tmp_path / "rows")]
+    main([*embed, "--relbench", str(shop), "--cache", str(tmp_path / "cache")])
+    assert capsys.readouterr().out == "".join(
+        f"{table}: {count} rows of 16 numbers in {tmp_path}/rows/{table}.npy\n"
+        for table, count in [("customers", 60), ("products", 20)]
+    )
+    graph = relational.open_task(shop, "customer-products")
+    trainer = RelationalTrainer(graph, RelationalConfig(**SMALL), tmp_path / "run", quiet=True)
+    trainer.resume()
+    trainer.model.load_state_dict(trainer.best_model)
+    trainer.model.eval()
+    best = trainer.predictions("test")
+    rows = {table: torch.from_numpy(np.load(tmp_path / "rows" / f"{table}.npy")) for table in ("customers", "products")}
+    assert rows["products"].isfinite().all()
+    asked = torch.from_numpy(graph.task.get_table("test").df["customer_id"].to_numpy().copy())
+    again = (rows["customers"][asked] @ rows["products"].t()).topk(10).indices
+    assert (again == best).double().mean() > 0.5  # other neighbors of some are drawn
+    with pytest.raises(SystemExit):
+        main(embed)
+    assert "--relbench: expected the database that the run learned from, found none" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([*options[:3], "--task", "unheard"])
-    assert "gnnscale: no task 'unheard'" in capsys.readouterr().err.lower().replace("unknown task", "no task")
+    assert "no task 'unheard'" in capsys.readouterr().err
+
+
+def test_several_processes_train_one_model(shop, tmp_path):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1",
+                "--nproc-per-node=2", "-m", "torch_gnnscale", "train", "--relbench", str(shop), "--task",
+                "customer-orders", "--out", str(tmp_path), "--hidden", "8", "--fanouts", "3", "--batch-size", "64",
+                "--epochs", "1", "--blocks", "1"]  # fmt: skip
+    given = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(launcher, env=given, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("test roc_auc ") == 1
+    assert "2 ranks x 64 = 128 seeds per step (one process: 64)\n" in done.stdout
+    assert len(torch.load(tmp_path / "checkpoint.pt", weights_only=True)["ranks"]) == 2

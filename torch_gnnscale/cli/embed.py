@@ -8,17 +8,18 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from .. import tables
+from .. import files, tables
 from ..datasets import task_of_part
 from ..datasets.parts import kind_of_parts
 from ..distributed import open_part
 from ..infer import infer, result_name
 from ..infer.results import part_folder
 from ..tables import Ids
-from ..tasks import TASKS
+from ..tasks import TASKS, RelationalTrainer
 from ..training import CHECKPOINT, RankGroup, Trainer
 from ..training.checkpoint import load
 from ..training.rank_group import launched, launched_ranks
@@ -52,6 +53,8 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
         metavar="DIR",
         help="compute the nodes of these parts, each by a rank that torchrun starts, into OUT/part-0, OUT/part-1, ...",
     )
+    add("--relbench", metavar="DATABASE", help="the database of a run of train --relbench")
+    add("--cache", metavar="DIR", help="as of train --relbench")
     add("--batch-size", type=int, default=4096, help="nodes that are computed at a time")
     add("--memory", default="1GiB", help="about how much the rows of a batch's neighbors take")
 
@@ -60,6 +63,11 @@ def embed(args: argparse.Namespace) -> None:
     """A run to its model's rows of all nodes; see ``gnnscale embed --help``."""
     if args.format == "parquet":
         _pyarrow()
+    if args.relbench is not None:
+        _embed_database(args)
+        return
+    if args.cache is not None:
+        raise ValueError("--cache: expected --relbench beside it, found none")
     if args.parts is not None:
         _embed_part(args)
         return
@@ -72,8 +80,33 @@ def embed(args: argparse.Namespace) -> None:
     if task.name != state["run"]["task"]:
         expected = state["run"]["task"]
         raise ValueError(f"--dataset: expected {expected!r}, which the run learned from, found {task.name!r}")
-    for line in _embedded(args, _trained(kind, task, state, RankGroup()), Path(args.out), _ids(args)):
+    for line in _embedded(args, _trained(TASKS[kind], task, state, RankGroup()), Path(args.out), _ids(args)):
         print(line)
+
+
+def _embed_database(args: argparse.Namespace) -> None:
+    """What a model of a relational database gives for all rows of the tables that its task asks about."""
+    others = [name for name in cli_data.OPTIONS if name in args] + ["parts"] * (args.parts is not None)
+    if others:
+        raise ValueError(f"--{others[0]}: expected none beside --relbench, found {vars(args)[others[0]]!r}")
+    state = _state_of(args)
+    if (found := state["run"].get("trainer")) != RelationalTrainer.__name__:
+        raise ValueError(f"--run: expected a run of gnnscale train --relbench, found one of a {found}")
+    learned_from = state["run"]["task"]
+    task = RelationalTrainer.load(args.relbench, learned_from.rpartition(" ")[2], cache=args.cache)
+    if task.name != learned_from:
+        raise ValueError(f"--relbench: expected {learned_from!r}, which the run learned from, found {task.name!r}")
+    trainer = _trained(RelationalTrainer, task, state, RankGroup())
+    with files.creating(args.out) as folder:
+        lines = []
+        for table, rows in trainer.embeddings().items():  # type: ignore[attr-defined]
+            name = f"{result_name(table)}.{args.format}"
+            if args.format == "parquet":
+                _write_parquet(folder / name, rows, torch.arange(len(rows)))
+            else:
+                np.save(folder / name, rows.numpy())
+            lines.append(f"{table}: {len(rows):,} rows of {rows.size(1)} numbers in {Path(args.out) / name}")
+    print("\n".join(lines))
 
 
 def _ids(args: argparse.Namespace) -> dict[str, Ids]:
@@ -99,7 +132,7 @@ def _embed_part(args: argparse.Namespace) -> None:
             raise ValueError(f"--parts: expected {learned_from!r}, which the run learned from, found {task.name!r}")
         alone = part.ranks.parts == 1 and not part.features.collective
         folder = Path(args.out) if alone else part_folder(Path(args.out), part.ranks.part)
-        of_part = _embedded(args, _trained(kind, task, state, ranks), folder, part.stored.user_ids)
+        of_part = _embedded(args, _trained(TASKS[kind], task, state, ranks), folder, part.stored.user_ids)
         for lines in ranks.everyone(of_part):
             for line in lines if ranks.is_first else ():
                 print(line)
@@ -129,23 +162,31 @@ def _embedded(args: argparse.Namespace, trainer: Trainer, folder: Path, ids: Map
     return lines
 
 
-def _run_of(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """The state of the run, and its task."""
+def _state_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The state of the run."""
     state = load(Path(args.run))
     if state is None:
         raise ValueError(f"--run: expected the folder of a run of gnnscale train, found no {CHECKPOINT} in {args.run}")
+    return state
+
+
+def _run_of(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """The state of the run, and its task."""
+    state = _state_of(args)
     found = state["run"].get("trainer")
+    if found == RelationalTrainer.__name__:
+        raise ValueError("--relbench: expected the database that the run learned from, found none")
     kind = next((kind for kind, trainer in TASKS.items() if trainer.__name__ == found), None)
     if kind is None:
         raise NotImplementedError(f"--run {args.run}: a run of a {found} is not implemented; use one of a task")
     return state, kind
 
 
-def _trained(kind: str, task: Any, state: dict[str, Any], ranks: RankGroup) -> Trainer:
+def _trained(kind: type[Trainer], task: Any, state: dict[str, Any], ranks: RankGroup) -> Trainer:
     """The trainer of the run, its model that of the best epoch, in evaluation mode."""
-    names = {field.name for field in fields(TASKS[kind].config_type)}
+    names = {field.name for field in fields(kind.config_type)}
     run = {name: value for name, value in state["run"].items() if name in names}
-    trainer = TASKS[kind](task, TASKS[kind].config_type(**run | _on_cpu(names)), quiet=True, ranks=ranks)
+    trainer = kind(task, kind.config_type(**run | _on_cpu(names)), quiet=True, ranks=ranks)
     trainer.model.load_state_dict(state["model"] if state["best_model"] is None else state["best_model"])
     trainer.model.eval()
     return trainer

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..relational import TaskGraph, open_task
+from ..loader import NeighborLoader
+from ..relational import NEVER, TaskGraph, open_task
 from ..training import Config, Trainer
 from .metrics import roc_auc
 
@@ -197,12 +198,33 @@ class RelationalTrainer(Trainer):
         found = torch.cat([torch.empty(0, count, dtype=torch.int64), *best])
         return functional.pad(found, (0, of.eval_k - count), value=-1)
 
+    def embeddings(self) -> dict[str, Tensor]:
+        """What the model makes of every row of the table that is asked about, and of a recommendation's destinations,
+        too: at RelBench's test time, or of an autocomplete task at the row's own. By table, [n, out]."""
+        from relbench.base import AutoCompleteTask
+
+        of, data = self.task.task, self.task.data
+        moment = torch.tensor(int(of.dataset.test_timestamp.timestamp()))
+        found = {}
+        for table in [self.entity, *([of.dst_entity_table] if self.recommends else [])]:
+            time = moment.repeat(data[table].num_nodes)
+            if isinstance(of, AutoCompleteTask) and "time" in data[table]:
+                time = torch.where(data[table].time == NEVER, time, data[table].time)
+            times: dict[str, Any] = {} if of.time_col is None else {"input_time": time, "time_attr": "time"}
+            size = 4 * self.config.batch_size
+            loader = NeighborLoader(data, self.config.fanouts, table, batch_size=size, seed=0, **times)
+            with torch.no_grad():
+                found[table] = self._of_seeds(loader, f"embed {table}")
+        return found
+
     def _rows(self, split: str, name: str) -> Tensor:
         """What the model makes of the seeds of a loader, in their order."""
-        loader = self.kept_loader(name, lambda: self._loaders_of(split)[name])
+        return self._of_seeds(self.kept_loader(name, lambda: self._loaders_of(split)[name]), f"evaluate {name}")
+
+    def _of_seeds(self, loader: Any, title: str) -> Tensor:
         of = loader.input_data.input_type
         found = []
-        with self.progress(loader, f"evaluate {name}", len(loader)) as batches:
+        with self.progress(loader, title, len(loader)) as batches:
             for batch in batches:
                 found.append(self.forward(batch)[of][: batch[of].batch_size])
         return torch.cat(found)
