@@ -88,7 +88,7 @@ build/sanitize/library: $(VENV)/test setup.py $(NATIVE)
 
 sanitize: build/sanitize/library ## the fast native tests under AddressSanitizer and UBSan
 	rm -rf build/sanitize/torch_gnnscale build/sanitize/tests
-	cp -r torch_gnnscale tests build/sanitize
+	cp -r pyproject.toml torch_gnnscale tests build/sanitize
 	rm -f build/sanitize/torch_gnnscale/*.so && cp build/sanitize/library build/sanitize/torch_gnnscale/_C.so
 	cd build/sanitize && $(SANITIZED) \
 		$(addprefix tests/ops/test_,ops.py gather_tiers.py sample_neighbors.py sample_ways.py sample_modes.py sample_bulk.py \
