@@ -1,12 +1,13 @@
 """Of every dirty table, either the twin's arrays are built or an error names the place that the twin names."""
 
 import math
+import os
 import shutil
 
 import pyarrow as pa
 import pytest
 from helpers.tables import arrays, put, same
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import tables as reference
 
@@ -17,6 +18,9 @@ KEYS = {"text": ["a", "b", "B", "é", "", "a ", "o'x", "10", "9"], "integer": [0
 NUMBERS = ["1", "2.5", "-3e2", "abc", "", " 7 ", "nan", "inf", "1_0", "0", "-0", None]
 MISSING = st.sampled_from(["error", "mean"])
 BY_TIME = {"by": "time", "val": 0.2, "test": 0.2}
+
+FUZZ = int(os.environ.get("GNNSCALE_FUZZ", "0")) // 10
+"""How many tables ``make fuzz`` tries."""
 
 
 def rarely(draw, value, others):
@@ -104,6 +108,7 @@ def check(folder, schema, found):
 
 @pytest.mark.slow
 @given(shops())
+@settings(max_examples=FUZZ or settings.default.max_examples)
 def test_dirty_tables(tmp_path_factory, given_tables):
     folder = tmp_path_factory.mktemp("dirty")
     check(folder, *given_tables)
