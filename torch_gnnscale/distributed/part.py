@@ -29,7 +29,7 @@ from .buffer import Kept
 from .feature_store import PartitionedFeatureStore, PartRows, numbering_of
 from .graph_store import PartitionedGraphStore
 from .own_tiers import OwnTiers, open_together
-from .staging import is_first, places, staged, warn_of_network
+from .staging import is_first, is_url, places, staged, warn_of_network
 
 Of = Literal["part", "all"]
 """Whose seeds: this part's, or those of all parts."""
@@ -220,7 +220,7 @@ def open_part(
     process group. A rank opens the book, its own part and, mapped, what all ranks share.
 
     Args:
-        path: the directory.
+        path: the directory; with ``stage`` also a URL of one that fsspec reads, such as ``s3://bucket/parts``.
         buffer: how many rows of other parts' nodes each loader keeps: a share of the part's halo (0.25), or bytes
             ("2GiB"). None: none. A buffer changes no batch.
         policy: which rows: ``massivegnn`` (scores; MassiveGNN, section 3; the default), ``static`` (those with the
@@ -267,14 +267,18 @@ def open_part(
     try:
         kept = partial(Kept, buffer, policy, policy_options)
         to = None if stage is None else Path(stage)
-        return _opened(Path(path), to, rendezvous, verify, kept, tiers, transport, consecutive)
+        if is_url(path) and to is None:
+            raise ValueError(f"path: expected a folder, or stage= beside a URL, found {path!r}")
+        return _opened(
+            path if is_url(path) else Path(path), to, rendezvous, verify, kept, tiers, transport, consecutive
+        )
     except BaseException:
         rendezvous.close()
         raise
 
 
 def _opened(
-    path: Path, stage: Path | None, rendezvous: Rendezvous, verify: bool, kept: Callable[[], Kept],
+    given_path: str | os.PathLike, stage: Path | None, rendezvous: Rendezvous, verify: bool, kept: Callable[[], Kept],
     tiers: Mapping[str, Any] | None, transport: Transport, consecutive: Consecutive,
 ) -> Part:  # fmt: skip
     by = f"{transport.backend} on {transport.device}" if isinstance(transport, RowGroup) else str(transport)
@@ -291,8 +295,9 @@ def _opened(
     if consecutive not in get_args(Consecutive):
         raise ValueError(f"consecutive: expected one of {get_args(Consecutive)}, found {consecutive!r}")
     by_transport = rendezvous.all_made(lambda: transport_of(transport))
+    path = Path(given_path)
     if stage is not None:
-        path, verify = staged(path, stage, rendezvous, verify, consecutive), False  # the copy is verified
+        path, verify = staged(str(given_path), stage, rendezvous, verify, consecutive), False  # the copy is verified
     where, rank = places(path / "book", rendezvous), rendezvous.rank
     warn_of_network(path, where, rendezvous)
 

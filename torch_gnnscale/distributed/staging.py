@@ -7,7 +7,8 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,7 +41,77 @@ def network_file_system(path: str | os.PathLike, root: Path = _ROOT) -> str | No
     return None
 
 
-def stage(path: str | os.PathLike, to: str | os.PathLike, parts: Iterable[int], verify: bool = True) -> Path:
+def is_url(path: str | os.PathLike) -> bool:
+    """Whether a path is one of a file system that fsspec knows, such as ``s3://bucket/parts``."""
+    return isinstance(path, str) and "://" in path
+
+
+class _Remote:
+    """A directory of parts on a file system of fsspec."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            from fsspec.core import url_to_fs
+        except ImportError as error:
+            raise ImportError(f"{url}: a URL needs fsspec: pip install 'torch_gnnscale[remote]'") from error
+        self._files, self._root = url_to_fs(url)
+
+    def sizes(self, name: str) -> dict[str, int]:
+        """The bytes of a folder's files by their names; FileNotFoundError if there is none."""
+        found = self._files.ls(f"{self._root}/{name}", detail=True, refresh=True)
+        return {entry["name"].rsplit("/", 1)[-1]: entry["size"] for entry in found if entry["type"] == "file"}
+
+    def get(self, name: str, file: str, to: Path) -> None:
+        """Copies a file of a folder into a folder."""
+        self._files.get_file(f"{self._root}/{name}/{file}", str(to / file))
+
+    @contextmanager
+    def described(self, to: Path) -> Iterator[Path]:
+        """A directory below ``to`` that has the book and the mark of completeness."""
+        with tempfile.TemporaryDirectory(prefix=".book-", dir=to) as there:
+            for name in ("complete", "book"):
+                (folder := Path(there) / name).mkdir()
+                for file in self.sizes(name):
+                    self.get(name, file, folder)
+                files.verify(folder)
+            yield Path(there)
+
+    def checksum(self, name: str, to: Path) -> int:
+        """The checksum of a folder's manifest."""
+        with tempfile.TemporaryDirectory(prefix=".manifest-", dir=to) as there:
+            self.get(name, files.MANIFEST, Path(there))
+            return files.checksum(there)
+
+
+class _Local:
+    """A directory of parts that this machine sees; see :class:`_Remote`."""
+
+    def __init__(self, path: str | os.PathLike) -> None:
+        with open_parts(path, verify=False) as opened:
+            self.path = opened.path
+
+    def sizes(self, name: str) -> dict[str, int]:
+        """See :meth:`_Remote.sizes`."""
+        return {file.name: file.stat().st_size for file in (self.path / name).iterdir()}
+
+    def get(self, name: str, file: str, to: Path) -> None:
+        """See :meth:`_Remote.get`."""
+        shutil.copyfile(self.path / name / file, to / file)
+
+    @contextmanager
+    def described(self, to: Path) -> Iterator[Path]:
+        """See :meth:`_Remote.described`: the directory itself."""
+        yield self.path
+
+    def checksum(self, name: str, to: Path) -> int:
+        """See :meth:`_Remote.checksum`."""
+        return files.checksum(self.path / name)
+
+
+def stage(
+    path: str | os.PathLike, to: str | os.PathLike, parts: Iterable[int] | Callable[[int], Iterable[int]],
+    verify: bool = True,
+) -> Path:  # fmt: skip
     """Copies the parts that the ranks of a machine open; returns the directory to open in place of ``path``.
 
     The copy is ``to``/parts-FINGERPRINT. It has what all ranks need, and the given parts. Each of its folders appears
@@ -48,39 +119,42 @@ def stage(path: str | os.PathLike, to: str | os.PathLike, parts: Iterable[int], 
     process is copying to the same place, this one warns, and waits until it has done so, or has ended.
 
     Args:
-        path: the directory of parts.
+        path: the directory of parts; or a URL of one that fsspec reads.
         to: a directory on a disk of this machine; made if it is missing.
-        parts: the numbers of the parts to copy.
+        parts: the numbers of the parts to copy; or a function of the number of all parts that returns them.
         verify: also compare the checksums of folders that are there already.
 
     Raises:
         OSError: there is too little space, or a file cannot be copied.
         ValueError: ``to`` is ``path`` or lies below it; what is there is no copy.
         FileNotFoundError, ValueError: as :func:`open_parts`.
+        ImportError: fsspec, or what it needs for such a URL, is missing.
     """
-    with open_parts(path, verify=False) as opened:
-        shared = [name for name in ("book", "ids", "graph", "attrs") if (opened.path / name).is_dir()]
-        names = [*shared, *(directory.part_folder(opened.path, part).name for part in sorted(set(parts))), "complete"]
-        source, copy = opened.path, Path(to).resolve() / f"parts-{opened.fingerprint:016x}"
-    if copy.is_relative_to(source.resolve()):
+    source = _Remote(str(path)) if is_url(path) else _Local(path)
+    if isinstance(source, _Local) and Path(to).resolve().is_relative_to(source.path.resolve()):
         raise ValueError(f"to: expected a directory outside {path}, found {to}")
     Path(to).mkdir(parents=True, exist_ok=True)
+    with source.described(Path(to)) as known:
+        book, meta = directory.load_book(known)
+        wanted = sorted(set(parts(book.num_parts) if callable(parts) else parts))
+        copy = Path(to).resolve() / f"parts-{directory.fingerprint_of_parts(known):016x}"
+    shared = [name for name in ("book", "ids", "graph", "attrs") if name == "book" or name in meta["folders"]]
+    names = [*shared, *(directory.part_folder(copy, part).name for part in wanted), "complete"]
     with _alone(copy.with_suffix(".lock")):
         there = [name for name in names if (copy / name / files.MANIFEST).is_file()]
         for name in there:
-            if files.checksum(copy / name) != files.checksum(source / name):
-                raise ValueError(f"{copy / name}: expected a copy of {source / name}, found something else; remove it")
+            if files.checksum(copy / name) != source.checksum(name, Path(to)):
+                raise ValueError(f"{copy / name}: expected a copy of {path}/{name}, found something else; remove it")
         if verify:
             for name in there:
                 files.verify(copy / name)
-        missing = [name for name in names if name not in there]
-        sizes = [file.stat().st_size for name in missing for file in (source / name).iterdir()]
-        if sum(sizes) > (free := shutil.disk_usage(to).free):
-            raise OSError(f"{to}: expected {sum(sizes)} bytes of free space for a copy of {path}, found {free}")
-        for name in missing:
+        sizes = {name: source.sizes(name) for name in names if name not in there}
+        if (needed := sum(sum(of.values()) for of in sizes.values())) > (free := shutil.disk_usage(to).free):
+            raise OSError(f"{to}: expected {needed} bytes of free space for a copy of {path}, found {free}")
+        for name, of in sizes.items():
             with files.creating(copy / name) as folder:
-                for file in (source / name).iterdir():
-                    shutil.copyfile(file, folder / file.name)
+                for file in of:
+                    source.get(name, file, folder)
                 files.verify(folder)
     return copy
 
@@ -127,7 +201,7 @@ def places(path: Path, rendezvous: Rendezvous) -> list[Hashable]:
     return [(machine, *entry) for machine, entry in zip(rendezvous.machines, rendezvous.gather(own), strict=True)]
 
 
-def staged(path: Path, to: Path, rendezvous: Rendezvous, verify: bool, consecutive: Consecutive) -> Path:
+def staged(path: str | Path, to: Path, rendezvous: Rendezvous, verify: bool, consecutive: Consecutive) -> Path:
     """The directory of parts to open in place of ``path``: a copy below ``to``, made once per machine.
 
     ``consecutive``: of the ranks' grid.
@@ -145,11 +219,13 @@ def staged(path: Path, to: Path, rendezvous: Rendezvous, verify: bool, consecuti
     def copied() -> Path:
         if not is_first(where, rendezvous.rank):
             return to
-        with open_parts(path, verify=False) as parts:
-            grid = Grid(rendezvous.world, parts.book.num_parts, consecutive)
-        return stage(
-            path, to, [grid.part(rank) for rank, of in enumerate(where) if of == where[rendezvous.rank]], verify
-        )
+        of_machine = [rank for rank, of in enumerate(where) if of == where[rendezvous.rank]]
+
+        def parts(count: int) -> list[int]:
+            grid = Grid(rendezvous.world, count, consecutive)
+            return [grid.part(rank) for rank in of_machine]
+
+        return stage(path, to, parts, verify)
 
     copies = rendezvous.gather(str(rendezvous.all_made(copied)))
     return Path(copies[where.index(where[rendezvous.rank])])
