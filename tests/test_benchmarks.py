@@ -43,6 +43,7 @@ def output(command: str, folder: Path) -> str:
         NIGHTLY("bench_sample.py --rounds 1 --graphs tiny --modes 'heterogeneous, 237 relations'"),
         NIGHTLY("bench_scaling.py --rounds 1 --graph tiny --table 16 --epochs 0"),
         NIGHTLY("bench_split.py --rounds 1 --graphs small --ranks 2 --steps 1 --presampled 1 --settings usual"),
+        NIGHTLY("bench_tables.py --rounds 1 --edges 4000"),
         NIGHTLY("bench_trees.py --rounds 1 --graph planted --seeds 20"),
         NIGHTLY("bench_training.py --rounds 1 --graphs tiny --parts batches loops waits --batches 2"),
         "bench_tiers.py --rounds 1 --graphs tiny --folder .",

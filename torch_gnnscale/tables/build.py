@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch_geometric.typing import EdgeType
 
 from .. import files, machine
@@ -69,10 +70,13 @@ def build(
     with files.creating(out) as folder:
         (work := folder / "work").mkdir()
         engine = Engine(work, limit, threads or machine.cores())
+        of_torch = torch.get_num_threads()
+        torch.set_num_threads(1)  # others would spin between operators, on the cores of DuckDB's threads
         try:
             into = _Stores(folder) if parts is None else TablesByPart(folder, engine, schema, parts)
             report = _build(engine, schema, folder, into, say)
         finally:
+            torch.set_num_threads(of_torch)
             engine.close()
         shutil.rmtree(work)
         (folder / REPORT).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")

@@ -116,8 +116,8 @@ def degrees_of(dst: Tensor, at: int, held: int, most: int) -> Iterator[Tensor]:
     last = int(dst[-1])
     while at < last:
         end = min(at + most, last)
-        bounds = torch.searchsorted(dst, torch.arange(at, end + 1))
-        counts = bounds.diff()
+        here = dst[torch.searchsorted(dst, at) : torch.searchsorted(dst, end)]
+        counts = torch.bincount(here - at, minlength=end - at)
         counts[0] += held
         at, held = end, 0
         yield counts
