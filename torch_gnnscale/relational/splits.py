@@ -15,8 +15,7 @@ from torch_geometric.transforms import Compose
 from .._warn import warn
 from ..loader import AnchorLoader, NeighborLoader
 from ..sampler.fanouts import NumNeighborsLike
-from .tables import check_keys
-from .times import NEVER, check_same_unit, seconds
+from .columns import NEVER, check_keys, check_same_unit, seconds
 
 SPLITS = ("train", "val", "test")
 OF_ANCHORS = ("num_positives", "neg_sampling", "exclude_seed_edges", "strict_negatives")

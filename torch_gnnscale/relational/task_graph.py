@@ -11,10 +11,9 @@ from torch_geometric.data import HeteroData
 
 from ..sampler.fanouts import NumNeighborsLike
 from .cache import check_repr, digest, kept
-from .graph import TextEmbedder, database_graph
+from .columns import check_tables
+from .graph import HashedWords, TextEmbedder, database_graph
 from .splits import entity_loaders, recommendation_loaders
-from .tables import check_tables
-from .text import HashedWords
 
 
 @dataclass
