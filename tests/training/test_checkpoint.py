@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import re
 import time
 from contextlib import contextmanager
 
@@ -225,7 +226,10 @@ def test_a_flipped_bit_is_found_or_means_nothing(tmp_path):
     checkpoint.write(tmp_path, state)
     file = tmp_path / CHECKPOINT
     whole, errors = file.read_bytes(), []
-    for bit in range(3, 8 * len(whole), 401):  # in every byte's turn another bit
+    entries = [found.start() for found in re.finditer(b"PK\x01\x02", whole)]
+    directories = [8 * (entry + 38) + 4 for entry in entries]  # MS-DOS's attribute of directories in each entry
+    assert len(directories) > 5
+    for bit in (*directories, *range(3, 8 * len(whole), 401)):  # in every byte's turn another bit
         flipped = bytearray(whole)
         flipped[bit // 8] ^= 1 << bit % 8
         file.write_bytes(flipped)
