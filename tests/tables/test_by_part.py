@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from helpers.forked import run_ranks
 from helpers.tables import SHOP, built, put, shop, write
 
 from torch_gnnscale import files, partition, tables
@@ -114,12 +115,12 @@ def test_tables_of_owners_that_are_none(tmp_path, given, said):
 
 
 @pytest.mark.slow
-def test_the_commands(tmp_path, capsys):
-    write(tmp_path, shop())
-    schema = schema_of("column")
+def test_two_ranks_train_on_parts_of_tables(tmp_path, capsys):
+    write(tmp_path, shop(users=200, items=40, orders=1500))
+    schema = copy.deepcopy(SHOP)
+    del schema["nodes"]["user"]["columns"]["country"], schema["edges"]["user.buys.item"]["columns"]["payment"]
+    schema["nodes"]["user"]["owner"] = "country"
     (tmp_path / "shop.yaml").write_text(yaml.safe_dump(schema))
-    items = {"i": [n * 7 - 20 for n in range(12)], "p": [n % 2 for n in range(12)]}
-    put(tmp_path / "owners.parquet", pa.table(items))
     main(["tables", str(tmp_path / "shop.yaml"), "--out", str(tmp_path / "by_part"), "--parts", "2"])
     assert "then: gnnscale partition --from-tables" in capsys.readouterr().out
     command = ["partition", "--from-tables", str(tmp_path / "by_part"), "--out", str(tmp_path / "parts")]
@@ -130,6 +131,11 @@ def test_the_commands(tmp_path, capsys):
     assert "still to be written" in capsys.readouterr().out
     main([*command, "--only", "0"])
     assert "complete: " in capsys.readouterr().out
+    small = ["--hidden", "8", "--epochs", "1", "--fanouts", "3", "3", "--batch-size", "16"]
+    train = ["train", "--parts", str(tmp_path / "parts"), "--out", str(tmp_path / "run"), *small]
+    done = run_ranks(2, f"from torch_gnnscale.cli import main\nmain({train!r})")
+    assert [process.returncode for process in done] == [0, 0], done
+    assert "test accuracy" in done[0].stdout
     with pytest.raises(ValueError, match=r"parts: expected 1 <= parts <= 65536, found 0"):
         tables.build(Schema.parse(schema, tmp_path), tmp_path / "none", parts=0)
 
