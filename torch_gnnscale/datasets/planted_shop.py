@@ -57,7 +57,7 @@ GROUP BY t.timestamp, c.customer_id
 """
 
 _OF_MASKS = _BOUGHT.format(column="bit_or(1::INTEGER << p.category_id::INTEGER) AS bought")
-"""Of each row of ``customer-categories`` the sum of 2 ** k over the categories k that were bought."""
+"""Of each row of ``customer-categories`` the sum of 2^k over the categories k that were bought."""
 
 
 def planted_shop(path: str | os.PathLike, customers: int = 1000, *, seed: int = 0) -> Path:
