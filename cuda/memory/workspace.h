@@ -22,7 +22,8 @@ struct Workspace {
   uint64_t* bits = nullptr;
   int64_t slots_size = 0;
   uint32_t slot_base = 1;
-  TreeTable trees;  // used instead of the map if trees are disjoint
+  OneTree tree;     // used instead of the map if trees are disjoint, and one follows another;
+  TreeTable trees;  // else this
   NodeTable nodes;  // used instead of the map if the graph is much larger than the batch
   Scratch scratch;  // of the thread that runs a hop, or its first task
   // Counts of the last call, by node type or relation: the room that the next call's outputs get at first.

@@ -50,12 +50,14 @@ struct Batch {
   std::vector<DrawnEdges> edges;
   std::vector<std::vector<ActiveColumns>> active;  // of each hop begun and each node type with IncomingRelations
   CompactColumns compact;
+  Lookup lookup;  // the request's, until a tree has too many nodes for it
   WorkspaceLease work;
 
   Batch(const Request& asked, const std::vector<Seeds>& seeds)
       : request(asked),
         nodes(asked.sizes.size()),
         edges(asked.relations.size()),
+        lookup(asked.lookup),
         work(asked.lookup == Lookup::kMap ? std::accumulate(asked.sizes.begin(), asked.sizes.end(), int64_t{0}) : 0) {
     const auto each_type = [&](auto&& f) {
       for (size_t t = 0; t < nodes.size(); ++t) {
@@ -112,6 +114,13 @@ struct Batch {
     }
   }
 
+  // From now on, nodes are looked up in the table of all trees.
+  void join_trees() {
+    lookup = Lookup::kTrees;
+    work->trees.start();
+    for (const Nodes& type : nodes) enter_nodes(work->trees, type.offset, type.id.data(), type.tree.data(), type.count);
+  }
+
   // Keeps the sizes of the outputs: the first guess for those of the next batch.
   void remember() {
     for (size_t t = 0; t < nodes.size(); ++t) work->last_nodes[t] = nodes[t].count;
@@ -144,7 +153,9 @@ struct Batch {
       edges[r].colptr.reserve(0, work->last_columns[r] + 1);
       edges[r].colptr[0] = 0;
     }
-    if (request.lookup == Lookup::kTrees) {
+    if (request.lookup == Lookup::kOneTree) {
+      work->tree.start();
+    } else if (request.lookup == Lookup::kTrees) {
       work->trees.start();
     } else if (request.lookup == Lookup::kTable) {
       work->nodes.start();
@@ -162,7 +173,8 @@ struct Batch {
       std::iota(type.tree.data(), type.tree.data() + count, tree);
       tree += count;
     }
-    if (request.lookup == Lookup::kTrees) {
+    if (request.lookup == Lookup::kOneTree) {  // enters nodes when their tree's turn comes
+    } else if (request.lookup == Lookup::kTrees) {
       enter_nodes(work->trees, type.offset, ids, type.tree.data(), count);
     } else if (request.lookup == Lookup::kTable) {
       enter_nodes(work->nodes, type.offset, ids, nullptr, count);

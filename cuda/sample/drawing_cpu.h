@@ -96,6 +96,7 @@ class Drawing {
     edge_id_ = edge_id;
   }
 
+  int64_t num_nodes() const { return frontier_.size; }
   int64_t num_blocks() const { return (frontier_.size + block_ - 1) / block_; }
   int64_t first_node(int64_t block) const { return std::min(block * block_, frontier_.size); }
   int64_t first_edge(int64_t block) const { return colptr_[first_node(block)]; }

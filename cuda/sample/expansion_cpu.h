@@ -128,15 +128,28 @@ class Expansion {
 
   // next_read: whether the sources of the next block are known, so that their cells can be prefetched.
   void relabel(Relabelling& relabelling, const Drawing& drawing, int64_t block, bool next_read, PendingPicks& pending) {
-    if (batch_.request.lookup == Lookup::kTrees) {
-      const int64_t first = drawing.first_node(block);
-      relabelling.relabel_trees(colptr_ + first, trees() + first, drawing.first_node(block + 1) - first);
+    if (batch_.request.disjoint) {
+      int64_t first = drawing.first_node(block);
+      const int64_t last = drawing.first_node(block + 1);
+      if (batch_.lookup == Lookup::kOneTree) first = relabel_by_tree(relabelling, drawing, first, last, pending);
+      if (first < last) relabelling.relabel_trees(colptr_ + first, trees() + first, last - first);
       return;
     }
     const int64_t to = drawing.first_edge(block + 1);
     relabelling.relabel(batch_.request.lookup, drawing.first_edge(block), to,
                         next_read ? drawing.first_edge(block + 2) : to,
                         [&]() GNNSCALE_INLINE_LAMBDA { pending.prefetch_some(); });
+  }
+
+  // Tree by tree, columns [from, to). Returns `to`, or the first column of those that the table of all trees is for.
+  // Never inlined: its loop takes no registers of the others.
+  __attribute__((noinline)) int64_t relabel_by_tree(Relabelling& relabelling, const Drawing& drawing, int64_t from,
+                                                    int64_t to, PendingPicks& pending) {
+    const int64_t done = relabelling.relabel_by_tree(colptr_, trees(), from, to, drawing.num_nodes(),
+                                                     batch_.request.sizes[relation_.src],
+                                                     [&]() GNNSCALE_INLINE_LAMBDA { pending.prefetch_some(); });
+    if (done < to) batch_.join_trees();
+    return done;
   }
 
   void run_serially(Drawing& drawing, Relabelling& relabelling) {

@@ -75,6 +75,17 @@ void write_destinations(const Batch& batch, const Relation& relation, DrawnEdges
 // GNNSCALE_RELABEL=table or =map in the environment decides instead.
 constexpr double kTableFrom = 1e9;
 
+// Trees are worked on one after another where that takes less time than entering a tree's nodes anew for each hop: if
+// hops draw one relation, and so many neighbors.
+constexpr int64_t kLeastFanout = 4;
+
+Lookup lookup_of_trees(const Request& request) {
+  const auto is_small = [](int64_t fanout) { return fanout >= 0 && fanout < kLeastFanout; };
+  if (request.relations.size() != 1 || request.sizes.size() != 1) return Lookup::kTrees;
+  const int64_t* const fanouts = request.relations[0].fanouts;
+  return std::any_of(fanouts, fanouts + request.hops, is_small) ? Lookup::kTrees : Lookup::kOneTree;
+}
+
 Lookup lookup_of(const Request& request, const std::vector<Seeds>& seeds) {
   static const std::string forced = [] {
     const char* const value = std::getenv("GNNSCALE_RELABEL");
@@ -92,7 +103,7 @@ Lookup lookup_of(const Request& request, const std::vector<Seeds>& seeds) {
   }
   STD_TORCH_CHECK(forced.empty() || forced == "map" || forced == "table",
                   "GNNSCALE_RELABEL: expected map or table, found ", forced);
-  if (request.disjoint) return Lookup::kTrees;
+  if (request.disjoint) return lookup_of_trees(request);
   if (forced == "map" || nodes > 4e9) return Lookup::kMap;
   return forced == "table" || (nodes >= kTableFrom && most <= nodes / 4) ? Lookup::kTable : Lookup::kMap;
 }

@@ -1,13 +1,15 @@
-// (tree, node) to local ids by open addressing, on the CPU: where trees are disjoint, and where the map of relabel.h
-// would be much larger than the batch. Like the map it is not cleared: a slot holds base + local id, and is free if
-// that is below the base.
+// Nodes to local ids by open addressing, on the CPU: where trees are disjoint, and where the map of relabel.h would be
+// much larger than the batch. Like the map, tables are not cleared: a slot holds base + local id, and is free if that
+// is below the base.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "../macros.h"
+#include "../memory/allocate.h"
 #include "../memory/pool.h"
 #include "../relabel.h"
 
@@ -124,5 +126,129 @@ class RelabelTable {
 
 using TreeTable = RelabelTable<TreeSlot, 2>;
 using NodeTable = RelabelTable<NodeSlot, 4>;
+
+// The nodes of one tree, of one type, for batches that work on one tree after another: no tree needs another's nodes,
+// and those of one, with 4 bytes a slot, stay in the first-level cache. Which node a local id stands for is in the list
+// of the batch's nodes of the type: id[0..count), tree[0..count).
+class OneTree {
+ public:
+  static constexpr int64_t kMostNodes = int64_t{1} << 14;  // of a tree: the table has at most 256 KiB
+
+  struct View {
+    uint32_t* slots;
+    int shift;
+    uint32_t mask, base;
+
+    // The local id of a node, which is `next` if it was not known. ids[next] is `id` already.
+    GNNSCALE_INLINE uint32_t add(const int64_t* ids, int64_t id, uint32_t next) const {
+      // As in RelabelTable, there is no branch by whether the node was known.
+      uint32_t at = slot_of(id), local = std::min(local_id(slots[at], base), next);
+      while (ids[local] != id) [[unlikely]] {
+        at = (at + 1) & mask;
+        local = std::min(local_id(slots[at], base), next);
+      }
+      slots[at] = base + local;
+      return local;
+    }
+
+    // The local id of a node, or -1. count: the nodes of the list.
+    int64_t lookup(const int64_t* ids, int64_t id, int64_t count) const {
+      for (uint32_t at = slot_of(id);; at = (at + 1) & mask) {
+        const int64_t local = local_id(slots[at], base);
+        if (local >= count) return -1;
+        if (ids[local] == id) return local;
+      }
+    }
+
+    // Enters a node that is not in the table.
+    void enter(int64_t id, uint32_t local) const {
+      uint32_t at = slot_of(id);
+      while (slots[at] >= base) at = (at + 1) & mask;
+      slots[at] = base + local;
+    }
+
+   private:
+    GNNSCALE_INLINE uint32_t slot_of(int64_t id) const {
+      return static_cast<uint32_t>(static_cast<uint64_t>(id) * 0x9E3779B97F4A7C15ull >> shift);
+    }
+  };
+
+  // Starts a batch, before its seeds are in the list.
+  void start() {
+    clear();
+    runs_.clear();
+    in_runs_ = 0;
+    tree_ = INT64_MAX;
+  }
+
+  // Makes the table that of `tree`, with room for `more` nodes. Nodes that are appended to the list until the next call
+  // are of this tree. most: how many different nodes a tree can have. False, and the table is of no use, if the tree
+  // may have more than kMostNodes.
+  bool hold(int64_t tree, const int64_t* ids, const int64_t* trees, int64_t count, int64_t more, int64_t most) {
+    if (tree == tree_ && room_for(std::min(held_ + count - count_ + more, most))) return true;
+    if (tree <= tree_) end_run(count);
+    tree_ = tree;
+    count_ = count;
+    held_ = 0;
+    for (Run& run : runs_) {
+      while (run.next < run.end && trees[run.next] < tree) ++run.next;
+      run.last = run.next;
+      while (run.last < run.end && trees[run.last] == tree) ++run.last;
+      held_ += run.last - run.next;
+    }
+    const int64_t needed = std::min(held_ + more, most);
+    if (needed > kMostNodes) return false;
+    renew(needed);
+    const View table = view();
+    for (Run& run : runs_) {
+      for (; run.next < run.last; ++run.next) table.enter(ids[run.next], static_cast<uint32_t>(run.next));
+    }
+    return true;
+  }
+
+  View view() { return {slots_.data(), 64 - bits_, (uint32_t{1} << bits_) - 1, base_}; }
+
+ private:
+  static constexpr int kLeastBits = 6;
+  static constexpr int64_t kSlotsOfNode = 4;
+
+  // Nodes [begin, end) of the list, whose trees do not descend; [next, last) are those of the tree at hand.
+  struct Run {
+    int64_t begin, end, next, last;
+  };
+
+  bool room_for(int64_t nodes) const { return kSlotsOfNode * nodes <= int64_t{1} << bits_; }
+
+  // Trees begin again: what was appended so far is a run.
+  void end_run(int64_t count) {
+    if (count > in_runs_) runs_.push_back({in_runs_, count, in_runs_, in_runs_});
+    in_runs_ = count;
+    for (Run& run : runs_) run.next = run.begin;
+  }
+
+  // An empty table for `nodes` nodes. What was entered lies below base + count, and local ids below 2^31.
+  void renew(int64_t nodes) {
+    base_ += static_cast<uint32_t>(count_);
+    if (base_ > uint32_t{1} << 31) clear();
+    bits_ = kLeastBits;
+    while (!room_for(nodes)) ++bits_;
+    used_ = std::max(used_, size_t{1} << bits_);
+    if (slots_.size() < used_) slots_.resize(used_, 0);
+  }
+
+  void clear() {
+    std::fill_n(slots_.data(), used_, 0);
+    used_ = 0;
+    base_ = 1;
+  }
+
+  Vector<uint32_t> slots_;
+  size_t used_ = 0;  // slots from here on are 0
+  int bits_ = kLeastBits;
+  uint32_t base_ = 1;
+  int64_t tree_ = INT64_MAX, count_ = 0, held_ = 0;  // the tree, and how many nodes the list and it had at hold()
+  std::vector<Run> runs_;
+  int64_t in_runs_ = 0;
+};
 
 }  // namespace gnnscale

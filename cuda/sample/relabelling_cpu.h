@@ -1,8 +1,8 @@
 // Relabelling on the CPU: global to local ids, in order of first occurrence. It has an order, so one thread does it.
 //
-// Local ids are looked up in one of three places: a map with a cell for each node of the graph (relabel.h), a table of
-// the batch's nodes where the map would be much larger than the batch, or a table of (tree, node) where trees are
-// disjoint (both in relabel_table.h).
+// Local ids are looked up in a map with a cell for each node of the graph (relabel.h), or, where it would be much
+// larger than the batch, in a table of the batch's nodes. Where trees are disjoint, they are looked up in a table of
+// one tree after another, or in one of (tree, node). The tables are in relabel_table.h.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ constexpr int64_t kEdgesAhead = 128;  // those of the sources of edges,
 constexpr int64_t kFoundAhead = 128;  // and the end of the list of nodes, which is written
 constexpr int64_t kEdgesAtOnce = 8;   // edges whose cells are prefetched together
 
-enum class Lookup { kMap, kTable, kTrees };
+enum class Lookup { kMap, kTable, kOneTree, kTrees };
 
 // The nodes of a type that were found; [frontier, known) are expanded in the hop at hand.
 struct Nodes {
@@ -106,7 +106,44 @@ class Relabelling {
     table.added(sources_.count - before, sources_.count);
   }
 
-  // The edges of `columns` columns, colptr[i] to colptr[i + 1], whose destinations are of trees[i].
+  // The edges of columns [from, to) among all `columns` of the hop, colptr[i] to colptr[i + 1], whose destinations are
+  // of trees[i]: tree by tree. most: as for OneTree. Returns `to`, or the first column for which its table has no room.
+  template <typename Meanwhile>
+  int64_t relabel_by_tree(const int64_t* colptr, const int64_t* trees, int64_t from, int64_t to, int64_t columns,
+                          int64_t most, Meanwhile&& meanwhile) {
+    int64_t *const ids = row_, *const found = sources_.id.data(), *const tree_of = sources_.tree.data();
+    for (int64_t column = from, end; column < to; column = end) {
+      const int64_t tree = trees[column];
+      // Where the tree ends, maybe in a later block.
+      for (tree_end_ = std::max(tree_end_, column + 1); tree_end_ < columns && trees[tree_end_] == tree;) ++tree_end_;
+      end = std::min(tree_end_, to);
+      const int64_t last = colptr[end];
+      int64_t e = colptr[column];
+      if (e == last) continue;
+      if (!work_.tree.hold(tree, found, tree_of, sources_.count, colptr[tree_end_] - e, most)) return column;
+      const OneTree::View view = work_.tree.view();
+      uint32_t count = static_cast<uint32_t>(sources_.count);
+      const auto add = [&](int64_t at) GNNSCALE_INLINE_LAMBDA {
+        const int64_t id = ids[at];
+        found[count] = id;  // what is written after the last node is overwritten, or not read
+        tree_of[count] = tree;
+        const uint32_t local = view.add(found, id, count);
+        ids[at] = local;
+        count += local == count;
+      };
+      for (; e + kEdgesAtOnce <= last; e += kEdgesAtOnce) {
+        GNNSCALE_PREFETCH_WRITE(found + count + kFoundAhead);
+        GNNSCALE_PREFETCH_WRITE(tree_of + count + kFoundAhead);
+        meanwhile();
+        for (int64_t k = 0; k < kEdgesAtOnce; ++k) add(e + k);
+      }
+      for (; e < last; ++e) add(e);
+      sources_.count = count;
+    }
+    return to;
+  }
+
+  // The edges of `columns` columns by the table of all trees.
   void relabel_trees(const int64_t* colptr, const int64_t* trees, int64_t columns) {
     TreeTable& table = work_.trees;
     table.reserve(colptr[columns] - colptr[0]);
@@ -163,6 +200,7 @@ class Relabelling {
   Nodes& sources_;
   int64_t* const row_;
   int64_t prefetched_ = 0;  // the edge up to which cells are prefetched
+  int64_t tree_end_ = 0;    // the column up to which columns are of the tree at hand
 };
 
 }  // namespace gnnscale

@@ -48,6 +48,10 @@ class Induction {
       out.row.reserve(out.count, out.count + found.length);
       if (batch.request.with_edge_id) out.id.reserve(out.count, out.count + found.length);
       const uint32_t tree = batch.request.disjoint ? static_cast<uint32_t>(destinations.tree[column]) : 0;
+      if (batch.lookup == Lookup::kOneTree && !batch.work->tree.hold(tree, sources.id.data(), sources.tree.data(),
+                                                                     sources.count, 0, batch.request.sizes[0])) {
+        batch.join_trees();
+      }
       auto skipped = excluded.begin();
       for (int64_t k = 0; k < found.length; ++k) {
         if (k + kEdgesAhead < found.length) prefetch_local(ids[k + kEdgesAhead], tree);
@@ -67,9 +71,10 @@ class Induction {
 
  private:
   GNNSCALE_INLINE void prefetch_local(int64_t id, uint32_t tree) {
-    if (batch.request.lookup == Lookup::kTrees) {
+    if (batch.lookup == Lookup::kOneTree) return;
+    if (batch.lookup == Lookup::kTrees) {
       batch.work->trees.view().prefetch(sources.offset + id, tree);
-    } else if (batch.request.lookup == Lookup::kTable) {
+    } else if (batch.lookup == Lookup::kTable) {
       batch.work->nodes.view().prefetch(sources.offset + id, 0);
     } else {
       GNNSCALE_PREFETCH(batch.work->map + sources.offset + id);
@@ -78,8 +83,9 @@ class Induction {
 
   // The local id of a node of the source type, or -1.
   int64_t find_local(int64_t id, uint32_t tree) {
-    if (batch.request.lookup == Lookup::kTrees) return batch.work->trees.view().lookup(sources.offset + id, tree);
-    if (batch.request.lookup == Lookup::kTable) return batch.work->nodes.view().lookup(sources.offset + id, 0);
+    if (batch.lookup == Lookup::kOneTree) return batch.work->tree.view().lookup(sources.id.data(), id, sources.count);
+    if (batch.lookup == Lookup::kTrees) return batch.work->trees.view().lookup(sources.offset + id, tree);
+    if (batch.lookup == Lookup::kTable) return batch.work->nodes.view().lookup(sources.offset + id, 0);
     const int64_t local = local_id(batch.work->map[sources.offset + id], batch.work->base);
     return local < sources.count ? local : -1;
   }

@@ -331,3 +331,24 @@ def test_times_with_strides():
         for limit in (limits[::2], limits[::2].clone())
     )
     assert_same(strided, whole)
+
+
+@pytest.mark.parametrize("subgraph", ["directional", "induced"])
+def test_trees_of_more_nodes_than_the_table_of_one_holds(subgraph):
+    """All neighbors of two hops, of which one tree has more than 2^14 nodes: each tree is the sample of its seed."""
+    size, generator = 20_000, torch.Generator().manual_seed(1)
+    degree = torch.full((size,), 2)
+    degree[5], degree[::7] = size - 1, 0
+    colptr = torch.cat([torch.zeros(1).long(), degree.cumsum(0)])
+    row = torch.randint(size, (int(degree.sum()),), generator=generator)
+    row[int(colptr[5]) : int(colptr[6])] = torch.randperm(size, generator=generator)[: size - 1]
+    graph, seeds = ops.relations([colptr], [row]), torch.tensor([3, 5, 9, 5, 11])
+    options = {"subgraph": subgraph, "threads": 2}
+    found = ops.sample_neighbors(graph, [seeds], [-1, -1], 1, disjoint=True, **options)
+    source, destination = found.edge_index[0]
+    for tree, seed in enumerate(seeds):
+        alone = ops.sample_neighbors(graph, [seed[None]], [-1, -1], 1, **options)
+        assert torch.equal(found.node[0][found.tree[0] == tree], alone.node[0])
+        mine = found.tree[0][destination] == tree
+        assert torch.equal(found.node[0][source[mine]], alone.node[0][alone.edge_index[0][0]])
+        assert torch.equal(found.edge_id[0][mine], alone.edge_id[0])
