@@ -129,8 +129,7 @@ void run(Batch& batch) {
 }
 
 // Relations of a held graph, without exclusions. fanouts: of each hop, relation by relation.
-std::vector<Relation> relations_of(const HeldGraph& held, const int64_t* fanouts, int64_t hops, bool with_edge_id,
-                                   bool disjoint) {
+std::vector<Relation> relations_of(const HeldGraph& held, const int64_t* fanouts, int64_t hops, bool with_edge_id) {
   std::vector<Relation> relations;
   relations.reserve(held.relations.size());
   for (size_t r = 0; r < held.relations.size(); ++r) {
@@ -151,7 +150,6 @@ std::vector<Relation> relations_of(const HeldGraph& held, const int64_t* fanouts
     relation.dst = of.dst;
     relation.reverse = of.reverse;
     relation.fanouts = fanouts + static_cast<int64_t>(r) * hops;
-    STD_TORCH_CHECK(relation.time == nullptr || disjoint, "times need disjoint trees");
     relations.push_back(relation);
   }
   for (const IncomingRelations& incoming : held.incoming) {
@@ -188,10 +186,13 @@ std::vector<Seeds> seeds_of(Request& request, const Tensors& seeds, const Option
     append_times("seed_start_time", *seed_start_time[at], count, request.seed_start_time);
   }
   if (!request.seed_start_time.empty()) request.seed_start_time.resize(request.seed_time.size(), INT64_MIN);
-  for (const Relation& relation : request.relations) {
-    STD_TORCH_CHECK(relation.time == nullptr || static_cast<int64_t>(request.seed_time.size()) == trees,
-                    "expected a time for each of ", trees, " seeds");
-  }
+  const bool timed =
+      !request.seed_time.empty() || std::any_of(request.relations.begin(), request.relations.end(),
+                                                [](const Relation& relation) { return relation.time != nullptr; });
+  // They are read by tree, also where a relation has no times.
+  STD_TORCH_CHECK(!timed || static_cast<int64_t>(request.seed_time.size()) == trees, "expected a time for each of ",
+                  trees, " seeds");
+  STD_TORCH_CHECK(!timed || request.disjoint, "times need disjoint trees");
   return found;
 }
 
@@ -301,8 +302,8 @@ Tensors sample_neighbors(const Tensor& graph, const Tensor& fanouts, const Tenso
   common.bidirectional = asked.has(Options::kBidirectional);
   common.induced = asked.has(Options::kInduced);
   common.threads = batches == 1 ? threads : 1;
-  common.relations = relations_of(held, static_cast<const int64_t*>(fanouts.const_data_ptr()), common.hops,
-                                  common.with_edge_id, common.disjoint);
+  common.relations =
+      relations_of(held, static_cast<const int64_t*>(fanouts.const_data_ptr()), common.hops, common.with_edge_id);
 
   std::vector<Request> requests(batches);
   std::vector<std::vector<Seeds>> seeds_by_batch;

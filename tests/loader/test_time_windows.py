@@ -112,7 +112,7 @@ def test_one_window_said_in_every_way():
         ]
 
 
-@pytest.mark.parametrize("window", [1 << 70, math.inf])
+@pytest.mark.parametrize("window", [1 << 70, math.inf, 10**400])
 @pytest.mark.parametrize("floating", [False, True])
 def test_windows_before_all_times(window, floating):
     data = timed(floating=floating)
@@ -125,6 +125,20 @@ def test_windows_before_all_times(window, floating):
             ).input_data.start_time.tolist()
             == [LEAST] * 40
         )
+
+
+@pytest.mark.parametrize("window", [1 << 64, math.inf, 10**400])
+def test_windows_of_any_length_have_infinite_times(window):
+    """Of seeds at infinity as well, and where int64 cannot hold end - window."""
+    times = torch.tensor([-math.inf, -1e30, 0, 5, math.inf], dtype=torch.float64)
+    edge_index = torch.stack([torch.arange(1, 6), torch.zeros(5).long()])
+    data = Data(edge_index=edge_index, edge_time=times, num_nodes=6)
+    ids, options = torch.zeros(2).long(), {"time_attr": "edge_time", "batch_size": 2, "time_window": window}
+    for ends, drawn in ((torch.tensor([5, -8]), [4, 2]), (torch.tensor([math.inf, 1.0]), [5, 3])):
+        if ends.is_floating_point() and window == 1 << 64:  # shorter than from infinity, or 1e30, to it
+            drawn = [1, 1]
+        batch = next(iter(NeighborLoader(data, [-1], ids, input_time=ends, **options)))
+        assert batch.batch[batch.edge_index[1]].bincount(minlength=2).tolist() == drawn
 
 
 @pytest.mark.parametrize("scale", [1, 1_700_000_000_000_000_000])

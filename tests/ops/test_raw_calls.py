@@ -39,6 +39,15 @@ def sampled(seeds=NODES, fanouts=((2,),), **options):
     return OPS.sample_neighbors(held(), torch.tensor(fanouts), [seeds], *of_seeds, [1], 0, 1)
 
 
+def of_two_types(seed_time):
+    """Trees of seeds of two types; edges have no times, and some are left out."""
+    graph = OPS.hold_relations([COLPTR], [ROW], NONE, NONE, NONE, [0], [0], [0], [20, 5])
+    exclude, disjoint = [torch.zeros(2, 3, dtype=torch.int64)], 1 << 1
+    return OPS.sample_neighbors(
+        graph, torch.tensor([[2]]), [NODES, ids(0, 1)], seed_time, [], exclude, [1], disjoint, 1
+    )
+
+
 def picked(colptr=COLPTR, row=ROW, node=NODES, hop=0, fanout=2, edge_id=None):
     return OPS.pick_neighbors(colptr, row, edge_id, None, None, 0, 20, node, [0, len(node)], [1], None, None, None,
                               0, hop, fanout, 0, 1)  # fmt: skip
@@ -65,7 +74,8 @@ def reversed_edges(colptr=COLPTR, row=ROW, other=ROW, edge_id=None, times=NONE *
 
 # Calls that are right, and the same calls with something wrong.
 RIGHT = {
-    "hold_relations": held, "sample_neighbors": sampled, "pick_neighbors": picked, "sample_negatives": negatives,
+    "hold_relations": held, "times of two types": lambda: of_two_types([NODES, ids(1, 2)]),
+    "sample_neighbors": sampled, "pick_neighbors": picked, "sample_negatives": negatives,
     "propagate_labels": labels, "cut_batch": cut, "reverse_edges": reversed_edges,
     "gather_rows": lambda: OPS.gather_rows(X, NODES, 1), "aggregate": lambda: aggregate(),
 }  # fmt: skip
@@ -120,6 +130,8 @@ WRONG = {
     "fewer starts than seeds": lambda: sampled(seed_time=[NODES], seed_start_time=[ids(1)]),
     "starts without ends": lambda: sampled(seed_start_time=[NODES]),
     "starts of two types": lambda: sampled(seed_time=[NODES], seed_start_time=[NODES, NODES]),
+    "times without trees": lambda: sampled(seed_time=[NODES], exclude=[torch.zeros(2, 3, dtype=torch.int64)]),
+    "times of one of two types": lambda: of_two_types([None, ids(1, 2)]),
     "picks of no column": lambda: picked(node=ids(20)),
     "picks of a malformed column": lambda: picked(colptr=broken(COLPTR, 3, FAR)),
     "picks in a hop too many": lambda: picked(hop=64),

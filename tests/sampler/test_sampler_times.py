@@ -1,5 +1,6 @@
 """Times of nodes and edges in a sampler of one type: their types, and whose they are; all modes: test_sampler.py."""
 
+import math
 import re
 import warnings
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from helpers.data import make_data, our_stores
 from helpers.hetero import make_hetero, with_times
+from torch import Tensor
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
@@ -98,3 +100,58 @@ def test_dates_are_refused_because_their_unit_is_not_told(unit):
     sampler = NeighborSampler(data, [2], time_attr="time")
     with pytest.raises(TypeError, match=f"^{re.escape(f'seed_time: expected a tensor of times, {rest}')}$"):
         sampler.sample(torch.arange(200), days, 1)
+
+
+INTEGERS = [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32]
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+TYPES = [*INTEGERS, *FLOATS]
+
+
+def numbers_of(dtype: torch.dtype) -> list:
+    """Small ones, and those at the limits of the type."""
+    if dtype.is_floating_point:
+        info = torch.finfo(dtype)
+        found = [0.0, 1.0, 2.5, -1.0, info.tiny, info.min, info.max, math.inf, -math.inf]
+        return found + ([2.0**53 + 2, 2.0**63, -(2.0**63)] if dtype == torch.float64 else [])
+    limits = torch.iinfo(dtype)
+    found = [0, 1, 2, limits.min, limits.min + 1, limits.max - 1, limits.max]
+    return found + ([1 << 53, (1 << 53) + 1, limits.max - 1024] if dtype == torch.int64 else [])
+
+
+def of_type(values: list, dtype: torch.dtype) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64 if dtype.is_floating_point else torch.int64).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_windows_of_all_types_compare_as_numbers(dtype):
+    """Ends and starts of every type, at the limits of these, too: a tree has the edges whose times, as Python compares
+    integers and floats, are in its window, and a window that ends before it begins is named."""
+    times = of_type(numbers_of(dtype), dtype)
+    values, count = times.tolist(), len(times)
+    edge_index = torch.stack([torch.arange(1, count + 1), torch.zeros(count).long()])
+    data = Data(edge_index=edge_index, edge_time=times, num_nodes=count + 1)
+    sampler, checked = NeighborSampler(data, [-1], time_attr="edge_time"), 0
+    for place, end_type in enumerate(TYPES):
+        start_type = TYPES[(place + TYPES.index(dtype)) % len(TYPES)]
+        bounds = [of_type(numbers_of(of), of) for of in (start_type, end_type)]
+        if dtype.is_floating_point:  # larger integers beside floats are refused
+            bounds = [
+                b if b.is_floating_point() else b[(b.long() <= 1 << 53) & (b.long() >= -(1 << 53))] for b in bounds
+            ]
+        start, end = bounds[0].repeat_interleave(len(bounds[1])), bounds[1].repeat(len(bounds[0]))
+        pairs = list(zip(start.tolist(), end.tolist(), strict=True))
+        late = [first > last for first, last in pairs]
+        if any(late):
+            with pytest.raises(
+                ValueError, match=rf"seed_start_time\[{late.index(True)}\] = .*: expected at most seed_t"
+            ):
+                sampler.sample(torch.zeros(len(end)).long(), end, 0, seed_start_time=start)
+        right = [pair for pair, is_late in zip(pairs, late, strict=True) if not is_late]
+        start, end = of_type([first for first, _ in right], start_type), of_type([last for _, last in right], end_type)
+        out = sampler.sample(torch.zeros(len(end)).long(), end, 0, seed_start_time=start)
+        found = torch.zeros(len(end), count, dtype=torch.bool)
+        found[out.batch[out.col], out.edge] = True
+        allowed = [[first <= time <= last for time in values] for first, last in right]
+        assert found.tolist() == allowed, (start_type, end_type)
+        checked += len(allowed)
+    assert checked > 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from numbers import Real
 from typing import Any, NamedTuple
@@ -81,7 +82,8 @@ class GivenWindows(NamedTuple):
 
 
 def _before(name: str, end: Tensor, length: Any) -> Tensor:
-    """``end - length``: int64 where both are whole numbers, and at least -2^63; else float64. ``name``: of the ends."""
+    """``end - length``: int64 where both are whole numbers, and at least -2^63; else float64, of which an infinite
+    length makes -inf. ``name``: of the ends."""
     if isinstance(length, bool) or not isinstance(length, Real):
         raise TypeError(f"time_window: expected a number, found {type(length).__name__}")
     number: Any = length
@@ -90,7 +92,13 @@ def _before(name: str, end: Tensor, length: Any) -> Tensor:
     left = int(min(number, 1 << 64))  # of a longer one, each start is before -2^63
     if end.is_floating_point() or left != min(number, 1 << 64):
         check_exact(name, end, f"windows of {length}")
-        return end.to(torch.float64) - float(number)
+        try:
+            size = float(number)
+        except OverflowError:
+            size = math.inf
+        return (
+            torch.full(end.shape, -math.inf, dtype=torch.float64) if size == math.inf else end.to(torch.float64) - size
+        )
     least, most = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
     start = end.to(torch.int64)
     while left > 0:  # in steps that int64 has

@@ -218,26 +218,41 @@ def ordered(time: Tensor, floating: bool) -> Tensor:
 def check_windows(name: str, start: Tensor, end_name: str, end: Tensor) -> None:
     """Raises TypeError or ValueError unless ``start`` has a time for each of ``end``, none NaN and none later."""
     check_times(name, start, len(end))
-    one, other = start, end
-    if start.is_floating_point() or end.is_floating_point():
-        one, other = start.to(torch.float64), end.to(torch.float64)
-    if bool((late := one > other).any()):
+    if start.is_floating_point() and end.is_floating_point():
+        late = start.to(torch.float64) > end.to(torch.float64)
+    else:  # int64 holds all integers that float64 rounds
+        late = ordered_limit(name, start, False, start=True) > ordered_limit(end_name, end, False)
+        late |= outside_integers(start, end)
+    if bool(late.any()):
         at = int(late.nonzero()[0])
         raise ValueError(f"{name}[{at}] = {start[at].item()}: expected at most {end_name}[{at}] = {end[at].item()}")
 
 
+def outside_integers(start: Tensor, end: Tensor) -> Tensor:
+    """Of which windows no int64 is a time, because their start lies above, or their end below all: bool, shape [n]."""
+    none = torch.zeros(len(start), dtype=torch.bool, device=start.device)
+    if start.is_floating_point():
+        none |= start.to(torch.float64) >= 2.0**63
+    if end.is_floating_point():
+        none |= end.to(torch.float64) < -(2.0**63)
+    return none
+
+
 def ordered_limit(name: str, time: Tensor, floating: bool, start: bool = False) -> Tensor:
-    """Limits for times from :func:`ordered`: ordered(t) <= ordered_limit(l) exactly if t <= l. Those of starts, for
-    times below 2^63 - 1: ordered_limit(l) <= ordered(t) exactly if l <= t.
+    """Limits for times from :func:`ordered`: ordered(t) <= ordered_limit(l) exactly if t <= l, and, of starts,
+    ordered_limit(l) <= ordered(t) exactly if l <= t. Limits outside of int64 (:func:`outside_integers`) are its least
+    and its largest number. A start of -2^63 is before all times.
 
     Raises:
         ValueError: an integer limit above 2^53 where the graph's times are floats.
     """
     if floating:
-        known = time
-        if start and not time.is_floating_point():  # -2^63, before all times, is no time
-            known = time[time.to(torch.int64) > torch.iinfo(torch.int64).min]
-        check_exact(name, known, "the graph's times")
+        if start and not time.is_floating_point():
+            least = torch.iinfo(torch.int64).min
+            whole = time.to(torch.int64)
+            check_exact(name, whole[whole > least], "the graph's times")
+            return torch.where(whole == least, least, ordered(whole, True))
+        check_exact(name, time, "the graph's times")
         return ordered(time, True)
     if time.is_floating_point():
         limits = torch.iinfo(torch.int64)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..ops.arguments import as_ids, check_ids
-from .graph import SampledGraph, check_times, check_windows, ordered_limit
+from .graph import SampledGraph, check_times, check_windows, ordered_limit, outside_integers
 from .inputs import SeedRequest
 from .links import sorted_pairs
 from .output import NO_IDS, Seeds
@@ -40,7 +40,12 @@ def prepared_seeds(graph: SampledGraph, request: SeedRequest, device: torch.devi
     timed = request.seed_time is not None or graph.is_temporal
     times = _seed_times(graph, numbers, nodes, request.seed_time) if timed else None
     starts = request.seed_start_time
-    start_times = None if starts is None else _start_times(graph, numbers, nodes, starts)
+    start_times = None
+    if starts is not None:
+        assert times is not None
+        start_times = _start_times(
+            graph, numbers, starts, {} if request.seed_time is None else request.seed_time, times
+        )
     pairs = None if request.exclude is None else exclusions(graph, request.exclude)
     return PreparedSeeds(nodes, times, start_times, pairs, numbers)
 
@@ -93,12 +98,25 @@ def _seed_times(
     return result
 
 
-def _start_times(graph: SampledGraph, numbers: list[int], nodes: list[Tensor], starts: Seeds) -> list[Tensor | None]:
-    result: list[Tensor | None] = [None] * len(nodes)
+def _start_times(
+    graph: SampledGraph, numbers: list[int], starts: Seeds, ends: Seeds, times: list[Tensor | None]
+) -> list[Tensor | None]:
+    """The starts of windows, in the form of their ends, ``times``, which change where no time is in a window."""
+    result: list[Tensor | None] = [None] * len(times)
     by_type = typed(graph, "seed_start_time", starts)
+    end_of = ends if isinstance(ends, dict) else {None: ends}
     for number in numbers:
-        if (start := by_type.get(graph.node_types[number])) is not None:
-            result[number] = ordered_limit("seed_start_time", start, graph.floating_time, start=True)
+        node_type = graph.node_types[number]
+        if (start := by_type.get(node_type)) is None:
+            continue
+        limit, last = ordered_limit("seed_start_time", start, graph.floating_time, start=True), times[number]
+        if not graph.floating_time:
+            none = outside_integers(start, end_of.get(node_type, start.new_zeros(0, dtype=torch.int64)))
+            if bool(none.any()):
+                assert last is not None
+                limit = torch.where(none, torch.iinfo(torch.int64).max, limit)
+                times[number] = torch.where(none, torch.iinfo(torch.int64).min, last)
+        result[number] = limit
     return result
 
 
