@@ -27,7 +27,7 @@ from common import compare, has, judged, parser, report, save, say_aims
 from torch_gnnscale import relational
 from torch_gnnscale.datasets import planted_shop
 from torch_gnnscale.loader.data_rows import Ids, rows_at
-from torch_gnnscale.loader.order import NumberedBatch
+from torch_gnnscale.sampler.minibatch import MiniBatch
 from torch_gnnscale.tasks import RelationalConfig, RelationalTrainer
 
 TASK, RECOMMENDATION, BATCH = "customer-orders", "customer-products", 512
@@ -105,11 +105,11 @@ def measure_steps(graph: relational.TaskGraph, fanouts: list[int], rounds: int) 
     line, seeds = loader._line, loader.input_data
     collator = line.collator
     positions = torch.randperm(len(seeds.node), generator=torch.Generator().manual_seed(0))[: 4 * BATCH].split(BATCH)
-    indices = [NumberedBatch(0, number, some) for number, some in enumerate(positions)]
+    indices = [MiniBatch(0, number, some) for number, some in enumerate(positions)]
     ours = {
         "sample": lambda index, _: line.sample(index),
         "rows": lambda _, out: collator.fetch(out),
-        "collate": lambda _, batch: collator.delivered(collator.collate(batch)),
+        "collate": lambda _, batch: collator.deliver(collator.collate(batch)),
     }
     sums = {"ours": _by_step(ours, indices, rounds)}
     if has("pyg_lib") and graph.task.name == TASK:
@@ -124,7 +124,7 @@ def measure_steps(graph: relational.TaskGraph, fanouts: list[int], rounds: int) 
     return sums
 
 
-def _by_step(steps: dict[str, Any], indices: list[NumberedBatch], rounds: int) -> dict[str, float]:
+def _by_step(steps: dict[str, Any], indices: list[MiniBatch], rounds: int) -> dict[str, float]:
     """CPU milliseconds of each step, called with the batch's number and what the step before it returned."""
     sums = dict.fromkeys(steps, 0.0)
     for round_ in range(-1, rounds):

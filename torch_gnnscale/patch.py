@@ -18,9 +18,11 @@ from .loader.fetch import row_source
 from .loader.layout import edge_layouts_of
 from .loader.link_neighbor_loader import label_links
 from .loader.neighbor_loader import label_seeds
+from .loader.outputs import write_output
 from .random import draw_seed
 from .sampler import NeighborSampler
-from .sampler.output import Seeds
+from .sampler.minibatch import MiniBatch
+from .sampler.seeds import Seeds
 
 _originals: list[tuple[Any, str, Any]] = []
 """(class, name of its attribute, original value) for each attribute that was replaced."""
@@ -127,7 +129,8 @@ def _filter_fn(original: Callable, sampler_name: str, label: Callable) -> Callab
             row_source(self.data, self.custom_cls), edge_layouts_of(self.data, None), sampler, partial(label, self),
             lambda: self.transform_sampler_output,
         )  # fmt: skip
-        batch = collator.at_once(out).data
-        return batch if self.transform is None else self.transform(batch)
+        write_output(batch := MiniBatch(), out, sampler.edge_permutation)
+        data = collator.at_once(batch).data
+        return data if self.transform is None else self.transform(data)
 
     return filter_fn

@@ -28,8 +28,8 @@ from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.comm.steps import Steps
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.layerwise_grid import GridLayers, _squared
-from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.loader.share import Share
+from torch_gnnscale.sampler.minibatch import MiniBatch
 
 METHODS = {
     "ladies": {"method": "ladies", "num_neighbors": [12, 9]},
@@ -119,9 +119,7 @@ def by_one_process(data, path, cases, world, given):
             if hasattr(loader.sampler, "part"):
                 loader.sampler.part = share.part
             positions = [index.positions for index in loader._seed_order.numbered(loader.batch_sampler, 0)]
-            steps = [
-                NumberedBatch(0, step.number, positions[step.chunk % len(positions)]) for step in share.positions(0)
-            ]
+            steps = [MiniBatch(0, step.number, positions[step.chunk % len(positions)]) for step in share.positions(0)]
             of_cases.append([as_plain(loader.collate_fn(index)) for index in steps])
         found.append(of_cases)
     return found

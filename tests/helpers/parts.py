@@ -17,8 +17,8 @@ from torch_geometric.data import Data, HeteroData
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, partition
 from torch_gnnscale.comm.mesh import Consecutive, Grid, RowGroup
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.loader.share import Share
+from torch_gnnscale.sampler.minibatch import MiniBatch
 from torch_gnnscale.topology.reorder import Order, TypedOrder
 
 HERE = {"transport": RowGroup("gloo", torch.device("cpu"))}
@@ -160,7 +160,7 @@ def _made_by_one_process(
         for epoch in range(epochs):
             positions = [index.positions for index in loader._seed_order.numbered(loader.batch_sampler, epoch)]
             steps = [
-                NumberedBatch(epoch, step.number, positions[step.chunk % len(positions)]) for step in share.positions(0)
+                MiniBatch(epoch, step.number, positions[step.chunk % len(positions)]) for step in share.positions(0)
             ]
             of_epochs.append([as_plain(loader.collate_fn(index)) for index in steps])
         found.append(of_epochs)

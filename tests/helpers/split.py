@@ -20,9 +20,9 @@ from torch_geometric.data import Data
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, TieredFeatureStore, ops
 from torch_gnnscale.comm.memory_transport import MemoryTransport
 from torch_gnnscale.comm.mesh import Grid
-from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.ops.cuts import Cut
 from torch_gnnscale.random import Purpose, batch_key
+from torch_gnnscale.sampler.minibatch import MiniBatch
 from torch_gnnscale.split.plans import Plan
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 
@@ -301,7 +301,7 @@ def cut_over_ranks(
             numbers = [begin + group for group in range(groups) if uneven != "serve" or begin + group < count]
             seeds = sum(len(positions[number % count]) for number in numbers)
             for copy, number in enumerate(numbers):
-                whole = loader.collate_fn(NumberedBatch(epoch, number, positions[number % count]))
+                whole = loader.collate_fn(MiniBatch(epoch, number, positions[number % count]))
                 cuts = cut_batches(whole, owners, grid.parts, batch_key(loader.seed, epoch, number))
                 for part, cut in enumerate(cuts):
                     found[grid.rank(part, copy)][epoch].append({**comparable(cut), "global_batch_size": seeds})

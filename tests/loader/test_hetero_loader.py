@@ -24,6 +24,7 @@ from torch_geometric.nn import SAGEConv, to_hetero
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput
 
 from torch_gnnscale import NeighborLoader, NeighborSampler
+from torch_gnnscale.sampler.output import output_of
 
 SOURCES = {"HeteroData": lambda data: data, "our stores": our_stores, "foreign stores": foreign_stores}
 MODES = {
@@ -52,7 +53,7 @@ def full_data():
 def pyg_batches(loader, inputs):
     """What PyG's loader makes of the samples of ours."""
     for at in range(0, inputs, loader.batch_size):
-        out = loader._line.sample(torch.arange(at, min(at + loader.batch_size, inputs)))
+        out = output_of(loader._line.sample(torch.arange(at, min(at + loader.batch_size, inputs))))
         yield torch_geometric.loader.NodeLoader.filter_fn(loader, copy.deepcopy(out))
 
 
@@ -223,7 +224,7 @@ def test_any_base_sampler(order, layout):
         assert batch[AUTHOR].x.shape == (0, 3)
         assert batch[WRITES].edge_index.shape == (2, 0)
     if layout == "coo":
-        out = loader._line.sample(torch.arange(5))
+        out = output_of(loader._line.sample(torch.arange(5)))
         assert plain(loader.filter_fn(copy.deepcopy(out))) == plain(
             torch_geometric.loader.NodeLoader.filter_fn(loader, copy.deepcopy(out))
         )

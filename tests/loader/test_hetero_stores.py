@@ -167,11 +167,9 @@ def test_rows_of_nodes_are_not_those_of_edges_of_the_same_name():
     for group, value in ((("n", "r", "n"), data.edge_attr), (None, data.x), ((None, None), data.edge_attr)):
         features.put_tensor(value, group_name=group, attr_name="x", index=None)
     loader = NeighborLoader((features, GraphStore.from_data(data)), [4], batch_size=20)
-    source, out = StoreRows(*loader.data), next(loader.samples(0))
-    collator = loader._line.collator
-    sampled = collator.sampled(out)
-    rows = source.fetch(sampled, collator.bounds(sampled), source.versions())
-    assert torch.equal(source.node_rows(rows, "x"), data.x[out.node])
+    source, batch = StoreRows(*loader.data), loader._line.sample(torch.arange(20))
+    rows = source.fetch(batch, loader._line.collator.bounds(batch), source.versions())
+    assert torch.equal(source.node_rows(rows, "x"), data.x[batch.nodes[0]])
     assert source.node_rows(rows, "y") is None
 
 

@@ -21,8 +21,8 @@ from torch_gnnscale.loader.adapter import InputPositions
 from torch_gnnscale.loader.epochs import Followed
 from torch_gnnscale.loader.layout import edge_device, stored_values
 from torch_gnnscale.loader.line import Execution
-from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.sampler.links import check_links
+from torch_gnnscale.sampler.minibatch import MiniBatch
 
 GPU = torch.device("cuda", 0)
 DATA = make_data()
@@ -334,7 +334,7 @@ def test_a_store_of_rows_tells_their_number():
 def test_positions_are_a_dataset():
     positions = InputPositions(5, 2)
     assert [*positions] == [0, 1, 2, 3, 4]
-    batch = NumberedBatch(0, 1, torch.tensor([3, 1]).numpy())
+    batch = MiniBatch(0, 1, torch.tensor([3, 1]).numpy())
     assert positions.__getitems__(batch) is batch
     with pytest.raises(IndexError):
         positions[5]

@@ -16,10 +16,10 @@ from torch_gnnscale import NeighborLoader
 from torch_gnnscale.comm.mesh import Ranks
 from torch_gnnscale.loader.fetch import CollectiveRows
 from torch_gnnscale.loader.line import Execution
-from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.loader.pipeline import LEAST_SECONDS, TURNS, USUAL, WINDOW, Pipeline, PrefetchTrial, Stage
 from torch_gnnscale.loader.share import Share
 from torch_gnnscale.loader.together import Served, Together, TogetherBatches
+from torch_gnnscale.sampler.minibatch import MiniBatch
 
 
 def same(value):
@@ -319,7 +319,7 @@ def test_steps_that_were_announced_are_not_taken_after_the_epoch_was_left(prefet
     source = announced_two_steps_before()
     source.wanted = lambda sampled, bounds: [sampled]
     line = SimpleNamespace(
-        collator=SimpleNamespace(source=source, sampled=same, bounds=same), sampler=None,
+        collator=SimpleNamespace(source=source, transform=same, bounds=same), sampler=None,
         sample=lambda batch: SimpleNamespace(of=(batch.epoch, batch.number)), collate=lambda batch: batch.of,
         deliver=lambda made, since: made, seconds={"sample": 0.0, "gather": 0.0},
     )  # fmt: skip
@@ -332,7 +332,7 @@ def test_steps_that_were_announced_are_not_taken_after_the_epoch_was_left(prefet
         together = Together(line, steps, share, Execution(1, None), lambda number: 1, dict)
 
         def batches(epoch):
-            numbered = (NumberedBatch(epoch, number, None) for number in range(6))
+            numbered = (MiniBatch(epoch, number, None) for number in range(6))
             return together.batches(numbered, epoch, 0, same, prefetch)
 
         left = batches(0)

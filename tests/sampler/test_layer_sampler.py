@@ -389,7 +389,7 @@ def test_what_a_sampler_does_not_have(data):
     for make, options in ((LayerSampler, {}), (NeighborLoader, {"method": "ladies"})):
         with pytest.raises(TypeError, match=r"got an unexpected keyword argument 'sample_direction'$"):
             make(data, HOPS, sample_direction="backward", **options)
-    with pytest.raises(ValueError, match=r"^seed_time: expected none with method='ladies', found some$"):
+    with pytest.raises(ValueError, match=r"^seed_time: expected none from a sampler without time_attr, found some$"):
         LayerSampler(data, HOPS).sample(torch.arange(3), torch.arange(3), 1)
     empty = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=3)
     (batch,) = NeighborLoader(empty, HOPS, method="ladies", batch_size=3)

@@ -20,7 +20,7 @@ from torch_gnnscale.comm.mesh import TRANSPORTS
 from torch_gnnscale.comm.rendezvous import end_group
 from torch_gnnscale.comm.row_transport import RowTransport
 from torch_gnnscale.nn.aggregate import aggregate_and_root
-from torch_gnnscale.sampler.output import NO_IDS
+from torch_gnnscale.sampler.minibatch import NO_IDS
 from torch_gnnscale.split import parallelize, shuffle_index
 from torch_gnnscale.split.local_rows import OwnHops
 from torch_gnnscale.split.shuffle_index import Moves, ShuffleIndex

@@ -20,7 +20,7 @@ from ..comm.row_transport import ID_BYTES, STATUS_BYTES, RowTransport
 from ..feature.tiered_rows import sent
 from ..ops.arguments import check_ids
 from ..ops.rows import row_bytes
-from ..sampler.output import NO_IDS
+from ..sampler.minibatch import NO_IDS
 from .own_rows import OwnRows, merged
 
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.data import BaseData
-from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from .. import ops
 from ..feature.contract import is_collective
@@ -18,9 +17,9 @@ from ..loader.fetch import row_source
 from ..loader.fields import storage_of
 from ..loader.layout import EdgeLayouts, has_own_values
 from ..loader.row_source import Bounds
-from ..loader.sampled import MiniBatch, SampledEdges, mini_batch
 from ..sampler.graph import end_types
-from ..sampler.output import NO_IDS, as_output
+from ..sampler.minibatch import NO_EDGES, GraphTypes, MiniBatch, SampledEdges
+from ..sampler.output import write_sample
 from ..sampler.relations import sampled_graph
 from ..topology import CSC
 
@@ -174,7 +173,7 @@ class StagedGraph:
 
     def rows(self, nodes: Mapping[Any, Tensor], key: Key) -> Any:
         """The rows of one attribute of nodes, given by stored ids and type."""
-        part = self._part(dict(nodes), {edge_type: SampledEdges.none() for edge_type in self.columns})
+        part = self._part(dict(nodes), {edge_type: NO_EDGES for edge_type in self.columns})
         return storage_of(self._batch(part, lambda other: other == key), key[0])[key[1]]
 
     def batch(self, hop: OneHop, without: Mapping[Key, StandIn]) -> Data | HeteroData:
@@ -208,8 +207,11 @@ class StagedGraph:
                 store.e_id = of_type.edge_id
 
     def _part(self, nodes: dict[Any, Tensor], edges: dict[Any, SampledEdges]) -> MiniBatch:
-        out = HeteroSamplerOutput({}, {}, {}, {}) if self.hetero else SamplerOutput(NO_IDS, NO_IDS, NO_IDS, NO_IDS)
-        return MiniBatch(out, nodes, edges, False)
+        types = GraphTypes(list(nodes), list(edges))
+        types.hetero = self.hetero
+        part = MiniBatch()
+        part.types, part.nodes, part.edges = types, list(nodes.values()), list(edges.values())
+        return part
 
     def _batch(self, part: MiniBatch, wanted: Callable[[Key], bool]) -> Data | HeteroData:
         rows = self._rows.fetch(part, Bounds(), wanted=lambda key: wanted(key if self.hetero else (None, key[1])))
@@ -222,11 +224,14 @@ class StagedGraph:
         as many nodes as edges, so that numbers of rows tell the rows of nodes."""
         most = max(1, 64 // max(len(self.columns), 1))
         for count in range(min(4, most), most + 5):
-            part = mini_batch(self._drawn(self._seeds(count)), None, None, _COO)
-            if self.hetero or len(part.nodes[None]) != part.edges[None].edge_index.size(1):
+            part = self._drawn(self._seeds(count))
+            if self.hetero or len(part.nodes[0]) != part.edges[0].edge_index.size(1):
                 break
         batch = self._rows.batch(part, self._fetched(part), _COO)
-        self._put_ids(batch, part.nodes, part.edges)
+        types = part.types
+        self._put_ids(
+            batch, dict(zip(types.nodes, part.nodes, strict=True)), dict(zip(types.edges, part.edges, strict=True))
+        )
         return batch
 
     def _seeds(self, count: int) -> list[Tensor]:
@@ -244,7 +249,7 @@ class StagedGraph:
         fanouts = _FANOUTS if len(self.columns) == 1 else _FANOUTS_OF_TYPES
         return [fanouts] * len(self.columns)
 
-    def _drawn(self, seeds: list[Tensor]) -> Any:
+    def _drawn(self, seeds: list[Tensor]) -> MiniBatch:
         """A sample around nodes, given by type."""
         raise NotImplementedError
 
@@ -278,9 +283,10 @@ class WholeGraph(StagedGraph):
         sizes = graph.bounds()
         super().__init__(data, columns, sizes, sizes, dict.fromkeys(sizes, 0))
 
-    def _drawn(self, seeds: list[Tensor]) -> Any:
+    def _drawn(self, seeds: list[Tensor]) -> MiniBatch:
         sample = ops.sample_neighbors(self._graph.stored, seeds, self._fanouts, key=0)
-        return as_output(sample, self._graph, "directional")
+        write_sample(batch := MiniBatch(), sample, self._graph)
+        return batch
 
 
 def _check_stores(data: Any) -> None:

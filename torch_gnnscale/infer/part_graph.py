@@ -16,9 +16,9 @@ from ..distributed.feature_store import PartitionedFeatureStore
 from ..distributed.own_rows import OwnRows
 from ..distributed.row_exchange import NOWHERE, RowKind, counts_by_part, exchange_ids, exchange_rows, locate
 from ..loader.row_source import Bounds
-from ..loader.sampled import MiniBatch
 from ..sampler.executor import Drawing, Executor, HostExecutor, sampled_store
-from ..sampler.output import as_output
+from ..sampler.minibatch import MiniBatch
+from ..sampler.output import write_sample
 from ..sampler.relations import sampled_graph
 from .graph import StagedGraph
 
@@ -250,7 +250,8 @@ class PartOfGraph(StagedGraph):
             return made
 
         self._steps.begin(0, 1, 0)
-        return as_output(self._steps.step(None, None, draw), self._executor.graph, "directional")
+        write_sample(batch := MiniBatch(), self._steps.step(None, None, draw), self._executor.graph)
+        return batch
 
     def _fetched(self, part: MiniBatch) -> Any:
         features, attrs = self.features, self._rows.wanted(part, Bounds())

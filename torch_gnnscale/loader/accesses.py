@@ -12,8 +12,8 @@ from torch_geometric.typing import NodeType
 
 from ..feature.feature_store import HOMOGENEOUS_EDGES
 from ..ops.arguments import check_int
+from ..sampler.minibatch import MiniBatch
 from .keyed_loader import KeyedLoader
-from .sampled import by_type
 
 
 class Accesses(NamedTuple):
@@ -66,10 +66,10 @@ def accesses(
     device = loader.keyed_sampler.device
     counts = {of: torch.zeros(size, dtype=torch.int64, device=device) for of, size in num_nodes.items()}
     of_edges: dict[Any, Tensor] = {}
-    for out in samples:
-        for node_type, ids in by_type(out, out.node).items():
+    for batch in samples:
+        for node_type, ids in zip(batch.types.nodes, batch.nodes, strict=True):
             _add(counts[node_type], ids)
-        for edge_type, ids in _edge_ids(out).items() if edges else ():
+        for edge_type, ids in _edge_ids(batch).items() if edges else ():
             if edge_type not in of_edges:
                 if (bound := loader.keyed_sampler.edge_bound(edge_type)) is None:
                     raise ValueError(
@@ -119,20 +119,22 @@ def sampled_hops(loader: KeyedLoader, epochs: Sequence[int]) -> tuple[int, int, 
             "accesses by hop of a heterogeneous graph's nodes are not implemented; count by type yourself"
         )
     num_edges = loader.keyed_sampler.edge_bound(None)
-    return num_nodes, num_edges or 0, (_hops(out, num_edges) for out in samples)
+    return num_nodes, num_edges or 0, (_hops(batch, num_edges) for batch in samples)
 
 
-def _hops(out: Any, num_edges: int | None) -> Hops:
-    if out.num_sampled_nodes is None or out.num_sampled_edges is None or num_edges is None:
+def _hops(batch: MiniBatch, num_edges: int | None) -> Hops:
+    nodes, edges = (None if counts is None else counts[0] for counts in (batch.num_nodes, batch.num_edges))
+    if nodes is None or edges is None or num_edges is None or (edge_id := batch.edges[0].edge_id) is None:
         raise ValueError(
             "loader: expected samples with edge ids and sizes of hops (subgraph_type='directional'), found others"
         )
-    return Hops(out.node.split(list(out.num_sampled_nodes)), out.edge.split(list(out.num_sampled_edges)))
+    return Hops(batch.nodes[0].split(list(nodes)), edge_id.split(list(edges)))
 
 
-def _edge_ids(out: Any) -> dict[Any, Tensor]:
+def _edge_ids(batch: MiniBatch) -> dict[Any, Tensor]:
     """The ids of a sample's edges by type, of the types whose edges have ids."""
-    found = {edge_type: ids for edge_type, ids in by_type(out, out.edge).items() if ids is not None}
+    each = zip(batch.types.edges, batch.edges, strict=True)
+    found = {edge_type: edges.edge_id for edge_type, edges in each if edges.edge_id is not None}
     if not found:
         raise ValueError("loader: expected samples with edge ids, found others")
     return found
@@ -155,7 +157,7 @@ def _samples(
     numbers = [check_int(f"epochs[{i}]", epoch) for i, epoch in enumerate(epochs)]
     if batches is not None:
         check_int("batches", batches, 1)
-    return {**bounds}, (out for number in numbers for out in islice(loader.samples(number), batches))
+    return {**bounds}, (batch for number in numbers for batch in islice(loader._sampled(number), batches))
 
 
 def _add(count: Tensor, ids: Tensor) -> None:

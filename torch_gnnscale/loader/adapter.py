@@ -35,7 +35,8 @@ from torch.utils.data import DataLoader, get_worker_info
 from torch_geometric.sampler import BaseSampler
 
 from .._warn import warn
-from .order import FromElsewhere, NumberedBatch, NumberedBatches, SeedOrder
+from ..sampler.minibatch import MiniBatch
+from .order import FromElsewhere, NumberedBatches, SeedOrder
 from .positions import Place
 
 FOREIGN = (
@@ -67,12 +68,12 @@ class InputPositions(Sequence):
     def __getitem__(self, position: Any) -> Any:
         return range(self.size)[position]
 
-    def __getitems__(self, batch: NumberedBatch | list[int]) -> NumberedBatch | FromElsewhere:
-        """What a DataLoader's fetcher calls for a whole batch: our loader gets its NumberedBatch back.
+    def __getitems__(self, batch: MiniBatch | list[int]) -> MiniBatch | FromElsewhere:
+        """What a DataLoader's fetcher calls for a whole batch: our loader gets its MiniBatch back.
 
         A DataLoader of others gets a :class:`FromElsewhere`, numbered if the positions come from the loader's sampler.
         """
-        if isinstance(batch, NumberedBatch):
+        if isinstance(batch, MiniBatch):
             return batch
         first = batch[0] if len(batch) else None
         worker = get_worker_info()
@@ -84,7 +85,7 @@ class InputPositions(Sequence):
         number, rest = divmod(first.place, self.batch_size)
         if rest:  # of another batch size: no other batch of the epoch begins at this place
             number = self.size + first.place
-        return FromElsewhere(NumberedBatch(first.epoch, number, np.asarray(batch, dtype=np.int64)))
+        return FromElsewhere(MiniBatch(first.epoch, number, np.asarray(batch, dtype=np.int64)))
 
 
 class PyGLoaderAdapter(DataLoader):

@@ -18,7 +18,6 @@ from .._host import on_host
 from ..ops.arguments import check_int
 from ..sampler import LayerSampler, NeighborSampler
 from ..sampler.anchors import NO_NODE, AnchorFields, AnchorInput, AnchorLists
-from ..sampler.base import Output
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.graph import end_types
 from ..sampler.links import ExcludeSeedEdges
@@ -195,10 +194,10 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             "negatives": amount,
         }
 
-    def _label(self, batch: Data | HeteroData, out: Output) -> None:
-        fields: AnchorFields = out.metadata
+    def _label(self, data: Data | HeteroData, metadata: Any) -> None:
+        fields: AnchorFields = metadata
         of_anchors, of_nodes = end_types(self.input_data.lists.edge_type)
-        src, dst = fields_of(batch, of_anchors), fields_of(batch, of_nodes)
+        src, dst = fields_of(data, of_anchors), fields_of(data, of_nodes)
         put(src, {"input_id": fields.input_id, "src_index": fields.src_index, "label_index": fields.label_index})
         for name, index in (("dst_pos", fields.dst_pos_index), ("dst_neg", fields.dst_neg_index)):
             mask = None if index is None else index != NO_NODE

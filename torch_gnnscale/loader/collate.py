@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, TypeVar
+from itertools import accumulate
+from typing import Any, TypeVar
 
 import torch
 from torch_geometric.data import Data, HeteroData
@@ -12,38 +13,38 @@ from torch_geometric.data import Data, HeteroData
 from .._host import as_user
 from ..random import NoDraws, seeded_draws
 from ..sampler import Layer, WeightedLayer
-from ..sampler.base import OWN_FIELDS, KeyedSampler, Output
-from ..sampler.graph import end_types
+from ..sampler.base import OWN_FIELDS, KeyedSampler
+from ..sampler.minibatch import MiniBatch, SampledEdges, end_types
+from ..sampler.output import output_of
 from ..topology.numbering import Numbering
-from .fields import fields_of, put
-from .layout import EdgeLayouts, laid_out
+from .fields import fields_of
+from .layout import SORTED, EdgeLayouts, edges_sorted, laid_out
+from .outputs import drawn_by_type, write_output
 from .row_source import Bounds, RowSource
-from .sampled import MiniBatch, SampledEdges, by_type, drawn_by_type, mini_batch
 
 T = TypeVar("T")
 
 
-def put_layers(
-    batch: Data | HeteroData, source: RowSource, sampled: MiniBatch, rows: Any, layouts: EdgeLayouts
-) -> None:
-    """Puts ``layers`` into the batch, in the order in which a model computes them, and removes its edges. ``rows``:
-    what the source's ``fetch`` returned.
+def put_layers(batch: MiniBatch, source: RowSource, rows: Any, data: Data | HeteroData, layouts: EdgeLayouts) -> None:
+    """Puts ``layers`` into the Data, in the order in which a model computes them, and removes its edges. ``rows``: what
+    the source's ``fetch`` returned.
 
     ``e_id`` and attributes of edges keep the order of sampling: the ``num_sampled_edges[0]`` edges of hop 0 first.
     """
-    out = sampled.out
-    nodes = by_type(out, out.num_sampled_nodes)
-    if not getattr(out, "separate_sources", False):
-        nodes = {t: torch.tensor(n).cumsum(0).tolist() for t, n in nodes.items()}
-    counts = by_type(out, out.num_sampled_edges)
+    types = batch.types
+    if batch.num_nodes is None or batch.num_edges is None:
+        raise ValueError("layers=True: expected a sample with sizes of hops, found one without")
+    total = {of: list(counts or ()) for of, counts in zip(types.nodes, batch.num_nodes, strict=True)}
+    if not batch.separate_sources:
+        total = {of: list(accumulate(counts)) for of, counts in total.items()}
     hops: dict[Any, list[tuple[Any, ...]]] = {}
-    for edge_type, found in sampled.edges.items():
+    for edge_type, found, counts in zip(types.edges, batch.edges, batch.num_edges, strict=True):
         if found.colptr is None:
             raise ValueError("layers=True: expected the sampler's own edges, found edges that were changed")
         src, dst = end_types(edge_type)
         column, edge, hops[edge_type] = 0, 0, []
-        for hop, count in enumerate(counts[edge_type]):
-            size = (nodes[src][hop + 1], nodes[dst][hop])
+        for hop, count in enumerate(counts or ()):
+            size = (total[src][hop + 1], total[dst][hop])
             some = slice(edge, edge + count)
             edges = SampledEdges(
                 found.edge_index[:, some],
@@ -55,43 +56,19 @@ def put_layers(
             edges, value = source.edges(rows, edge_type, edges, layouts[edge_type])
             laid = laid_out(edges.edge_index, edges.colptr, size, layouts[edge_type], value)
             hops[edge_type].append((laid, edges.edge_id, edges.weight))
-        store = batch if edge_type is None else batch[edge_type]
+        store = data if edge_type is None else data[edge_type]
         for name in ("edge_index", "adj_t"):
             if name in store:
                 del store[name]
-    weighted = any(edges.weight is not None for edges in sampled.edges.values())
+    weighted = any(edges.weight is not None for edges in batch.edges)
     layers = []
-    for hop in reversed(range(max(map(len, nodes.values())) - 1)):
+    for hop in reversed(range(max(map(len, total.values())) - 1)):
         laid, ids, weights = ({edge_type: part[hop][i] for edge_type, part in hops.items()} for i in range(3))
-        sizes = {node_type: (total[hop + 1], total[hop]) for node_type, total in nodes.items()}
+        sizes = {node_type: (of_type[hop + 1], of_type[hop]) for node_type, of_type in total.items()}
         fields = (laid, ids, sizes, weights) if weighted else (laid, ids, sizes)
         kind: Any = WeightedLayer if weighted else Layer
-        layers.append(kind(*fields) if isinstance(batch, HeteroData) else kind(*(field[None] for field in fields)))
-    batch.layers = layers
-
-
-class Noted(NamedTuple):
-    """What a loader notes at an output, because outputs are all that PyG's ``filter_fn`` gets, from worker processes,
-    too."""
-
-    key: int | None
-    """Of the draws of the user's transform, if there is one."""
-    positions: Any
-    """Of the batch's inputs."""
-    labels: int | None
-    """The number of the version of links' labels, if there are labels."""
-
-    def put(self, out: Output) -> None:
-        """Notes it at an output."""
-        setattr(out, _NOTED, self)
-
-    @staticmethod
-    def of(out: Output) -> Noted | None:
-        """What was noted; None if nothing was."""
-        return getattr(out, _NOTED, None)
-
-
-_NOTED = "_noted"
+        layers.append(kind(*fields) if isinstance(data, HeteroData) else kind(*(field[None] for field in fields)))
+    data.layers = layers
 
 
 class Collator:
@@ -101,7 +78,7 @@ class Collator:
         source: reads the rows.
         layouts: the layout of a batch's edges, by edge type.
         sampler: the sampler of the outputs.
-        label: label(batch, output) adds the fields of the inputs (``input_id``, ``batch_size``, labels, times).
+        label: label(data, metadata) adds the fields of the inputs (``input_id``, ``batch_size``, labels, times).
         numbering: converts the stores' ids of nodes to the user's; None if they are the same.
         transform_of: returns the user's ``transform_sampler_output``, which is called on each output before its rows
             are fetched, or None. It is asked for each output.
@@ -109,7 +86,7 @@ class Collator:
     """
 
     def __init__(
-        self, source: RowSource, layouts: EdgeLayouts, sampler: Any, label: Callable[[Any, Output], None],
+        self, source: RowSource, layouts: EdgeLayouts, sampler: Any, label: Callable[[Any, Any], None],
         transform_of: Callable[[], Callable | None], *, numbering: Numbering | None = None,
         device: torch.device | None = None,
     ) -> None:  # fmt: skip
@@ -123,16 +100,16 @@ class Collator:
         self.collective = getattr(sampler, "collective", False) or source.collective
         """Whether all ranks of a process group sample or fetch together."""
 
-    def fetch(self, out: Output) -> MiniBatch:
-        """Reads the rows of an output, after the user's transform."""
-        batch = self.sampled(out)
+    def fetch(self, batch: MiniBatch) -> MiniBatch:
+        """Reads the rows of a sample, after the user's transform."""
+        self.transform(batch)
         batch.versions = self.source.versions()
         batch.rows = self._unless_changed(batch, lambda: self.source.fetch(batch, self.bounds(batch), batch.versions))
         return batch
 
-    def start(self, out: Output) -> Callable[[], MiniBatch]:
-        """Starts to read what :meth:`fetch` returns; the function waits for it and returns it."""
-        batch = self.sampled(out)
+    def start(self, batch: MiniBatch) -> Callable[[], MiniBatch]:
+        """Starts to read what :meth:`fetch` reads; the function waits for it and returns the batch."""
+        self.transform(batch)
         batch.versions = self.source.versions()
         wait = self._unless_changed(batch, lambda: self.source.start(batch, self.bounds(batch), batch.versions))
 
@@ -153,59 +130,58 @@ class Collator:
                 raise
             return None
 
-    def at_once(self, out: Output) -> MiniBatch:
-        """What :meth:`fetch`, :meth:`collate` and :meth:`delivered` make of an output, all in the thread that iterates,
-        so that no row can change meanwhile."""
-        batch = self.sampled(out)
-        batch.data = self._batch(batch, self.source.fetch(batch, self.bounds(batch)))
+    def at_once(self, batch: MiniBatch) -> MiniBatch:
+        """:meth:`fetch`, :meth:`collate` and :meth:`delivered`, all in the thread that iterates, so that no row can
+        change meanwhile."""
+        self.transform(batch)
+        batch.data = self._data(batch, self.source.fetch(batch, self.bounds(batch)))
         return batch
 
-    def bounds(self, sampled: MiniBatch) -> Bounds:
-        """The bounds of an output's ids; none if the user's transform may have changed them."""
-        return Bounds() if sampled.transformed else self._bounds
+    def bounds(self, batch: MiniBatch) -> Bounds:
+        """The bounds of a sample's ids; none if the user's transform may have changed them."""
+        return Bounds() if batch.transformed else self._bounds
 
-    def sampled(self, out: Output) -> MiniBatch:
-        """An output, after the user's transform, by type."""
-        if (transform := self.transform_of()) is None:
-            return mini_batch(out, None, self.sampler.edge_permutation, self.layouts)
-        drawn, noted = drawn_by_type(out), Noted.of(out)
-        with self._draws(noted):
-            out = as_user(transform, out)
-        sampled = mini_batch(out, drawn, self.sampler.edge_permutation, self.layouts)
-        if noted is not None:
-            noted.put(out)
-        return sampled
+    def transform(self, batch: MiniBatch) -> None:
+        """Calls the user's transform, if there is one, and sorts edges by destination where their layout needs it."""
+        if (transform := self.transform_of()) is not None:
+            drawn = drawn_by_type(out := output_of(batch))
+            with self._draws(batch.transform_key):
+                out = as_user(transform, out)
+            write_output(batch, out, self.sampler.edge_permutation, drawn)
+        for number, edges in enumerate(batch.edges):
+            if edges.colptr is None and self.layouts[edge_type := batch.types.edges[number]] in SORTED:
+                batch.edges[number] = edges_sorted(edges, len(batch.nodes_of(end_types(edge_type)[1])))
 
-    def _draws(self, noted: Noted | None) -> AbstractContextManager:
+    def _draws(self, key: int | None) -> AbstractContextManager:
         """A context for the user's transform, in which generators that all threads share are seeded by the batch's key;
         or, where other threads run at the same time because ranks work together, may not be drawn from."""
         if self.collective:
             return NoDraws("transform_sampler_output")
-        return nullcontext() if noted is None or noted.key is None else seeded_draws(noted.key)
+        return nullcontext() if key is None else seeded_draws(key)
 
     def collate(self, batch: MiniBatch) -> MiniBatch:
         """Makes the Data with all of PyG's fields, before ``transform``, if there are rows."""
         if batch.rows is not None:
-            batch.data, batch.rows = self._batch(batch, batch.rows), None
+            batch.data, batch.rows = self._data(batch, batch.rows), None
         return batch
 
-    def _batch(self, sampled: MiniBatch, rows: Any) -> Data | HeteroData:
-        batch = self.source.batch(sampled, rows, None if self.layers else self.layouts)
+    def _data(self, batch: MiniBatch, rows: Any) -> Data | HeteroData:
+        data = self.source.batch(batch, rows, None if self.layers else self.layouts)
         if self.layers:
-            put_layers(batch, self.source, sampled, rows, self.layouts)
+            put_layers(batch, self.source, rows, data, self.layouts)
         else:
-            self._put_weights(batch, sampled)
-        _put_ids(batch, sampled, self.numbering)
-        if fields := getattr(sampled.out, "fields", None):
-            of_graph = batch._store if isinstance(batch, Data) else batch._global_store
+            self._put_weights(batch, data)
+        self._put_ids(batch, data)
+        if fields := batch.fields:
+            of_graph = data._store if isinstance(data, Data) else data._global_store
             _check_names(name for name in fields if name in of_graph)
             for name, value in fields.items():
-                batch[name] = value
-            self.label(batch, sampled.out)
+                data[name] = value
+            self.label(data, batch.metadata)
             _check_names(name for name, value in fields.items() if of_graph[name] is not value)
         else:
-            self.label(batch, sampled.out)
-        return self._on_device(batch)
+            self.label(data, batch.metadata)
+        return self._on_device(data)
 
     def _on_device(self, batch: Data | HeteroData) -> Data | HeteroData:
         if self.device is None:
@@ -213,36 +189,37 @@ class Collator:
         # The layers are on the GPU already, and PyG's `to` would turn their sizes into lists.
         return batch.to(self.device, *(name for name, _ in batch if name != "layers"), non_blocking=True)
 
-    def relabel(self, batch: Data | HeteroData, out: Output) -> None:
-        """Puts the fields of the inputs into the batch again."""
-        self.label(batch, out)
-        self._on_device(batch)
+    def relabel(self, batch: MiniBatch) -> None:
+        """Puts the fields of the inputs into the Data again."""
+        self.label(batch.data, batch.metadata)
+        self._on_device(batch.data)
 
-    def delivered(self, made: MiniBatch, since: Any = None) -> Data | HeteroData:
-        """The batch with rows as they are now. Called in the thread that iterates.
+    def deliver(self, batch: MiniBatch, since: Any = None) -> None:
+        """Makes the rows of a batch those of now. Called in the thread that iterates.
 
         Args:
-            made: what :meth:`collate` returned.
+            batch: after :meth:`collate`.
             since: earlier versions. Rows of attributes that changed after that are read again, too.
         """
-        batch = made.data
-        keys = self.source.changed(made.versions)
+        keys = self.source.changed(batch.versions)
         if since is not None:
             keys = list(dict.fromkeys([*keys, *self.source.changed(since)]))
-        if not keys and batch is not None:
-            return batch
-        bounds = self.bounds(made)
+        if not keys and batch.data is not None:
+            return
+        bounds = self.bounds(batch)
         # The loader's own fields may have taken the place of rows that have their names.
-        if batch is None or any(name in OWN_FIELDS for _, name in keys):
-            return self._batch(made, self.source.fetch(made, bounds))
-        self.source.renew(batch, made, bounds, keys)
-        return batch if self.device is None else batch.to(self.device, *(name for _, name in keys), non_blocking=True)
+        if batch.data is None or any(name in OWN_FIELDS for _, name in keys):
+            batch.data = self._data(batch, self.source.fetch(batch, bounds))
+            return
+        self.source.renew(batch.data, batch, bounds, keys)
+        if self.device is not None:
+            batch.data = batch.data.to(self.device, *(name for _, name in keys), non_blocking=True)
 
-    def _put_weights(self, batch: Data | HeteroData, sampled: MiniBatch) -> None:
+    def _put_weights(self, batch: MiniBatch, data: Data | HeteroData) -> None:
         """Puts the weights of sampled edges under their name; in an ``adj_t`` they are its values already."""
-        for edge_type, edges in sampled.edges.items():
+        for edge_type, edges in zip(batch.types.edges, batch.edges, strict=True):
             if edges.weight is not None:
-                fields, name = fields_of(batch, edge_type), self.weight_name
+                fields, name = fields_of(data, edge_type), self.weight_name
                 if name in fields:
                     raise ValueError(
                         f"{name}: expected data without this attribute, because the sampler's weights get this name; "
@@ -250,6 +227,28 @@ class Collator:
                     )
                 if self.layouts.with_edge_index(edge_type):
                     fields[name] = edges.weight.to(fields["edge_index"].device)
+
+    def _put_ids(self, batch: MiniBatch, data: Data | HeteroData) -> None:
+        """Puts ``n_id``, ``e_id`` (unless the data have fields of these names), trees and sizes of hops, in PyG's
+        order."""
+        types, numbering = batch.types, self.numbering
+        of_nodes = [fields_of(data, node_type) for node_type in types.nodes]
+        of_edges = of_nodes if not types.hetero else [fields_of(data, edge_type) for edge_type in types.edges]
+        for fields, nodes, node_type in zip(of_nodes, batch.nodes, types.nodes, strict=True):
+            if "n_id" not in fields:
+                fields["n_id"] = nodes if numbering is None else numbering.to_user(nodes, node_type)
+        for fields, edges in zip(of_edges, batch.edges, strict=True):
+            if edges.edge_id is not None and "e_id" not in fields:
+                fields["e_id"] = edges.edge_id.to(torch.int64)
+        for name, entries, each in (
+            ("batch", batch.trees, of_nodes),
+            ("num_sampled_nodes", batch.num_nodes, of_nodes),
+            ("num_sampled_edges", batch.num_edges, of_edges),
+            ("_orig_edge_index", batch.original, of_edges),
+        ):
+            for fields, entry in zip(each, entries or (), strict=False):
+                if entry is not None:
+                    fields[name] = entry
 
 
 def _check_names(taken: Iterable[str]) -> None:
@@ -259,24 +258,3 @@ def _check_names(taken: Iterable[str]) -> None:
             f"{name}: expected a batch without this attribute, because a field of the sampler's output gets this name; "
             f"give the field another name"
         )
-
-
-def _put_ids(batch: Data | HeteroData, sampled: MiniBatch, numbering: Numbering | None) -> None:
-    """Puts ``n_id``, ``e_id`` (unless the data have fields of these names), trees and sizes of hops, in PyG's order."""
-    out = sampled.out
-    for node_type, node in sampled.nodes.items():
-        fields = fields_of(batch, node_type)
-        if "n_id" not in fields:
-            fields["n_id"] = node if numbering is None else numbering.to_user(node, node_type)
-    for edge_type, edges in sampled.edges.items():
-        fields = fields_of(batch, edge_type)
-        if edges.edge_id is not None and "e_id" not in fields:
-            fields["e_id"] = edges.edge_id.to(torch.int64)
-    found = {name: by_type(out, getattr(out, name)) for name in ("batch", "num_sampled_nodes", "num_sampled_edges")}
-    for name, entries in found.items():
-        for type_name, entry in entries.items():
-            put(fields_of(batch, type_name), {name: entry})
-    if out.orig_row is not None and out.orig_col is not None:
-        cols = by_type(out, out.orig_col)
-        for edge_type, row in by_type(out, out.orig_row).items():
-            fields_of(batch, edge_type)["_orig_edge_index"] = torch.stack([row, cols[edge_type]])

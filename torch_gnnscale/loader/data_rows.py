@@ -20,10 +20,10 @@ from ..feature.attributes import EDGES, TypedStorage, typed_storages
 from ..feature.composite import composite_rows, is_composite
 from ..feature.contract import Version, changed, version_of, without_number
 from ..sampler.base import OWN_FIELDS
+from ..sampler.minibatch import NO_EDGES, NO_IDS, MiniBatch, SampledEdges
 from .fields import as_batch, fields_of, put, storage_of, with_fields
 from .layout import EdgeLayout, EdgeLayouts, adj_t_of, edge_device, has_own_values, laid_out, set_edges, stored_values
 from .row_source import NO_ROWS, Bounds, RowSource, unless_late
-from .sampled import NO_IDS, MiniBatch, SampledEdges
 
 OF_GRAPH = object()
 """Stands for a type in the keys of attributes of a whole HeteroData."""
@@ -84,10 +84,10 @@ class _Reader:
     """
 
     def __init__(self, data: Data | HeteroData, storage: TypedStorage, sampled: MiniBatch, bounds: Bounds) -> None:
-        edges = sampled.edges.get(storage.type_name)
         self.data, self.storage, self.bounds = data, storage, bounds
-        self.nodes = Ids(sampled.nodes.get(storage.type_name, NO_IDS))
-        self.edges = None if edges is None or edges.edge_id is None else Ids(edges.edge_id)
+        self.nodes = Ids(sampled.nodes_of(storage.type_name) if storage.has_nodes else NO_IDS)
+        edges = (sampled.edges_of(storage.type_name) or NO_EDGES) if storage.has_edges else NO_EDGES
+        self.edges = None if edges.edge_id is None else Ids(edges.edge_id)
 
     def rows(self, name: str, of: Literal["nodes", "edges"]) -> Any:
         """The rows of an attribute of nodes or edges: None for those of edges whose ids are not known."""
@@ -237,11 +237,7 @@ class DataRows(RowSource):
             kinds = self._kinds_of(versions.fields)
         found: dict[Any, dict[str, Any]] = {}
         for storage in typed_storages(graph):
-            of_type, _, has_nodes, has_edges = storage
-            if has_nodes:
-                sampled.nodes.setdefault(of_type, NO_IDS)
-            if has_edges and of_type not in sampled.edges:
-                sampled.edges[of_type] = SampledEdges.none()
+            of_type = storage.type_name
             reader = _Reader(graph, storage, sampled, bounds)
             found[of_type] = {
                 name: NO_ROWS
@@ -284,12 +280,15 @@ class DataRows(RowSource):
     def batch(self, sampled: MiniBatch, rows: FoundRows, layouts: EdgeLayouts | None) -> Data | HeteroData:
         """See :meth:`RowSource.batch`; types that were not sampled have no rows."""
         batch = as_batch(rows.graph)
-        for type_name, store, _, has_edges in typed_storages(rows.graph):
+        types = sampled.types
+        for type_name, store, has_nodes, has_edges in typed_storages(rows.graph):
             fields = fields_of(batch, type_name)
             put(fields, rows.by_type[type_name])
+            if type_name not in (types.node_number if has_nodes else types.edge_number):
+                fields.setdefault("n_id" if has_nodes else "e_id", NO_IDS)
             if layouts is not None and has_edges and (type_name is None or "edge_index" in store or "adj_t" in store):
                 layout = layouts[type_name]
-                edges, value = self.edges(rows, type_name, sampled.edges[type_name], layout)
+                edges, value = self.edges(rows, type_name, sampled.edges_of(type_name) or NO_EDGES, layout)
                 laid = laid_out(edges.edge_index, edges.colptr, sampled.size(type_name), layout, value)
                 set_edges(fields, laid, layout, edges.edge_index if type_name in layouts.both else None)
                 if "num_edges" in fields:  # set by the user; it would be that of the whole graph

@@ -25,11 +25,11 @@ from ..feature.contract import (
     reads_wait,
     without_number,
 )
+from ..sampler.minibatch import NO_EDGES, MiniBatch, SampledEdges
 from .data_rows import DataRows, Ids
 from .fields import fields_of
 from .layout import EdgeLayout, EdgeLayouts, laid_out, set_edges
 from .row_source import NO_ROWS, Bounds, CollectiveSource, RowSource, unless_late
-from .sampled import MiniBatch, SampledEdges
 
 
 class StoreRows(RowSource):
@@ -108,10 +108,10 @@ class StoreRows(RowSource):
         wanted = self.wanted(sampled, bounds, [attr for attr in stored if _key(attr) in keys])
         rows = list(zip(wanted, self._read(wanted)(), strict=True))
         for group, name in set(keys) - {_key(attr) for attr in stored}:
-            if name in (store := batch[group] if sampled.hetero else batch):
+            if name in (store := batch[group] if sampled.types.hetero else batch):
                 del store[name]
         for attr, value in with_composites(self._composites, rows, NO_ROWS):
-            (batch[attr.group_name] if sampled.hetero else batch)[attr.attr_name] = value
+            (batch[attr.group_name] if sampled.types.hetero else batch)[attr.attr_name] = value
 
     @property
     def _composites(self) -> Composites:
@@ -119,16 +119,17 @@ class StoreRows(RowSource):
 
     def wanted(self, sampled: MiniBatch, bounds: Bounds, attrs: list[TensorAttr] | None = None) -> list[Any]:
         """The attributes among these, by default all, of the types that were sampled, with the ids as their index."""
-        hetero, features = sampled.hetero, self.features
-        ids = {node_type: Ids(node) for node_type, node in sampled.nodes.items()}
+        types, features = sampled.types, self.features
+        hetero = types.hetero
+        ids = {node_type: Ids(nodes) for node_type, nodes in zip(types.nodes, sampled.nodes, strict=True)}
         wanted = []
         for attr in all_attrs(features) if attrs is None else attrs:
             if isinstance(attr.group_name, tuple):
-                found = sampled.edges.get(attr.group_name if hetero else None)
+                found = sampled.edges_of(attr.group_name if hetero else None)
                 attr.index = None if found is None else found.edge_id
             else:
                 node_type = attr.group_name if hetero else None
-                attr.index = sampled.nodes.get(node_type)
+                attr.index = sampled.nodes_of(node_type) if node_type in types.node_number else None
                 below = bounds.of_nodes.get(node_type)
                 if below is not None and attr.index is not None and isinstance(features, RowStore):
                     there = ids[node_type].on(features.device_of(attr))
@@ -139,14 +140,14 @@ class StoreRows(RowSource):
 
     def batch(self, sampled: MiniBatch, rows: list[tuple[Any, Any]], layouts: EdgeLayouts | None) -> Data | HeteroData:
         """See :meth:`RowSource.batch`."""
-        hetero, rows = sampled.hetero, with_composites(self._composites, rows, NO_ROWS)
+        hetero, rows = sampled.types.hetero, with_composites(self._composites, rows, NO_ROWS)
         kind = self.custom_cls or (HeteroData if hetero else Data)
         batch = kind()
 
         def put_edges(edge_type: Any) -> None:
             if layouts is not None:
                 layout = layouts[edge_type]
-                edges, value = self.edges(rows, edge_type, sampled.edges[edge_type], layout)
+                edges, value = self.edges(rows, edge_type, sampled.edges_of(edge_type) or NO_EDGES, layout)
                 laid = laid_out(edges.edge_index, edges.colptr, sampled.size(edge_type), layout, value)
                 set_edges(fields_of(batch, edge_type), laid, layout)
 
@@ -159,7 +160,7 @@ class StoreRows(RowSource):
             (batch[attr.group_name] if hetero else batch)[attr.attr_name] = value
         if hetero:
             for edge_type in dict.fromkeys(attr.edge_type for attr in self.graph.get_all_edge_attrs()):
-                if edge_type in sampled.edges:
+                if edge_type in sampled.types.edge_number:
                     put_edges(edge_type)
             for attr, value in rows:
                 if isinstance(attr.group_name, tuple):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import SequentialSampler
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, HeteroSamplerOutput, NodeSamplerInput, SamplerOutput
+from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NodeSamplerInput
 
 from .. import ops
 from .._host import as_user, on_host
@@ -23,6 +23,8 @@ from ..random import ids_key
 from ..sampler.base import KeyedSampler, Output, check_weight_name
 from ..sampler.graph import end_types
 from ..sampler.inputs import ByType, each_type, inputs_ids, start_time_of
+from ..sampler.minibatch import MiniBatch
+from ..sampler.output import output_of
 from . import checks
 from .adapter import PyGLoaderAdapter
 from .checks import warn_of_unused_arguments
@@ -31,7 +33,8 @@ from .fetch import has_learned_rows, row_source
 from .fields import check_classes, row_tensors
 from .layout import EdgeLayout, edge_layouts_of
 from .line import Execution, Line
-from .order import ChunksOfTypes, FromElsewhere, NumberedBatch, SeedOrder
+from .order import ChunksOfTypes, FromElsewhere, SeedOrder
+from .outputs import write_output
 from .pipeline import USUAL
 from .positions import InOrder, KeyedShuffle, PositionSampler
 from .share import Shard, SharedOrder, Uneven
@@ -258,8 +261,8 @@ class KeyedLoader(ResumableLoader):
             for entry in each_type(self.input_data)
         ]
 
-    def _label(self, batch: Data | HeteroData, out: Output) -> None:
-        """Puts the fields of the inputs into the batch."""
+    def _label(self, data: Data | HeteroData, metadata: Any) -> None:
+        """Puts the fields of the inputs into the Data of a batch. ``metadata``: of its sample."""
         raise NotImplementedError
 
     # Batches #########################################################################################################
@@ -308,13 +311,17 @@ class KeyedLoader(ResumableLoader):
             TypeError, ValueError: the epoch is not an integer of at least 0, or the user passed a ``sampler`` or
                 ``batch_sampler``, so that the order does not follow from the seed and the epoch.
         """
+        return map(output_of, self._sampled(epoch))
+
+    def _sampled(self, epoch: int) -> Iterator[MiniBatch]:
+        """The batches of an epoch after sampling; see :meth:`samples`."""
         numbered = self._seed_order.numbered(self._index_sampler.batches, check_int("epoch", epoch))
         if not numbered.keyed:
             raise ValueError("samples: expected an order that follows from seed and epoch, found the user's sampler")
         return self._line.samples(iter(numbered), USUAL if self.prefetch is None else self.prefetch)
 
     @on_host
-    def collate_fn(self, index: NumberedBatch | FromElsewhere | Tensor | list[int]) -> Output | Data | HeteroData:
+    def collate_fn(self, index: MiniBatch | FromElsewhere | Tensor | list[int]) -> MiniBatch | Data | HeteroData:
         """Samples a batch; with ``filter_per_worker``, and for DataLoaders of others, also gathers its features.
 
         Raises:
@@ -323,17 +330,22 @@ class KeyedLoader(ResumableLoader):
         if isinstance(index, FromElsewhere):
             checks.check_foreign(self, self._line.collective)
             return self.filter_fn(self._line.sample(index.batch))
-        out = self._line.sample(index)
-        return self.filter_fn(out) if self.filter_per_worker else out
+        batch = self._line.sample(index)
+        return self.filter_fn(batch) if self.filter_per_worker else batch
 
     @on_host
-    def filter_fn(self, out: Output) -> Data | HeteroData:
-        """Gathers the features of a sample and makes the batch."""
+    def filter_fn(self, out: MiniBatch | Output) -> Data | HeteroData:
+        """Gathers the features of a sample and makes the batch; ``out``: what ``collate_fn`` returned, or a sampler's
+        output."""
+        if not isinstance(out, MiniBatch):
+            batch = MiniBatch()
+            write_output(batch, out, self._sampler.edge_permutation)
+            out = batch
         return self._finish(self._line.batch(out))
 
     def _finish(self, batch: Any) -> Any:
         """The last step, in the thread that iterates: transform and pin."""
-        if isinstance(batch, (SamplerOutput, HeteroSamplerOutput)):  # from a worker process without filter_per_worker
+        if isinstance(batch, MiniBatch):  # from a worker process without filter_per_worker
             return self.filter_fn(batch)
         if self.transform is not None:
             batch = as_user(self.transform, batch)

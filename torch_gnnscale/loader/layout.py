@@ -14,6 +14,7 @@ from torch_geometric.data import Data, HeteroData
 from .._private import column_pointer
 from .._warn import warn
 from ..ops.arguments import as_tensor
+from ..sampler.minibatch import SampledEdges
 from ..topology import CSC
 
 EdgeLayout = Literal["coo", "EdgeIndex", "sparse_csr", "SparseTensor"]
@@ -136,11 +137,16 @@ def set_edges(fields: dict[str, Any], edges: Any, layout: EdgeLayout, edge_index
     fields[name] = edges
 
 
-def sort_by_destination(col: Tensor, num_dst: int) -> tuple[Tensor, Tensor]:
-    """(permutation that sorts edges by destination, stably; column pointers after sorting): int64, shapes [e] and
-    [num_dst + 1]."""
+SORTED = frozenset(("EdgeIndex", "sparse_csr"))
+"""The layouts whose edges are sorted by destination."""
+
+
+def edges_sorted(edges: SampledEdges, num_dst: int) -> SampledEdges:
+    """The edges sorted by destination, stably, with column pointers for ``num_dst`` destinations."""
+    col = edges.edge_index[1]
     order = torch.argsort(col, stable=True)
-    return order, column_pointer(col[order], num_dst)
+    ids, weight = (None if values is None else values[order] for values in (edges.edge_id, edges.weight))
+    return SampledEdges(edges.edge_index[:, order], column_pointer(col[order], num_dst), ids, weight)
 
 
 def edge_device(store: Any) -> torch.device:

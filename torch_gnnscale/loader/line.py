@@ -13,17 +13,18 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import BaseSampler, NegativeSampling, NodeSamplerInput
+from torch_geometric.sampler import BaseSampler, NegativeSampling
 
 from ..feature.contract import Version, version_of
 from ..random import Purpose, batch_key, ids_key
-from ..sampler.base import Inputs, KeyedSampler, Output
+from ..sampler.base import Inputs, KeyedSampler
 from ..sampler.inputs import LinksByType
+from ..sampler.minibatch import MiniBatch
 from ..stream_time import StreamTime
-from .collate import Collator, Noted
-from .order import NumberedBatch, SeedOrder
+from .collate import Collator
+from .order import SeedOrder
+from .outputs import drawing_into_batches
 from .pipeline import USUAL, Pipeline, PrefetchTrial, Stage, Where, in_turn
-from .sampled import MiniBatch
 from .streams import Failed, Streams, Unpacked, as_here, or_failed
 
 T = TypeVar("T")
@@ -58,6 +59,8 @@ class Line:
         self.order, self.sampler, self.collator = order, sampler, collator
         self.inputs, self.ids_of, self.neg_sampling = inputs, ids_of, neg_sampling
         self.seconds = seconds
+        self.drawing = drawing_into_batches(sampler)
+        self._batches_per_key = getattr(sampler, "batches_per_key", 1)
 
     # The steps #######################################################################################################
 
@@ -67,26 +70,34 @@ class Line:
             positions = torch.as_tensor(positions, dtype=torch.int64)
         return self.inputs[positions]
 
-    def sample(self, index: NumberedBatch | Tensor | list[int]) -> Output:
-        """The sample of a numbered batch; or of positions without a number, keyed by a hash of their ids."""
-        begin, labels = time.perf_counter(), self.labels()
-        out = self._sample(index)
-        self._note(out, index, labels)
+    def sample(self, index: MiniBatch | Tensor | list[int]) -> MiniBatch:
+        """Samples a numbered batch; or one of positions without a number, keyed by a hash of their ids."""
+        begin = time.perf_counter()
+        batch = self._begun(index if isinstance(index, MiniBatch) else MiniBatch(positions=index))
+        self.drawing.draw(batch, self.neg_sampling)
         self.seconds["sample"] += time.perf_counter() - begin
-        return out
+        return batch
 
-    def _sample(self, index: NumberedBatch | Tensor | list[int]) -> Output:
-        inputs = self.inputs_at(index.positions if isinstance(index, NumberedBatch) else index)
-        if not isinstance(self.sampler, KeyedSampler):
-            if isinstance(inputs, NodeSamplerInput):
-                return self.sampler.sample_from_nodes(inputs)
-            return self.sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling)
-        return self.sampler.sample_inputs(inputs, self._key_of(index, inputs), self.neg_sampling)
+    def sample_many(self, batches: list[MiniBatch]) -> list[MiniBatch]:
+        """Samples numbered batches at once."""
+        begin = time.perf_counter()
+        self.drawing.draw_many([self._begun(batch) for batch in batches], self.neg_sampling)
+        self.seconds["sample"] += time.perf_counter() - begin
+        return batches
 
-    def _key_of(self, index: NumberedBatch | Tensor | list[int], inputs: Inputs) -> int:
-        if isinstance(index, NumberedBatch):
-            return self._key(index)
-        return ids_key(self.order.seed, self.ids_of(inputs))
+    def _begun(self, batch: MiniBatch) -> MiniBatch:
+        """A batch with its inputs, its keys and the version of its labels."""
+        batch.labels = None if (labels := self.labels()) is None else labels[1]
+        inputs = batch.inputs = self.inputs_at(batch.positions)
+        batch.out, batch.transformed, seed = None, False, self.order.seed
+        transforms = self.collator.transform_of() is not None
+        if batch.number < 0:
+            batch.key = ids_key(seed, self.ids_of(inputs))
+            batch.transform_key = batch_key(batch.key, purpose=Purpose.TRANSFORM) if transforms else None
+        else:
+            batch.key = batch_key(seed, batch.epoch, batch.number // self._batches_per_key)
+            batch.transform_key = self.order.key(batch, Purpose.TRANSFORM) if transforms else None
+        return batch
 
     def labels(self) -> Version | None:
         """The version of the labels of links, of all relations together; None without labels."""
@@ -96,54 +107,26 @@ class Line:
         numbers = [version_of(of_type)[1] for of_type in label.values()]
         return label, None if None in numbers else sum(numbers)  # type: ignore[arg-type]
 
-    def _note(self, out: Output, index: NumberedBatch | Tensor | list[int], labels: Version | None) -> None:
-        """Notes what is needed of a batch after it was sampled: the key of the draws of the user's transform, if there
-        is one, and which labels it has."""
-        transforms = self.collator.transform_of() is not None
-        if not (transforms or labels) or not isinstance(self.sampler, KeyedSampler):
-            return
-        key, positions = None, index.positions if isinstance(index, NumberedBatch) else index
-        if transforms and isinstance(index, NumberedBatch):
-            key = self.order.key(index, Purpose.TRANSFORM)
-        elif transforms:
-            key = batch_key(ids_key(self.order.seed, self.ids_of(self.inputs_at(index))), purpose=Purpose.TRANSFORM)
-        Noted(key, positions, labels and labels[1]).put(out)
-
-    def sample_many(self, indices: list[NumberedBatch]) -> list[Output]:
-        """One sample per numbered batch."""
-        assert isinstance(self.sampler, KeyedSampler)
-        begin, labels = time.perf_counter(), self.labels()
-        inputs = [self.inputs_at(index.positions) for index in indices]
-        outs = self.sampler.sample_many(inputs, [self._key(index) for index in indices], self.neg_sampling)
-        for out, index in zip(outs, indices, strict=True):
-            self._note(out, index, labels)
-        self.seconds["sample"] += time.perf_counter() - begin
-        return outs
-
-    def _sample_many_or_each(self, indices: list[NumberedBatch]) -> list[Any]:
+    def _sample_many_or_each(self, batches: list[MiniBatch]) -> list[Any]:
         """What :meth:`sample_many` returns. If it raises, each batch is sampled alone, and those that fail are
         :class:`Failed`; of a collective sampler, which other ranks would have to ask again, too, all are."""
-        made = or_failed(self.sample_many, indices)
+        made = or_failed(self.sample_many, batches)
         if not isinstance(made, Failed):
             return made
-        return [made] * len(indices) if self.collective else _each(self.sample)(indices)
+        return [made] * len(batches) if self.collective else _each(self.sample)(batches)
 
-    def _key(self, index: NumberedBatch) -> int:
-        assert isinstance(self.sampler, KeyedSampler)
-        return batch_key(self.order.seed, index.epoch, index.number // self.sampler.batches_per_key)
-
-    def fetch(self, out: Output) -> MiniBatch:
+    def fetch(self, batch: MiniBatch) -> MiniBatch:
         """Reads the rows of a sample, after the user's ``transform_sampler_output``."""
         begin = time.perf_counter()
-        batch = self.collator.fetch(out)
+        self.collator.fetch(batch)
         self.seconds["gather"] += time.perf_counter() - begin
         return batch
 
-    def fetch_many(self, outs: list[Any]) -> list[Any]:
-        """What :meth:`fetch` returns for each output, or :class:`Failed` where it raises. All reads are started before
+    def fetch_many(self, batches: list[Any]) -> list[Any]:
+        """What :meth:`fetch` returns for each batch, or :class:`Failed` where it raises. All reads are started before
         the first is waited for."""
         begin = time.perf_counter()
-        started = _each(self.collator.start)(outs)
+        started = _each(self.collator.start)(batches)
         fetched = _each(lambda wait: wait())(started)
         self.seconds["gather"] += time.perf_counter() - begin
         return fetched
@@ -155,33 +138,33 @@ class Line:
         self.seconds["gather"] += time.perf_counter() - begin
         return batch
 
-    def deliver(self, made: MiniBatch, since: Any = None) -> Data | HeteroData:
-        """The batch with rows as they are now; ``since`` as of :meth:`Collator.delivered`."""
-        batch = self.collator.delivered(made, since)
-        self._relabel(batch, made.out)
-        return batch
+    def deliver(self, batch: MiniBatch, since: Any = None) -> Data | HeteroData:
+        """The Data of a batch, with rows as they are now; ``since`` as of :meth:`Collator.deliver`."""
+        self.collator.deliver(batch, since)
+        self._relabel(batch)
+        return batch.data
 
-    def _relabel(self, batch: Data | HeteroData, out: Output) -> None:
+    def _relabel(self, batch: MiniBatch) -> None:
         """Puts labels of links into a batch again if they were changed since it was sampled."""
-        if (now := self.labels()) is None:
+        if (now := self.labels()) is None or batch.positions is None:
             return
-        noted, number = Noted.of(out), now[1]
-        if noted is None or (noted.labels == number and number is not None):
+        if batch.labels == now[1] and now[1] is not None:
             return
-        inputs = self.inputs_at(noted.positions)
+        inputs = self.inputs_at(batch.positions)
         if isinstance(inputs, LinksByType):
-            out.metadata = {of.input_type: _relabelled(out.metadata[of.input_type], of.label) for of in inputs.inputs}
+            before = batch.metadata
+            batch.metadata = {of.input_type: _relabelled(before[of.input_type], of.label) for of in inputs.inputs}
         else:
-            out.metadata = _relabelled(out.metadata, inputs.label)
-        self.collator.relabel(batch, out)
+            batch.metadata = _relabelled(batch.metadata, inputs.label)
+        self.collator.relabel(batch)
 
-    def batch(self, out: Output) -> Data | HeteroData:
-        """The batch of a sample, made in the thread that it is delivered to: rows cannot change meanwhile."""
+    def batch(self, batch: MiniBatch) -> Data | HeteroData:
+        """The Data of a sample, made in the thread that it is delivered to: rows cannot change meanwhile."""
         begin = time.perf_counter()
-        made = self.collator.at_once(out)
-        self._relabel(made.data, made.out)
+        self.collator.at_once(batch)
+        self._relabel(batch)
         self.seconds["gather"] += time.perf_counter() - begin
-        return made.data
+        return batch.data
 
     # Where they run ##################################################################################################
 
@@ -215,19 +198,19 @@ class Line:
         """Whether all ranks of a process group sample or fetch together."""
         return self.collator.collective
 
-    def pipeline(self, numbered: Iterator[NumberedBatch], finish: Callable[[Any], T], prefetch: int) -> Pipeline:
+    def pipeline(self, numbered: Iterator[MiniBatch], finish: Callable[[Any], T], prefetch: int) -> Pipeline:
         """Iterates over the batches, each made alone."""
         ahead, here = _divided(self.steps())
         alone = in_turn([self.sample, self.batch, finish])
         return Pipeline(numbered, _stages(ahead), in_turn([*here, finish]), prefetch, alone=alone)
 
-    def samples(self, numbered: Iterator[NumberedBatch], prefetch: int) -> Pipeline:
+    def samples(self, numbered: Iterator[MiniBatch], prefetch: int) -> Pipeline:
         """Iterates over the samples; no rows are read."""
         ahead, here = _divided(self.steps()[:1])
         return Pipeline(numbered, _stages(ahead), in_turn(here), prefetch)
 
     def bulks(
-        self, numbered: Iterator[NumberedBatch], finish: Callable[[Any], T], bulk: int, prefetch: int,
+        self, numbered: Iterator[MiniBatch], finish: Callable[[Any], T], bulk: int, prefetch: int,
         streams: Streams | None, around: Callable[[], AbstractContextManager] = nullcontext,
     ) -> Unpacked[T]:  # fmt: skip
         """Iterates over the batches, made ``bulk`` at a time; on ``streams`` of a GPU unless that is None. ``around()``
@@ -247,7 +230,7 @@ class Line:
         prepare, since = in_turn([step.run for step in ahead]), self.collator.source.versions()
         here[-1] = partial(self.deliver, since=since)  # what this stream did since may not have been seen by theirs
 
-        def on_stream(indices: list[NumberedBatch]) -> Any:
+        def on_stream(indices: list[MiniBatch]) -> Any:
             with streams.work():
                 return streams.hand(prepare(indices))
 
@@ -304,7 +287,7 @@ class Execution:
         self._stall = StreamTime()
 
     def batches(
-        self, line: Line, numbered: Iterator[NumberedBatch], finish: Callable[[Any], Any], prefetch: int | None
+        self, line: Line, numbered: Iterator[MiniBatch], finish: Callable[[Any], Any], prefetch: int | None
     ) -> Iterator[Any]:
         """Iterates over the batches of an epoch, and keeps ``prefetch`` of them in preparation.
 

@@ -16,7 +16,7 @@ from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.typing import EdgeType, InputEdges
 
 from .._host import on_host
-from ..sampler.base import KeyedSampler, Output
+from ..sampler.base import KeyedSampler
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.graph import end_types
 from ..sampler.inputs import LinksByType, each_type
@@ -234,23 +234,24 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         said = [None if negatives is None else [negatives.mode.value, negatives.amount] for negatives in each]
         return {**super()._fingerprint(), "negatives": said if isinstance(self.input_data, LinksByType) else said[0]}
 
-    def _label(self, batch: Data | HeteroData, out: Output) -> None:
-        label_links(self, batch, out)
+    def _label(self, data: Data | HeteroData, metadata: Any) -> None:
+        label_links(self, data, metadata)
 
 
-def label_links(loader: Any, batch: Data | HeteroData, out: Output) -> None:
-    """Puts the fields of the links into a batch. ``loader``: of ours, or PyG's LinkLoader."""
+def label_links(loader: Any, data: Data | HeteroData, of_links: Any) -> None:
+    """Puts the fields of the links into the Data of a batch. ``loader``: of ours, or PyG's LinkLoader; ``of_links``: a
+    sample's metadata."""
     edge_type = loader.input_data.input_type
-    several = isinstance(out.metadata, dict)
-    for of, metadata in out.metadata.items() if several else ((edge_type, out.metadata),):
-        links = fields_of(batch, of)
+    several = isinstance(of_links, dict)
+    for of, metadata in of_links.items() if several else ((edge_type, of_links),):
+        links = fields_of(data, of)
         put(links, {"input_id": metadata[0]})
         negatives = negatives_of(loader.neg_sampling, of)
         if negatives is None or negatives.is_binary():
             put(links, dict(zip(("edge_label_index", "edge_label", "edge_label_time"), metadata[1:], strict=True)))
             continue
         # Two relations of one node type would both have these fields there.
-        src, dst = (links, links) if several else (fields_of(batch, end) for end in end_types(of))
+        src, dst = (links, links) if several else (fields_of(data, end) for end in end_types(of))
         src["src_index"], dst["dst_pos_index"], dst["dst_neg_index"] = metadata[1:4]
         for end in (src, dst):
             put(end, {"seed_time": metadata[4]})

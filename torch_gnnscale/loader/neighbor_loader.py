@@ -17,7 +17,7 @@ from torch_geometric.typing import InputNodes, NodeType
 
 from .._host import on_host
 from ..memory import Budget
-from ..sampler.base import KeyedSampler, Output
+from ..sampler.base import KeyedSampler
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.inputs import each_type
 from ..sampler.methods import NEIGHBOR, make_sampler
@@ -251,15 +251,15 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
                 entry.node = self.order.to_stored(entry.node, entry.input_type)
         self._meet_others()
 
-    def _label(self, batch: Data | HeteroData, out: Output) -> None:
-        label_seeds(self, batch, out)
+    def _label(self, data: Data | HeteroData, metadata: Any) -> None:
+        label_seeds(self, data, metadata)
 
 
-def label_seeds(loader: Any, batch: Data | HeteroData, out: Output) -> None:
-    """Puts the fields of the seeds into a batch. ``loader``: of ours, or PyG's NodeLoader."""
-    input_id, time = out.metadata
+def label_seeds(loader: Any, data: Data | HeteroData, metadata: Any) -> None:
+    """Puts the fields of the seeds into the Data of a batch. ``loader``: of ours, or PyG's NodeLoader."""
+    input_id, time = metadata
     if not isinstance(input_id, dict):
         input_id, time = ({loader.input_data.input_type: value} for value in (input_id, time))
     for node_type, ids in input_id.items():
         fields = {"input_id": ids, "seed_time": (time or {}).get(node_type), "batch_size": ids.size(0)}
-        put(fields_of(batch, node_type), fields)
+        put(fields_of(data, node_type), fields)

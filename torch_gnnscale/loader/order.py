@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DistributedSampler
 
 from ..random import Purpose, batch_key, ids_key
+from ..sampler.minibatch import MiniBatch
 from .epochs import Epochs
 from .positions import KeyedShuffle, PositionSampler
 from .share import Share
@@ -181,18 +182,10 @@ FORMAT = 3
 """Version of the format of states."""
 
 
-class NumberedBatch(NamedTuple):
-    """A batch's epoch and number, from which its key is made, and the positions of its inputs."""
-
-    epoch: int
-    number: int
-    positions: np.ndarray
-
-
 class FromElsewhere(NamedTuple):
     """A batch that a DataLoader of others took from a loader's inputs."""
 
-    batch: NumberedBatch | list[int]
+    batch: MiniBatch | list[int]
     """A list of positions, if nothing says the number."""
 
 
@@ -225,21 +218,19 @@ class NumberedBatches:
         """Whether an epoch's batches are a function of (seed, epoch); False for a sampler of the user's."""
         return self.chunks is not None
 
-    def __iter__(self) -> Iterator[NumberedBatch]:
+    def __iter__(self) -> Iterator[MiniBatch]:
         epoch, first = self.start()
         if self.chunks is None:
             return self._number(islice(iter(self.batches), first, None), epoch, first, self.dealt)
         inputs, share = self.chunks.of_epoch(epoch), self.share
         chosen = ((k, k) for k in range(first, self.chunks.count)) if share is None else share.positions(first)
-        return (NumberedBatch(epoch, number, inputs(chunk)) for number, chunk in chosen)
+        return (MiniBatch(epoch, number, inputs(chunk)) for number, chunk in chosen)
 
     @staticmethod
-    def _number(
-        chosen: Iterator[Any], epoch: int, first: int, dealt: DistributedSampler | None
-    ) -> Iterator[NumberedBatch]:
+    def _number(chosen: Iterator[Any], epoch: int, first: int, dealt: DistributedSampler | None) -> Iterator[MiniBatch]:
         rank, world = (0, 1) if dealt is None else (dealt.rank, dealt.num_replicas)
         for step, positions in enumerate(chosen, first):
-            yield NumberedBatch(epoch, step * world + rank, np.asarray(positions, dtype=np.int64))
+            yield MiniBatch(epoch, step * world + rank, np.asarray(positions, dtype=np.int64))
 
 
 class SeedOrder(Epochs):
@@ -248,7 +239,7 @@ class SeedOrder(Epochs):
     chunks: ChunksOfParts | ChunksOfTypes | None = None
     """The inputs of batches, where each batch has some of every part's or type's; set by the loader."""
 
-    def key(self, index: NumberedBatch, purpose: Purpose = Purpose.SAMPLE) -> int:
+    def key(self, index: MiniBatch, purpose: Purpose = Purpose.SAMPLE) -> int:
         """The key of a batch."""
         return batch_key(self.seed, index.epoch, index.number, purpose)
 

@@ -12,8 +12,8 @@ from torch_geometric.data import Data, HeteroData
 
 from ..feature.contract import CollectiveReads
 from ..sampler.base import KeyedSampler
+from ..sampler.minibatch import MiniBatch, SampledEdges
 from .layout import EdgeLayout, EdgeLayouts
-from .sampled import MiniBatch, SampledEdges
 
 
 class Bounds:

@@ -17,10 +17,11 @@ from ..feature.contract import CollectiveRowStore
 from ..ops.arguments import to_int
 from ..random import draw_seed
 from ..sampler.base import Inputs, KeyedSampler
+from ..sampler.minibatch import MiniBatch
 from . import checks
 from .layout import EdgeLayouts
 from .line import Execution, Line
-from .order import Chunks, ChunksOfGroups, ChunksOfParts, NumberedBatch, SeedOrder
+from .order import Chunks, ChunksOfGroups, ChunksOfParts, SeedOrder
 from .pipeline import USUAL
 from .positions import KeyedShuffle
 from .row_source import RowSource
@@ -82,7 +83,7 @@ class Sharing:
             order.share = self.share.with_counts(chunks.counts)
 
     def batches(
-        self, line: Line, execution: Execution, numbered: Iterator[NumberedBatch], finish: Callable[[Any], Any],
+        self, line: Line, execution: Execution, numbered: Iterator[MiniBatch], finish: Callable[[Any], Any],
         prefetch: int | None,
     ) -> Iterator[Any]:  # fmt: skip
         """Iterates over the rest of an epoch; arguments as of :meth:`Execution.batches`."""
@@ -141,7 +142,7 @@ class SharedSteps(Sharing, ABC):
         self.sampler.join(self.steps, self._own_seeds)
 
     def batches(
-        self, line: Line, execution: Execution, numbered: Iterator[NumberedBatch], finish: Callable[[Any], Any],
+        self, line: Line, execution: Execution, numbered: Iterator[MiniBatch], finish: Callable[[Any], Any],
         prefetch: int | None,
     ) -> Iterator[Any]:  # fmt: skip
         """See :meth:`Sharing.batches`."""

@@ -16,11 +16,10 @@ import numpy as np
 
 from ..comm.steps import Steps
 from ..sampler.base import KeyedSampler
+from ..sampler.minibatch import MiniBatch
 from .line import Execution, Line
-from .order import NumberedBatch
 from .pipeline import Pipeline, Stage
 from .row_source import CollectiveSource
-from .sampled import MiniBatch
 from .share import Share
 from .streams import as_here
 
@@ -30,7 +29,7 @@ T = TypeVar("T")
 class Turn(NamedTuple):
     """A step of this rank: its batch, or one without seeds where the rank only serves others."""
 
-    batch: NumberedBatch
+    batch: MiniBatch
     serves: bool
 
 
@@ -129,7 +128,7 @@ class Together:
             self._wanted = "epoch" if "epoch" in each else max(each)
 
     def batches(
-        self, numbered: Iterator[NumberedBatch], epoch: int, first: int, finish: Callable[[Any], T], prefetch: int
+        self, numbered: Iterator[MiniBatch], epoch: int, first: int, finish: Callable[[Any], T], prefetch: int
     ) -> TogetherBatches[T]:
         """Iterates over this rank's batches of an epoch of which ``first`` were made before, by all ranks. The iterator
         before this one ends."""
@@ -187,9 +186,7 @@ class Together:
         if self._samples_together and self._window:
             self._window = min(self._window + 1, count)  # what is announced before a step is sampled in the one before
 
-    def _turns(
-        self, numbered: Iterator[NumberedBatch], epoch: int, first: int, count: int
-    ) -> Iterator[_Prepared | None]:
+    def _turns(self, numbered: Iterator[MiniBatch], epoch: int, first: int, count: int) -> Iterator[_Prepared | None]:
         """The turns of ``count`` steps, then None ``_window`` times: a step is taken that many turns after its own."""
         turns = (self._turn(next(numbered, None), epoch, first, step) for step in range(count))
         while of_bulk := list(islice(turns, self.execution.bulk)):
@@ -197,11 +194,11 @@ class Together:
             yield from (_Prepared(turn, bulk, at) for at, turn in enumerate(of_bulk))
         yield from repeat(None, self._window)
 
-    def _turn(self, index: NumberedBatch | None, epoch: int, first: int, step: int) -> Turn:
+    def _turn(self, index: MiniBatch | None, epoch: int, first: int, step: int) -> Turn:
         if index is not None:
             return Turn(index, serves=False)
         number = first + step * self.share.ranks.world + self.share.ranks.rank
-        return Turn(NumberedBatch(epoch, number, np.empty(0, dtype=np.int64)), serves=True)
+        return Turn(MiniBatch(epoch, number, np.empty(0, dtype=np.int64)), serves=True)
 
     def _prepare(self, prepared: _Prepared | None) -> _Prepared | None:
         if prepared is not None and not self._samples_together:
@@ -216,7 +213,8 @@ class Together:
 
     def _sample(self, prepared: _Prepared) -> None:
         collator = self.line.collator
-        batch = prepared.sampled = collator.sampled(prepared.bulk.samples(self.line)[prepared.at])
+        batch = prepared.sampled = prepared.bulk.samples(self.line)[prepared.at]
+        collator.transform(batch)
         if self.share.seed_order == "global":
             self.source.in_step(batch, self.share.inputs_of_step(prepared.turn.batch.number, self.size_of))
         batch.versions = self.source.versions()

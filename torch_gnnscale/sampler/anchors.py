@@ -12,10 +12,10 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
 from ..random import Purpose, batch_key
-from .ends import next_ends, request_of_ends
+from .ends import next_ends, seeds_of_ends
 from .graph import end_types, ordered_limit
-from .inputs import SeedRequest
 from .links import LinkSampling
+from .seeds import PreparedSeeds
 
 NO_NODE = -1
 """Takes the place of a node where a list is shorter than others."""
@@ -96,7 +96,7 @@ class AnchorLists:
             raise ValueError("anchor_time: expected times of the anchors, whose nodes have none, found none")
         return None if own is None else own[anchors]
 
-    def request(self, inputs: AnchorInput, key: int, disjoint: bool) -> SeedRequest:
+    def seeds(self, inputs: AnchorInput, key: int, disjoint: bool) -> PreparedSeeds:
         """What is sampled for a batch of anchors: the neighborhood of anchors, positives and negatives."""
         graph, anchors, time = self.links.graph, inputs.node, inputs.time
         limit = self.limit(anchors, time)
@@ -114,7 +114,7 @@ class AnchorLists:
             drawn = [drawn[0], others if self.negatives is None else _filled(drawn[1], others[0], amount)]
         ends = _Anchors(inputs, time, self.num_positives, amount, drawn)
         exclude = self.links.exclusions([ends]) if self.links.exclude_seed_edges else None
-        return request_of_ends([ends], exclude, disjoint, graph.is_hetero)
+        return seeds_of_ends(graph, [ends], exclude, disjoint)
 
     def _others(self, anchors: Tensor, amount: int, time: Tensor | None, key: int) -> tuple[Tensor, Tensor]:
         """``amount`` negatives for each anchor, drawn from all nodes, in the form of :meth:`NodeLists.draw`."""

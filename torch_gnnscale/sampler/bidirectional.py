@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,13 +10,11 @@ from torch import Tensor
 
 from .. import ops
 from .._host import on_host
-from ..ops.arguments import as_ids
-from .base import Inputs, KeyedSampler
+from .base import Inputs
 from .fanouts import NumNeighborsLike
-from .inputs import SeedRequest
+from .minibatch import MiniBatch, SampledEdges
 from .neighbor import NeighborSampler
-from .output import NeighborOutput
-from .seeds import exclusions, typed
+from .seeds import PreparedSeeds, exclusions
 
 
 class BidirectionalNeighborSampler(NeighborSampler):
@@ -80,23 +79,27 @@ class BidirectionalNeighborSampler(NeighborSampler):
     def check_many(self, inputs: type[Inputs], how: str) -> None:
         """Accepts all inputs: batches are sampled one after another."""
 
-    sample_many = KeyedSampler.sample_many
+    def _drawn(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int]) -> list[ops.Sample]:
+        found = []
+        for of, key in zip(seeds, keys, strict=True):
+            if of.start_times is not None:
+                raise ValueError("seed_start_time: expected none from a sampler without time_attr, found some")
+            forward = None if of.pairs is None else of.pairs[0]
+            backward = None if forward is None else exclusions(self._backward.graph, forward)[0]
+            found.append(
+                ops.sample_neighbors(
+                    self._both_ways(),
+                    of.nodes,
+                    self.fanouts * 2,
+                    key,
+                    exclude=[forward, backward],
+                    replace=self.replace,
+                    disjoint=self.disjoint,
+                )
+            )
+        return found
 
-    def _sampled(self, request: SeedRequest, key: int) -> NeighborOutput:
-        for name, times in (("seed_time", request.seed_time), ("seed_start_time", request.seed_start_time)):
-            if times is not None:
-                raise ValueError(f"{name}: expected none from a sampler without time_attr, found some")
-        seeds = as_ids("seeds", typed(self.graph, "seeds", request.seeds)[None])
-        excluded = [pairs for s in (self, self._backward) for pairs in exclusions(s.graph, request.exclude) or [None]]
-        sample = ops.sample_neighbors(
-            self._both_ways(),
-            [seeds],
-            self.fanouts * 2,
-            key,
-            exclude=excluded,
-            replace=self.replace,
-            disjoint=self.disjoint,
-        )
+    def _write(self, batch: MiniBatch, sample: ops.Sample) -> None:
         # A step is one direction of one hop. Its edges are (neighbor, node) forward and (node, neighbor) backward.
         ways = [
             torch.cat([index, ids.unsqueeze(0)]).split(counts, dim=1)
@@ -105,7 +108,7 @@ class BidirectionalNeighborSampler(NeighborSampler):
         steps = [step for hop in zip(*ways, strict=True) for step in hop]
         num_nodes, known = [], 0
         for number, step in enumerate(steps):
-            new_seeds = len(seeds) if number == 0 else 0
+            new_seeds = sample.num_nodes[0][0] if number == 0 else 0
             found = max(known + new_seeds, int(step[0].max()) + 1 if step.numel() else 0)
             num_nodes += [new_seeds, found - known - new_seeds]
             known = found
@@ -113,9 +116,10 @@ class BidirectionalNeighborSampler(NeighborSampler):
         edges = torch.cat([torch.empty(3, 0, dtype=torch.int64), *steps], dim=1)
         kept = _first_occurrences(edges)
         edge_counts = [int(part.sum()) for part in kept.split([step.size(1) for step in steps])]
-        row, col, edge = edges[:, kept]
-        tree = sample.tree[0] if sample.tree else None
-        return NeighborOutput(sample.node[0], row, col, edge, tree, num_nodes, edge_counts)
+        edges = edges[:, kept]
+        batch.types, batch.nodes, batch.trees = self.graph.types, sample.node, sample.tree or None
+        batch.edges = [SampledEdges(edges[:2], None, edges[2])]
+        batch.num_nodes, batch.num_edges = [num_nodes], [edge_counts]
 
 
 def _first_occurrences(columns: Tensor) -> Tensor:

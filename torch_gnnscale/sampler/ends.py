@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
 
-from .graph import end_types
-from .inputs import SeedRequest
-from .output import HeteroNeighborOutput, NeighborOutput
+from .graph import SampledGraph, end_types
+from .minibatch import MiniBatch
+from .seeds import PreparedSeeds, prepared_seeds
 
 
 class Ends(Protocol):
@@ -59,35 +59,33 @@ class Ends(Protocol):
         """
 
 
-def request_of_ends(
-    drawn: Sequence[Ends], exclude: Any, disjoint: bool, typed: bool, several: bool = False
-) -> SeedRequest:  # fmt: skip
-    """What is sampled for the ends of links.
+def seeds_of_ends(
+    graph: SampledGraph, drawn: Sequence[Ends], exclude: Any, disjoint: bool, several: bool = False
+) -> PreparedSeeds:  # fmt: skip
+    """What is sampled for the ends of links, in host memory.
 
     Args:
+        graph: is sampled.
         drawn: the ends of the links of each relation.
-        exclude: edges that are not sampled, as in :class:`SeedRequest`.
-        disjoint: each end has a tree of its own; in the output, a tree has the number of its link.
-        typed: whether nodes have types.
-        several: whether the output's metadata is a dictionary by edge type.
+        exclude: edges that are not sampled, as :meth:`NeighborSampler.sample` takes them.
+        disjoint: each end has a tree of its own; in the sample, a tree has the number of its link.
+        several: whether the sample's metadata is a dictionary by edge type.
     """
     seeds, found = _each_once(_by_end(drawn, "nodes"), disjoint)
-    seed_time, starts = _times_by_end(drawn, "times"), _times_by_end(drawn, "start times")
 
-    def finish(out: NeighborOutput | HeteroNeighborOutput) -> NeighborOutput | HeteroNeighborOutput:
-        if disjoint:
+    def complete(batch: MiniBatch) -> None:
+        if disjoint and batch.trees is not None:
             link = torch.cat(list(_by_end(drawn, "numbers").values()))
-            out.batch = _map(out.batch, lambda tree: link[tree])
+            batch.trees = [None if tree is None else link[tree] for tree in batch.trees]
         metadata, begins = {}, dict.fromkeys(found, 0)
         for links in drawn:
             metadata[links.edge_type] = links.metadata(found, begins)
-        out.metadata = metadata if several else metadata[drawn[0].edge_type]
-        return out
+        batch.metadata = metadata if several else metadata[drawn[0].edge_type]
 
-    if typed:
-        return SeedRequest(seeds, seed_time, exclude, finish, starts)
-    only_time, only_start = (None if times is None else times[None] for times in (seed_time, starts))
-    return SeedRequest(seeds[None], only_time, exclude, finish, only_start)
+    given: list[Any] = [seeds, _times_by_end(drawn, "times"), _times_by_end(drawn, "start times")]
+    given = given if graph.is_hetero else [of if of is None else of[None] for of in given]
+    prepared = prepared_seeds(graph, torch.device("cpu"), given[0], given[1], given[2], exclude)
+    return prepared._replace(complete=complete)
 
 
 def _by_end(drawn: Sequence[Ends], what: str) -> dict[NodeType | None, Tensor]:
@@ -134,7 +132,3 @@ def next_ends(found: dict[Any, Tensor], begins: dict[Any, int], node_type: NodeT
     of_type, begin = found[node_type], begins[node_type]
     begins[node_type] = begin + count
     return of_type if of_type.numel() == count else of_type[begin : begin + count]
-
-
-def _map(value: Any, function: Callable) -> Any:
-    return {name: function(entry) for name, entry in value.items()} if isinstance(value, dict) else function(value)

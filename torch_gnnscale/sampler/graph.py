@@ -16,11 +16,7 @@ from .. import ops
 from ..memory import move_to_huge_pages
 from ..ops.arguments import found_instead
 from ..topology import CSC
-
-
-def end_types(edge_type: EdgeType | None) -> tuple[NodeType | None, NodeType | None]:
-    """(type of sources, type of destinations); (None, None) in a homogeneous graph."""
-    return (None, None) if edge_type is None else (edge_type[0], edge_type[-1])
+from .minibatch import GraphTypes, end_types
 
 
 def reverse_relations(edge_types: Sequence[EdgeType | None]) -> list[int]:
@@ -104,17 +100,16 @@ class SampledGraph:
     floating_time: bool = False
     """Whether times are compared as float64."""
 
-    is_hetero: bool = field(init=False)
-    """Whether nodes and edges have types."""
+    types: GraphTypes = field(init=False)
     edge_types: list[EdgeType | None] = field(init=False)
     """The type of each relation."""
     _stored: ops.Relations | None = field(default=None, init=False, repr=False)
     _own_limits: dict[NodeType | None, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.is_hetero = self.node_types != [None]
         self.edge_types = [relation.edge_type for relation in self.relations]
-        self._numbers = {node_type: number for number, node_type in enumerate(self.node_types)}
+        self.types = GraphTypes(self.node_types, self.edge_types)
+        self.is_hetero = self.types.hetero
 
     def __getstate__(self) -> dict[str, Any]:
         # A CSC of a file is pickled as its path; the bare tensors of _stored would be copied.
@@ -176,7 +171,7 @@ class SampledGraph:
 
     def node_index(self, node_type: NodeType | None) -> int:
         """The position of a node type in ``node_types``; ValueError if it is not there."""
-        if (number := self._numbers.get(node_type)) is None:
+        if (number := self.types.node_number.get(node_type)) is None:
             raise ValueError(f"node type {node_type!r}: expected one of {self.node_types}")
         return number
 

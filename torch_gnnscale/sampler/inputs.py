@@ -1,18 +1,14 @@
-"""The inputs of batches, of one type or of several; what is sampled for them, and what is then done with the output."""
+"""The inputs of batches, of one type or of several, with time windows or without."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 from torch_geometric.typing import EdgeType, NodeType
-
-from ..ops.arguments import check_tensor
-from .graph import SampledGraph
-from .output import Seeds
 
 T = TypeVar("T", NodeSamplerInput, EdgeSamplerInput)
 
@@ -119,16 +115,6 @@ def inputs_ids(inputs: NodeSamplerInput | EdgeSamplerInput) -> Tensor:
     return inputs.node if isinstance(inputs, NodeSamplerInput) else torch.stack([inputs.row, inputs.col])
 
 
-class SeedRequest(NamedTuple):
-    """Arguments of :meth:`NeighborSampler.sample`, and what completes its output."""
-
-    seeds: Seeds
-    seed_time: Seeds | None
-    exclude: Any = None
-    finish: Callable[[Any], Any] = lambda out: out
-    seed_start_time: Seeds | None = None
-
-
 def check_no_mask(name: str, nodes: Tensor, num_nodes: int) -> None:
     """Raises ValueError for a 0 or 1 of type uint8 for each node: it could be ids or a mask."""
     if nodes.dtype == torch.uint8 and len(nodes) == num_nodes > 0 and int(nodes.max()) <= 1:
@@ -136,34 +122,3 @@ def check_no_mask(name: str, nodes: Tensor, num_nodes: int) -> None:
             f"{name}: expected a mask of torch.bool, or ids, found uint8 values of 0 and 1 for each of {num_nodes} "
             f"nodes, which could be either; pass {name}.bool() for a mask, {name}.long() for ids"
         )
-
-
-def request_of_nodes(inputs: NodeSamplerInput, graph: SampledGraph) -> SeedRequest:
-    """The seeds themselves; ``finish`` sets ``metadata`` to (input_id, time), as PyG's loaders expect. With several
-    types these are dictionaries.
-
-    Raises:
-        TypeError, ValueError: seeds that could be a mask, or another number of ``input_id`` than of seeds.
-    """
-    entries = each_type(inputs)
-    for entry in entries:
-        check_tensor("seeds", entry.node)
-        if entry.node.dtype == torch.uint8:  # seeds of a batch are int64 elsewhere
-            check_no_mask("seeds", entry.node, graph.sizes[graph.node_index(entry.input_type)])
-        count, input_id = entry.node.numel(), entry.input_id  # len() of a tensor takes five times as long
-        if input_id is not None and input_id.numel() != count:
-            raise ValueError(f"input_id: expected {count} ids, one per seed, found {input_id.numel()}")
-    seeds: Seeds = inputs.node
-    seed_time: Seeds | None = inputs.time
-    seed_start_time: Seeds | None = start_time_of(inputs)
-    if inputs.input_type is not None:
-        seeds = {entry.input_type: entry.node for entry in entries}
-        seed_time = {entry.input_type: entry.time for entry in entries if entry.time is not None} or None
-        starts = {entry.input_type: start_time_of(entry) for entry in entries}
-        seed_start_time = {of: start for of, start in starts.items() if start is not None} or None
-
-    def finish(out: Any) -> Any:
-        out.metadata = (inputs.input_id, inputs.time)
-        return out
-
-    return SeedRequest(seeds, seed_time, None, finish, seed_start_time)

@@ -12,28 +12,27 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import GraphStore as PyGGraphStore
-from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+from torch_geometric.sampler import NegativeSampling
 from torch_geometric.typing import EdgeType
 
 from .. import ops
 from .._host import on_host
 from ..memory import Budget
-from ..ops.arguments import as_ids, check_int, check_key, checked_device
+from ..ops.arguments import check_int, check_key, checked_device
 from ..ops.layer_drawing import SCHEMES_OF, check_drawing, check_num_nodes
-from ..random import Purpose, batch_key, draw_seed
+from ..random import Purpose, batch_key
 from ..topology.segmented import SegmentedCSC, check_graph_budgets
-from .anchors import AnchorInput
-from .base import Inputs, check_weight_name
+from .base import check_weight_name
 from .executor import GPULayers, HostLayers, LayerExecutor, LayerOptions, sampled_store
-from .inputs import SeedRequest, request_of_nodes
 from .links import LinkSampling, StrictNegatives
-from .on_executor import OnExecutor, PyGAttributes
-from .output import NeighborOutput, as_output
+from .minibatch import MiniBatch
+from .on_executor import OnExecutor
 from .relations import sampled_graph
+from .seeds import PreparedSeeds
 from .sources import warn_of_sorted
 
 
-class LayerSampler(PyGAttributes, OnExecutor):
+class LayerSampler(OnExecutor):
     """Samples layer by layer, by LADIES, FastGCN or LABOR; sampled edges have weights.
 
     A sample is a function of (inputs, key). :func:`torch_gnnscale.ops.sample_layers` has the formulas. Batches have
@@ -155,15 +154,6 @@ class LayerSampler(PyGAttributes, OnExecutor):
         other.device = other.executor.csc.device
         return other
 
-    @property
-    def strict_negatives(self) -> StrictNegatives:
-        """Which links are never negatives."""
-        return self.links.strict_negatives
-
-    @strict_negatives.setter
-    def strict_negatives(self, strict_negatives: StrictNegatives) -> None:
-        self.links = LinkSampling(self.graph, False, strict_negatives)
-
     # The contract of samplers ########################################################################################
 
     def options(self) -> dict[str, Any]:
@@ -179,89 +169,22 @@ class LayerSampler(PyGAttributes, OnExecutor):
             "strict_negatives": self.strict_negatives is not False,
         }
 
-    def edge_bound(self, edge_type: EdgeType | None) -> int:
-        """All of the user's edge ids are in [0, edge_bound)."""
-        return self.graph.relations[0].id_bound
-
-    def check_many(self, inputs: type[Inputs], how: str) -> None:
-        """See :meth:`KeyedSampler.check_many`."""
-        if not issubclass(inputs, NodeSamplerInput):
-            self.executor.check_links(self.links)
-
     def prepare_links(
         self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, links: Tensor | None
     ) -> None:
         """See :meth:`KeyedSampler.prepare_links`."""
-        self.executor.check_links(self.links)
         if neg_sampling is not None and self.batches_per_key > 1:
             raise ValueError(
                 f"batch_dependency={self.batches_per_key}: expected 1 with negatives, which are drawn for each batch"
             )
-        self.links.prepare(edge_type, neg_sampling, links)
+        super().prepare_links(edge_type, neg_sampling, links)
 
     # Sampling ########################################################################################################
 
-    @on_host
-    def sample_from_nodes(self, inputs: NodeSamplerInput, key: int | None = None) -> NeighborOutput:
-        """Samples for ``inputs.node``; ``metadata`` is (input_id, time), as PyG's loaders expect."""
-        return self._sample_one(inputs, None, key)
-
-    @on_host
-    def sample_from_edges(
-        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, key: int | None = None
-    ) -> Any:
-        """Samples for the ends of links and their negatives; see :meth:`NeighborSampler.sample_from_edges`."""
-        return self._sample_one(inputs, neg_sampling, key)
-
-    @on_host
-    def sample_many(
-        self, inputs: Sequence[Inputs], keys: Sequence[int], neg_sampling: NegativeSampling | None = None
-    ) -> list[Any]:
-        """The samples of many batches. On a CPU, threads take whole batches; on a GPU, all are drawn at once."""
-        requests = [self._request(entry, neg_sampling, key) for entry, key in zip(inputs, keys, strict=True)]
-        outputs = self._sample_many([self._seeds_of(request.seeds, request.seed_time) for request in requests], keys)
-        return [request.finish(out) for request, out in zip(requests, outputs, strict=True)]
-
-    @on_host
-    def sample(self, seeds: Any, seed_time: Any, key: int, exclude: None = None) -> NeighborOutput:
-        """Samples for seeds.
-
-        Args:
-            seeds: ids of any integer type, shape [s]; a repeated one has its own row and its own copy of its edges.
-            seed_time: None.
-            key: 64 bits, from :func:`torch_gnnscale.random.batch_key`.
-            exclude: None.
-
-        Returns:
-            PyG's output, with ``edge_weight`` and without metadata.
-        """
-        return self._sample_many([self._seeds_of(seeds, seed_time)], [key])[0]
-
-    def _sample_one(self, inputs: Inputs, neg_sampling: NegativeSampling | None, key: int | None) -> NeighborOutput:
-        key = draw_seed() if key is None else key
-        request = self._request(inputs, neg_sampling, key)
-        return request.finish(self.sample(request.seeds, request.seed_time, key))
-
-    def _request(self, inputs: Inputs, neg_sampling: NegativeSampling | None, key: int) -> SeedRequest:
-        """What is sampled for a batch."""
-        if isinstance(inputs, AnchorInput):
-            return inputs.lists.request(inputs, key, False)
-        if isinstance(inputs, NodeSamplerInput):
-            return request_of_nodes(inputs, self.graph)
-        self.executor.check_links(self.links)
-        return self.links.request(inputs, neg_sampling, key, False)
-
-    def _seeds_of(self, seeds: Any, seed_time: Any) -> Tensor:
-        if seed_time is not None:
-            raise ValueError(f"seed_time: expected none with method={self.drawing.method!r}, found some")
-        return as_ids("seeds", seeds)
-
-    def _sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[NeighborOutput]:
-        outputs = []
+    def _drawn(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int]) -> list[ops.Sample]:
         keys = [batch_key(check_key(key), purpose=Purpose.LAYER) for key in keys]
-        for sample in self.executor.sample_many(seeds, keys):
-            out = as_output(sample, self.graph, "directional")
-            assert isinstance(out, NeighborOutput)
-            out.separate_sources = not self.include_dst
-            outputs.append(out)
-        return outputs
+        return self.executor.sample_many([of.nodes[0] for of in seeds], keys)
+
+    def _write(self, batch: MiniBatch, sample: ops.Sample) -> None:
+        super()._write(batch, sample)
+        batch.separate_sources = not self.include_dst

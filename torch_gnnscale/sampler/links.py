@@ -14,9 +14,10 @@ from torch_geometric.typing import EdgeType, NodeType
 from .. import ops
 from ..ops.arguments import as_ids, check_key
 from ..random import Purpose, batch_key
-from .ends import Ends, next_ends, request_of_ends
+from .ends import Ends, next_ends, seeds_of_ends
 from .graph import SampledGraph, check_times, end_types, ordered, ordered_limit, reverse_relations
-from .inputs import LinksByType, SeedRequest, each_type, start_time_of
+from .inputs import LinksByType, each_type, start_time_of
+from .seeds import PreparedSeeds
 
 ExcludeSeedEdges: TypeAlias = bool | Literal["reverse"]
 """True: edges between the ends of a batch's links are excluded from its sample. "reverse": their reverses, too."""
@@ -141,10 +142,8 @@ class LinkSampling:
 
     # What is done for each batch #####################################################################################
 
-    def request(
-        self, inputs: EdgeSamplerInput, neg_sampling: Negatives, key: int, disjoint: bool
-    ) -> SeedRequest:  # fmt: skip
-        """What is sampled for links and their negatives: the neighborhood of their ends. ``finish`` adds the metadata
+    def seeds(self, inputs: EdgeSamplerInput, neg_sampling: Negatives, key: int, disjoint: bool) -> PreparedSeeds:
+        """What is sampled for links and their negatives: the neighborhood of their ends. The sample gets the metadata
         that PyG's LinkLoader expects; of several relations, a dictionary of it by edge type.
 
         Negative j belongs to link ``j % num_links``: it has that link's time and tree, and in triplets its source.
@@ -155,7 +154,7 @@ class LinkSampling:
             for number, entry in enumerate(each_type(inputs))
         ]
         exclude = self.exclusions(drawn) if self.exclude_seed_edges else None
-        return request_of_ends(drawn, exclude, disjoint, self.graph.is_hetero, isinstance(inputs, LinksByType))
+        return seeds_of_ends(self.graph, drawn, exclude, disjoint, isinstance(inputs, LinksByType))
 
     def _with_negatives(
         self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None, key: int, number: int
@@ -213,8 +212,8 @@ class LinkSampling:
         )
 
     def exclusions(self, drawn: Sequence[Ends]) -> Any:
-        """The edges that are excluded from the sample of these links, in the form of :class:`SeedRequest`; None if
-        there are none."""
+        """The edges that are excluded from the sample of these links, as :meth:`NeighborSampler.sample` takes them;
+        None if there are none."""
         found: dict[EdgeType | None, Tensor] = {}
         for links in drawn:
             pairs = links.pairs()
@@ -294,15 +293,6 @@ class _Links(NamedTuple):
 def negatives_of(neg_sampling: Negatives, edge_type: EdgeType | None) -> NegativeSampling | None:
     """How negatives of a relation's links are drawn."""
     return neg_sampling.get(edge_type) if isinstance(neg_sampling, dict) else neg_sampling
-
-
-def sorted_pairs(pairs: Tensor | None, backward: bool) -> Tensor | None:
-    """Pairs of nodes [2, m] in the direction of sampling, sorted by destination, then by source."""
-    if pairs is None:
-        return None
-    pairs = pairs.flip(0) if backward else pairs
-    pairs = pairs[:, torch.argsort(pairs[0], stable=True)]
-    return pairs[:, torch.argsort(pairs[1], stable=True)]
 
 
 def _is_undirected(links: Tensor, sizes: list[int]) -> bool:

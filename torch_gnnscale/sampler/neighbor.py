@@ -7,36 +7,31 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import GraphStore as PyGGraphStore
-from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
-from torch_geometric.typing import EdgeType
 
 from .. import ops
 from .._host import on_host
 from .._warn import warn
 from ..memory import Budget
 from ..ops.arguments import checked_device
-from ..random import draw_seed
 from ..topology.segmented import SegmentedCSC, check_graph_budgets
-from .anchors import AnchorInput
 from .base import Inputs
 from .executor import Drawing, Executor, GPUExecutor, HostExecutor, check_bulk, sampled_store
 from .fanouts import NumNeighborsLike, as_num_neighbors, drawable, fanouts_of
-from .inputs import SeedRequest, request_of_nodes
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
-from .on_executor import OnExecutor, PyGAttributes
-from .output import HeteroNeighborOutput, NeighborOutput, Seeds, as_output, renumbered_trees
+from .minibatch import MiniBatch
+from .on_executor import OnExecutor
+from .output import write_sample
 from .relations import sampled_graph
-from .reverse import ReverseIds, with_original_edges
-from .seeds import PreparedSeeds, check_starts, prepared_seeds
+from .reverse import ReverseIds, add_reverses
+from .seeds import PreparedSeeds
 from .sources import warn_of_sorted
 
 
-class NeighborSampler(PyGAttributes, OnExecutor):
+class NeighborSampler(OnExecutor):
     """Samples neighborhoods with the fused operator. It can be passed wherever PyG takes a sampler.
 
     A sample is a function of (inputs, key); see :mod:`torch_gnnscale.random`. :class:`torch_gnnscale.NeighborLoader`
@@ -81,8 +76,8 @@ class NeighborSampler(PyGAttributes, OnExecutor):
         TypeError, ValueError, IndexError: a malformed graph, fanout, time or weight.
     """
 
-    _latest: tuple[tuple, Drawing] | None = None
-    """The options of the last drawing, and the drawing."""
+    _latest: tuple[Drawing, Drawing] | None = None
+    """What :meth:`_drawings` returned last."""
 
     @on_host
     def __init__(
@@ -220,23 +215,10 @@ class NeighborSampler(PyGAttributes, OnExecutor):
                     f"the graph does not have the reverse of each of them"
                 )
 
-    @property
-    def exclude_seed_edges(self) -> ExcludeSeedEdges:
-        """Which edges between the ends of links are excluded."""
-        return self.links.exclude_seed_edges
-
-    @exclude_seed_edges.setter
+    @OnExecutor.exclude_seed_edges.setter  # type: ignore[attr-defined]
     def exclude_seed_edges(self, exclude_seed_edges: ExcludeSeedEdges) -> None:
+        """Sets which edges between the ends of links are excluded."""
         self.links = LinkSampling(self.graph, exclude_seed_edges, self.strict_negatives)
-
-    @property
-    def strict_negatives(self) -> StrictNegatives:
-        """Which links are never negatives."""
-        return self.links.strict_negatives
-
-    @strict_negatives.setter
-    def strict_negatives(self, strict_negatives: StrictNegatives) -> None:
-        self.links = LinkSampling(self.graph, self.exclude_seed_edges, strict_negatives)
 
     def _warn_of_unused(self, replace: bool, last: bool, weight_attr: str | None) -> None:
         """Warns of options that have no effect beside the others. ``last``: the ``temporal_strategy``."""
@@ -293,153 +275,57 @@ class NeighborSampler(PyGAttributes, OnExecutor):
             "strict_negatives": self.strict_negatives is not False,
         }
 
-    def edge_bound(self, edge_type: EdgeType | None) -> int:
-        """All of the user's edge ids of a type are in [0, edge_bound)."""
-        return self.graph.relations[self.graph.edge_types.index(edge_type)].id_bound
-
     def check_many(self, inputs: type[Inputs], how: str) -> None:
         """See :meth:`KeyedSampler.check_many`."""
-        if not issubclass(inputs, NodeSamplerInput):
-            self.executor.check_links(self.links)
+        super().check_many(inputs, how)
         self.executor.check(self.drawing, how, many=True)
-
-    def prepare_links(
-        self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, links: Tensor | None
-    ) -> None:
-        """See :meth:`KeyedSampler.prepare_links`."""
-        self.executor.check_links(self.links)
-        self.links.prepare(edge_type, neg_sampling, links)
 
     # Sampling ########################################################################################################
 
-    @on_host
-    def sample_from_nodes(
-        self, inputs: NodeSamplerInput, key: int | None = None
-    ) -> NeighborOutput | HeteroNeighborOutput:
-        """Samples the neighborhood of ``inputs.node``; ``metadata`` is (input_id, time), as PyG's loaders expect."""
-        return self._sample_one(inputs, None, key)
-
-    @on_host
-    def sample_from_edges(
-        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, key: int | None = None
-    ) -> NeighborOutput | HeteroNeighborOutput:
-        """Samples the neighborhood of links and their negatives; ``metadata`` is what PyG's loaders expect.
-
-        Negatives are a function of the key as well. P(node) is proportional to its weight in ``neg_sampling``, over the
-        nodes whose time is at most the link's (all nodes if they have no times). With ``strict_negatives`` no negative
-        is an edge.
-
-        Raises:
-            ValueError: some link has no such negative.
-        """
-        return self._sample_one(inputs, neg_sampling, key)
-
-    def _sample_one(
-        self, inputs: Inputs, neg_sampling: NegativeSampling | None, key: int | None
-    ) -> NeighborOutput | HeteroNeighborOutput:
-        key = draw_seed() if key is None else key
-        request = self._request(inputs, neg_sampling, key)
-        return request.finish(self._sampled(request, key))
-
-    @on_host
-    def sample_many(
-        self, inputs: Sequence[Inputs], keys: Sequence[int], neg_sampling: NegativeSampling | None = None
-    ) -> list[Any]:
-        """The samples of many batches. On a CPU, threads take whole batches; on a GPU, all are drawn at once.
-
-        Raises:
-            NotImplementedError: links, or a mode that :func:`torch_gnnscale.ops.sample_bulk` does not have, on a GPU.
-        """
-        for kind in {type(entry) for entry in inputs}:
-            self.check_many(kind, "bulk")
-        requests = [self._request(entry, neg_sampling, key) for entry, key in zip(inputs, keys, strict=True)]
-        prepared = [prepared_seeds(self.graph, request, self.device) for request in requests]
-        drawing = self._drawing_of_outputs()
-        samples = self.executor.sample_many(
-            [of.nodes for of in prepared],
+    def _drawn(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int]) -> list[ops.Sample]:
+        drawing = self._drawings()[1]
+        if len(keys) == 1:
+            of = seeds[0]
+            return [self.executor.sample(of.nodes, keys[0], drawing, of.times, of.start_times, of.pairs)]
+        return self.executor.sample_many(
+            [of.nodes for of in seeds],
             keys,
             drawing,
-            [of.times for of in prepared],
-            [of.start_times for of in prepared],
-            [of.pairs for of in prepared],
-        )
-        return [
-            request.finish(self._output(sample, of, drawing))
-            for request, of, sample in zip(requests, prepared, samples, strict=True)
-        ]
-
-    @on_host
-    def sample(
-        self,
-        seeds: Seeds,
-        seed_time: Seeds | None,
-        key: int,
-        exclude: Tensor | dict[EdgeType, Tensor] | None = None,
-        seed_start_time: Seeds | None = None,
-    ) -> NeighborOutput | HeteroNeighborOutput:
-        """Samples the neighborhood of seeds.
-
-        Args:
-            seeds: ids of any integer type, shape [s]; by node type in a heterogeneous graph. They may repeat.
-                ``node[:s]`` of the output are the seeds as given.
-            seed_time: times of the seeds, in the same form; by default the nodes' own times.
-            key: 64 bits, from :func:`torch_gnnscale.random.batch_key`.
-            exclude: pairs (source, destination) whose edges are not sampled: int64, shape [2, m], in any order; by edge
-                type in a heterogeneous graph.
-            seed_start_time: the starts of the seeds' time windows, in the form of ``seed_time``: a tree has edges of
-                times from its seed's start to its seed's time, both included.
-
-        Returns:
-            PyG's output without metadata. ``batch[i]`` is the tree of node i; trees are numbered like the seeds given.
-            ``num_sampled_nodes`` and ``num_sampled_edges`` are None for ``bidirectional`` and ``induced``.
-        """
-        request = SeedRequest(seeds, seed_time, exclude, seed_start_time=seed_start_time)
-        check_starts(self.graph, request)
-        return self._sampled(request, key)
-
-    def _sampled(self, request: SeedRequest, key: int) -> NeighborOutput | HeteroNeighborOutput:
-        of = prepared_seeds(self.graph, request, self.device)
-        drawing = self._drawing_of_outputs()
-        return self._output(
-            self.executor.sample(of.nodes, key, drawing, of.times, of.start_times, of.pairs), of, drawing
+            [of.times for of in seeds],
+            [of.start_times for of in seeds],
+            [of.pairs for of in seeds],
         )
 
-    def _request(self, inputs: Inputs, neg_sampling: NegativeSampling | None, key: int) -> SeedRequest:
-        """What is sampled for a batch."""
-        if isinstance(inputs, AnchorInput):
-            return inputs.lists.request(inputs, key, self.disjoint)
-        if isinstance(inputs, NodeSamplerInput):
-            return request_of_nodes(inputs, self.graph)
-        self.executor.check_links(self.links)
-        return self.links.request(inputs, neg_sampling, key, self.disjoint)
-
-    def _output(self, sample: ops.Sample, of: PreparedSeeds, drawing: Drawing) -> NeighborOutput | HeteroNeighborOutput:
-        """PyG's output of a sample that was drawn by :meth:`_drawing_of_outputs`."""
-        if sample.tree and len(of.numbers) > 1:
-            seeds = [(number, len(of.nodes[number])) for number in of.numbers]
-            sample = sample._replace(tree=renumbered_trees(sample.tree, seeds))
-        if drawing.subgraph == "bidirectional":
-            return as_output(sample, self.graph, drawing.subgraph, self._reverse_ids.found)
-        out = as_output(sample, self.graph, drawing.subgraph)
-        return with_original_edges(out, self.graph, self._reverse_ids) if self._keeps_both else out
-
-    @property
-    def _keeps_both(self) -> bool:
-        """Whether PyG makes samples bidirectional, with the original edges kept."""
-        return self.keep_orig_edges and self._subgraph_type == SubgraphType.bidirectional
-
-    def _drawing_of_outputs(self) -> Drawing:
-        drawing = self.drawing
-        return drawing._replace(subgraph="directional") if self._keeps_both else drawing
+    def _write(self, batch: MiniBatch, sample: ops.Sample) -> None:
+        drawing, drawn = self._drawings()
+        ids = self._reverse_ids.found if drawn.subgraph == "bidirectional" else None
+        write_sample(batch, sample, self.graph, drawn.subgraph == "directional", ids)
+        if drawing is not drawn:
+            add_reverses(batch, self.graph, self._reverse_ids)
 
     @property
     def drawing(self) -> Drawing:
         """The current options of drawing; the same object as long as no option changes."""
-        options = (
-            self.fanouts, self.replace, self._disjoint, self.temporal_strategy, self.layers, self._subgraph_type,
-        )  # fmt: skip
-        if (latest := self._latest) is None or latest[0] != options:
+        return self._drawings()[0]
+
+    def _drawings(self) -> tuple[Drawing, Drawing]:
+        """The options, and those by which neighbors are drawn: where PyG makes samples bidirectional and keeps the
+        original edges, the reverses are added later."""
+        if (latest := self._latest) is None:
             last, subgraph = self.temporal_strategy == "last", self.subgraph_type.value
-            drawing = Drawing(self.fanouts, self.replace, self.disjoint, last, self.layers, subgraph)
-            latest = self._latest = options, drawing
-        return latest[1]
+            asked = drawn = Drawing(self.fanouts, self.replace, self.disjoint, last, self.layers, subgraph)
+            if self.keep_orig_edges and subgraph == "bidirectional":
+                drawn = asked._replace(subgraph="directional")
+            latest = self._latest = asked, drawn
+        return latest
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in _OF_DRAWING:
+            self.__dict__["_latest"] = None
+
+
+_OF_DRAWING = frozenset(
+    ("fanouts", "replace", "_disjoint", "temporal_strategy", "layers", "_subgraph_type", "keep_orig_edges")
+)
+"""The attributes that :attr:`NeighborSampler.drawing` is made of."""

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 from torch_geometric.sampler.base import DataType
 from torch_geometric.typing import EdgeType, NodeType
 
+from .. import ops
+from .._host import on_host
 from ..comm.steps import Steps
-from .base import KeyedSampler
+from ..random import draw_seed
+from .anchors import AnchorInput
+from .base import Inputs, KeyedSampler
 from .executor import Executor, LayerExecutor
 from .graph import SampledGraph
+from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
+from .minibatch import MiniBatch
+from .output import output_of, write_sample
+from .seeds import PreparedSeeds, Seeds, check_starts, prepared_seeds, seeds_of_nodes
 
 
 class PyGAttributes:
@@ -77,10 +87,13 @@ class PyGAttributes:
         return None
 
 
-class OnExecutor(KeyedSampler):
-    """A KeyedSampler whose samples an executor draws."""
+class OnExecutor(PyGAttributes, KeyedSampler):
+    """A KeyedSampler whose samples an executor draws: what is asked of PyG's inputs, what is drawn for it, and what is
+    then written into the batch. A subclass says what it draws by (:meth:`options`) and asks its executor
+    (:meth:`_drawn`)."""
 
     graph: SampledGraph
+    links: LinkSampling
     executor: Executor | LayerExecutor
     """Draws the samples, on the CPU, on a GPU, or over the stores of a part."""
     device: torch.device
@@ -100,6 +113,170 @@ class OnExecutor(KeyedSampler):
         """The number of nodes per type."""
         return self.graph.bounds()
 
+    def edge_bound(self, edge_type: EdgeType | None) -> int:
+        """All of the user's edge ids of a type are in [0, edge_bound)."""
+        return self.graph.relations[self.graph.types.edge_number[edge_type]].id_bound
+
     def join(self, steps: Steps, own_seeds: bool) -> None:
         """See :meth:`KeyedSampler.join`."""
         self.executor.join(steps, own_seeds)
+
+    def check_many(self, inputs: type[Inputs], how: str) -> None:
+        """See :meth:`KeyedSampler.check_many`."""
+        if not issubclass(inputs, NodeSamplerInput):
+            self.executor.check_links(self.links)
+
+    def prepare_links(
+        self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, links: Tensor | None
+    ) -> None:
+        """See :meth:`KeyedSampler.prepare_links`."""
+        self.executor.check_links(self.links)
+        self.links.prepare(edge_type, neg_sampling, links)
+
+    @property
+    def exclude_seed_edges(self) -> ExcludeSeedEdges:
+        """Which edges between the ends of links are excluded."""
+        return self.links.exclude_seed_edges
+
+    @property
+    def strict_negatives(self) -> StrictNegatives:
+        """Which links are never negatives."""
+        return self.links.strict_negatives
+
+    @strict_negatives.setter
+    def strict_negatives(self, strict_negatives: StrictNegatives) -> None:
+        self.links = LinkSampling(self.graph, self.exclude_seed_edges, strict_negatives)
+
+    # Sampling ########################################################################################################
+
+    def _drawn(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int]) -> list[ops.Sample]:
+        """What the executor draws for each batch."""
+        raise NotImplementedError
+
+    def _write(self, batch: MiniBatch, sample: ops.Sample) -> None:
+        """Writes into a batch what was drawn for it."""
+        write_sample(batch, sample, self.graph)
+
+    def draw(self, batch: MiniBatch, neg_sampling: Any = None) -> None:
+        """Samples for ``batch.inputs`` by ``batch.key``, and writes nodes, edges and what is known of the inputs."""
+        self._complete(batch, self._seeds(batch, neg_sampling))
+
+    def draw_many(self, batches: Sequence[MiniBatch], neg_sampling: Any = None) -> None:
+        """:meth:`draw` for many batches. On a CPU, threads take whole batches; on a GPU, all are drawn at once.
+
+        Raises:
+            NotImplementedError: links, or a mode that :func:`torch_gnnscale.ops.sample_bulk` does not have, on a GPU.
+        """
+        for kind in {type(batch.inputs) for batch in batches}:
+            self.check_many(kind, "bulk")
+        seeds = [self._seeds(batch, neg_sampling) for batch in batches]
+        samples = self._drawn(seeds, [batch.key for batch in batches])
+        for batch, of, sample in zip(batches, seeds, samples, strict=True):
+            self._complete(batch, of, sample)
+
+    def _seeds(self, batch: MiniBatch, neg_sampling: Any) -> PreparedSeeds:
+        """What is sampled for a batch."""
+        inputs: Any = batch.inputs
+        if type(inputs) is NodeSamplerInput:  # the usual case first
+            return seeds_of_nodes(self.graph, inputs, self.device)
+        if isinstance(inputs, AnchorInput):
+            return inputs.lists.seeds(inputs, batch.key, self.disjoint)
+        if isinstance(inputs, NodeSamplerInput):
+            return seeds_of_nodes(self.graph, inputs, self.device)
+        self.executor.check_links(self.links)
+        return self.links.seeds(inputs, neg_sampling, batch.key, self.disjoint)
+
+    def _complete(self, batch: MiniBatch, seeds: PreparedSeeds, sample: ops.Sample | None = None) -> None:
+        """Writes into a batch what was drawn for its seeds; draws it first unless it is given."""
+        self._write(batch, self._drawn([seeds], [batch.key])[0] if sample is None else sample)
+        if batch.trees is not None and len(seeds.numbers) > 1:
+            of_seeds = [(number, len(seeds.nodes[number])) for number in seeds.numbers]
+            batch.trees = _renumbered_trees(batch.trees, of_seeds)
+        batch.metadata, batch.inputs = seeds.metadata, None
+        if seeds.complete is not None:
+            seeds.complete(batch)
+
+    # As PyG asks #####################################################################################################
+
+    @on_host
+    def sample_from_nodes(self, inputs: NodeSamplerInput, key: int | None = None) -> Any:
+        """Samples for ``inputs.node``; ``metadata`` is (input_id, time), as PyG's loaders expect."""
+        return self._output(inputs, key, None)
+
+    @on_host
+    def sample_from_edges(
+        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, key: int | None = None
+    ) -> Any:
+        """Samples the neighborhood of links and their negatives; ``metadata`` is what PyG's loaders expect.
+
+        Negatives are a function of the key as well. P(node) is proportional to its weight in ``neg_sampling``, over the
+        nodes whose time is at most the link's (all nodes if they have no times). With ``strict_negatives`` no negative
+        is an edge.
+
+        Raises:
+            ValueError: some link has no such negative.
+        """
+        return self._output(inputs, key, neg_sampling)
+
+    def _output(self, inputs: Inputs, key: int | None, neg_sampling: NegativeSampling | None) -> Any:
+        batch = _unnumbered(inputs, draw_seed() if key is None else key)
+        self.draw(batch, neg_sampling)
+        return output_of(batch)
+
+    @on_host
+    def sample_many(
+        self, inputs: Sequence[Inputs], keys: Sequence[int], neg_sampling: NegativeSampling | None = None
+    ) -> list[Any]:
+        """PyG's outputs of many batches; see :meth:`draw_many`."""
+        batches = [_unnumbered(entry, key) for entry, key in zip(inputs, keys, strict=True)]
+        self.draw_many(batches, neg_sampling)
+        return [output_of(batch) for batch in batches]
+
+    @on_host
+    def sample(
+        self,
+        seeds: Seeds,
+        seed_time: Seeds | None,
+        key: int,
+        exclude: Tensor | dict[EdgeType, Tensor] | None = None,
+        seed_start_time: Seeds | None = None,
+    ) -> Any:
+        """Samples for seeds.
+
+        Args:
+            seeds: ids of any integer type, shape [s]; by node type in a heterogeneous graph. They may repeat.
+                ``node[:s]`` of the output are the seeds as given.
+            seed_time: times of the seeds, in the same form; by default the nodes' own times.
+            key: 64 bits, from :func:`torch_gnnscale.random.batch_key`.
+            exclude: pairs (source, destination) whose edges are not sampled: int64, shape [2, m], in any order; by edge
+                type in a heterogeneous graph.
+            seed_start_time: the starts of the seeds' time windows, in the form of ``seed_time``: a tree has edges of
+                times from its seed's start to its seed's time, both included.
+
+        Returns:
+            PyG's output without metadata. ``batch[i]`` is the tree of node i; trees are numbered like the seeds given.
+            ``num_sampled_nodes`` and ``num_sampled_edges`` are None for ``bidirectional`` and ``induced``.
+        """
+        check_starts(self.graph, seeds, seed_time, seed_start_time)
+        batch = _unnumbered(None, key)
+        self._complete(batch, prepared_seeds(self.graph, self.device, seeds, seed_time, seed_start_time, exclude))
+        return output_of(batch)
+
+
+def _unnumbered(inputs: Inputs | None, key: int) -> MiniBatch:
+    batch = MiniBatch()
+    batch.inputs, batch.key = inputs, key
+    return batch
+
+
+def _renumbered_trees(trees: Sequence[Any], seeds: list[tuple[int, int]]) -> Sequence[Any]:
+    """Renumbers trees. ``trees``: per node type, numbered over the seeds of node type 0, then 1, and so on. The result
+    is numbered over ``seeds``, pairs (node type, number of seeds), in the order given."""
+    if [number for number, _ in seeds] == sorted(number for number, _ in seeds):
+        return trees
+    begin, first = 0, {}
+    for number, count in seeds:
+        first[number] = torch.arange(begin, begin + count)
+        begin += count
+    renumber = torch.cat([first[number] for number in sorted(first)])
+    return [renumber[tree] for tree in trees]

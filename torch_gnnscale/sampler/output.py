@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
-from torch_geometric.typing import EdgeType, NodeType
+from torch_geometric.typing import EdgeType
 
 from .. import ops
 from .graph import SampledGraph
+from .minibatch import MiniBatch, SampledEdges
 
 
 def _as_pyg(output: SamplerOutput | HeteroSamplerOutput, kind: type) -> Any:
@@ -122,74 +122,71 @@ class WeightedLayer(NamedTuple):
     """The weights of these edges, [e]; in a heterogeneous batch, a dictionary by edge type."""
 
 
-NO_IDS = torch.empty(0, dtype=torch.int64)
-"""No ids of nodes or edges."""
-Seeds: TypeAlias = Tensor | dict[NodeType, Tensor]
-"""Seeds or their times: a tensor; in a heterogeneous graph, tensors by node type."""
-
-
-def renumbered_trees(trees: list[Tensor], seeds: list[tuple[int, int]]) -> list[Tensor]:
-    """Renumbers trees. ``trees``: per node type, numbered over the seeds of node type 0, then 1, and so on. The result
-    is numbered over ``seeds``, pairs (node type, number of seeds), in the order given."""
-    if [number for number, _ in seeds] == sorted(number for number, _ in seeds):
-        return trees
-    begin, first = 0, {}
-    for number, count in seeds:
-        first[number] = torch.arange(begin, begin + count)
-        begin += count
-    renumber = torch.cat([first[number] for number in sorted(first)])
-    return [renumber[tree] for tree in trees]
-
-
-def as_output(
-    sample: ops.Sample, graph: SampledGraph, subgraph: str,
+def write_sample(
+    batch: MiniBatch, sample: ops.Sample, graph: SampledGraph, directional: bool = True,
     ids: Callable[[int, Tensor], Tensor | None] | None = None,
-) -> NeighborOutput | HeteroNeighborOutput:  # fmt: skip
-    """The operator's lists as PyG's output without metadata.
+) -> None:  # fmt: skip
+    """Writes what an operator returned into a batch.
 
     Args:
+        batch: gets nodes, edges, trees and sizes of hops.
         sample: of ``graph``.
         graph: what was sampled.
-        subgraph: how edges were chosen; hops have counts only where they are ``directional``.
-        ids: ids(number of a relation, the operator's ids of its edges) are the edges' ids in the output; None: they are
+        directional: whether edges are those that hops drew, of which there are counts.
+        ids: ids(number of a relation, the operator's ids of its edges) are the edges' ids in the batch; None: they are
             the operator's.
     """
-    drawn = subgraph == "directional"
-    num_nodes, num_edges = sample.num_nodes, sample.num_edges
-    edge_ids: Sequence[Tensor | None] = sample.edge_id
-    if ids is not None:
-        edge_ids = [ids(number, edge) for number, edge in enumerate(sample.edge_id)]
-    if not graph.is_hetero:
-        index = sample.edge_index[0]
-        col, row = index.unbind() if graph.backward else (None, None)
-        return NeighborOutput(
-            sample.node[0],
-            row,
-            col,
-            edge_ids[0],
-            sample.tree[0] if sample.tree else None,
-            num_nodes[0] if drawn else None,
-            num_edges[0] if drawn else None,
-            colptr=None if graph.backward else sample.colptr[0],
-            edge_index=None if graph.backward else index,
-            edge_weight=sample.edge_weight[0] if sample.edge_weight else None,
+    batch.types, batch.nodes, batch.trees = graph.types, sample.node, sample.tree or None
+    batch.num_nodes, batch.num_edges = (sample.num_nodes, sample.num_edges) if directional else (None, None)
+    if ids is None and not graph.backward and not sample.edge_weight:
+        batch.edges = list(map(SampledEdges, sample.edge_index, sample.colptr, sample.edge_id))
+        return
+    batch.edges = [
+        SampledEdges(
+            index.flip(0) if graph.backward else index,
+            None if graph.backward else sample.colptr[number],
+            edge_id if ids is None else ids(number, edge_id),
+            sample.edge_weight[number] if sample.edge_weight else None,
         )
-    node = dict(zip(graph.node_types, sample.node, strict=True))
-    trees = dict(zip(graph.node_types, sample.tree, strict=True)) if sample.tree else None
-    edge_index = dict(zip(graph.edge_types, sample.edge_index, strict=True))
-    edge: dict[Any, Tensor | None] = dict(zip(graph.edge_types, edge_ids, strict=True))
-    ends: Any = (None, None)
-    if graph.backward:
-        ends = tuple({edge_type: index[end] for edge_type, index in edge_index.items()} for end in (1, 0))
-    weight = dict(zip(graph.edge_types, sample.edge_weight, strict=True)) if sample.edge_weight else None
-    return HeteroNeighborOutput(
-        node,
-        *ends,
-        edge,
-        trees,
-        dict(zip(graph.node_types, num_nodes, strict=True)) if drawn else None,
-        dict(zip(graph.edge_types, num_edges, strict=True)) if drawn else None,
-        colptr=None if graph.backward else dict(zip(graph.edge_types, sample.colptr, strict=True)),
-        edge_index=None if graph.backward else edge_index,
-        edge_weight=weight,
+        for number, (index, edge_id) in enumerate(zip(sample.edge_index, sample.edge_id, strict=True))
+    ]
+
+
+_NO_ENDS = (None, None)
+
+
+def output_of(batch: MiniBatch) -> Any:
+    """PyG's output of a batch after sampling: what a sampler or a transform of the user's returned, or one that is made
+    of what ours wrote."""
+    if batch.out is not None:
+        return batch.out
+    types, trees, original = batch.types, batch.trees, batch.original
+    num_nodes, num_edges, fields = batch.num_nodes, batch.num_edges, batch.fields or {}
+    if not types.hetero and original is None:
+        index, colptr, edge_id, weight = batch.edges[0]
+        return NeighborOutput(
+            batch.nodes[0], *(index if colptr is None else _NO_ENDS), edge_id, None if trees is None else trees[0],
+            None if num_nodes is None else num_nodes[0], None if num_edges is None else num_edges[0],
+            metadata=batch.metadata, colptr=colptr, edge_index=None if colptr is None else index, edge_weight=weight,
+            separate_sources=batch.separate_sources, fields=fields,
+        )  # fmt: skip
+
+    def of_nodes(values: Any) -> Any:
+        return None if values is None else dict(zip(types.nodes, values, strict=True)) if types.hetero else values[0]
+
+    def of_edges(values: Any) -> Any:
+        return None if values is None else dict(zip(types.edges, values, strict=True)) if types.hetero else values[0]
+
+    indices, pointers, ids, weights = ([edges[part] for edges in batch.edges] for part in range(4))
+    is_sorted, weighted = (all(part is not None for part in parts) for parts in (pointers, weights))
+    ends, ends_before = (
+        [None, None] if given is None else [of_edges([index[end] for index in given]) for end in (0, 1)]  # type: ignore
+        for given in (None if is_sorted else indices, original)
     )
+    made: Any = HeteroNeighborOutput if types.hetero else NeighborOutput
+    return made(
+        of_nodes(batch.nodes), *ends, of_edges(ids), of_nodes(trees), of_nodes(num_nodes), of_edges(num_edges),
+        *ends_before, batch.metadata, colptr=of_edges(pointers) if is_sorted else None,
+        edge_index=of_edges(indices) if is_sorted else None,
+        edge_weight=of_edges(weights) if weights and weighted else None, fields=fields,
+    )  # fmt: skip

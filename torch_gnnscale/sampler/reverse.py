@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch_geometric.sampler.utils import to_bidirectional
 
 from .. import ops
 from .graph import SampledGraph
-from .output import HeteroNeighborOutput, NeighborOutput
+from .minibatch import MiniBatch, SampledEdges
 
 
 class ReverseIds:
@@ -48,32 +45,21 @@ class ReverseIds:
         return torch.where(turned, table[(-1 - edge).clamp(min=0)].to(edge.dtype), edge) if bool(turned.any()) else edge
 
 
-def with_original_edges(out: Any, graph: SampledGraph, reverse_ids: ReverseIds) -> Any:
-    """A sample of the drawn edges with their reverses added, each once, and the drawn ones as ``orig_row`` and
-    ``orig_col``; like PyG's ``to_bidirectional(keep_orig_edges=True)``, but for the ids of edges."""
-    both = copy.copy(out)
-    both.colptr = both.edge_index = None
-    both.orig_row, both.orig_col = out.row, out.col
-    if isinstance(out, NeighborOutput):
-        both.row, both.col, both.edge = _both_ways(
-            0, out.row, out.col, out.edge, out.row, out.col, out.edge, reverse_ids
-        )
-        return both
-    assert isinstance(out, HeteroNeighborOutput)
-    both.row, both.col, both.edge = dict(out.row), dict(out.col), dict(out.edge)
-    for number, edge_type in enumerate(graph.edge_types):
-        if (reverse := graph.stored.reverse[number]) >= 0:
-            ends = [(out.row[t], out.col[t], out.edge[t]) for t in (edge_type, graph.edge_types[reverse])]
-            both.row[edge_type], both.col[edge_type], both.edge[edge_type] = _both_ways(
-                number, *ends[0], *ends[1], reverse_ids
-            )
-    return both
-
-
-def _both_ways(
-    number: int, row: Tensor, col: Tensor, edge: Tensor, rev_row: Tensor, rev_col: Tensor, rev_edge: Tensor,
-    reverse_ids: ReverseIds,
-) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
-    row, col, ids = to_bidirectional(row, col, rev_row, rev_col, edge, -1 - rev_edge)
-    assert ids is not None
-    return row, col, reverse_ids.found(number, ids)
+def add_reverses(batch: MiniBatch, graph: SampledGraph, reverse_ids: ReverseIds) -> None:
+    """Adds to a batch of drawn edges their reverses, each once, and keeps the drawn ones as ``original``; like PyG's
+    ``to_bidirectional(keep_orig_edges=True)``, but for the ids of edges."""
+    drawn = batch.edges
+    batch.original = [edges.edge_index for edges in drawn]
+    batch.edges = []
+    for number, edges in enumerate(drawn):
+        if (reverse := graph.stored.reverse[number]) < 0:
+            batch.edges.append(edges._replace(colptr=None))
+            continue
+        others = drawn[reverse]
+        assert edges.edge_id is not None
+        assert others.edge_id is not None
+        row, col, ids = to_bidirectional(
+            *edges.edge_index, *others.edge_index, edges.edge_id, -1 - others.edge_id
+        )  # fmt: skip
+        assert ids is not None
+        batch.edges.append(SampledEdges(torch.stack([row, col]), None, reverse_ids.found(number, ids), edges.weight))

@@ -2,57 +2,100 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
+from torch_geometric.sampler import NodeSamplerInput
+from torch_geometric.typing import NodeType
 
-from ..ops.arguments import as_ids, check_ids
+from ..ops.arguments import as_ids, check_ids, check_tensor
 from .graph import SampledGraph, check_times, check_windows, ordered_limit, outside_integers
-from .inputs import SeedRequest
-from .links import sorted_pairs
-from .output import NO_IDS, Seeds
+from .inputs import ByType, check_no_mask
+from .minibatch import NO_IDS, MiniBatch
+
+Seeds: TypeAlias = Tensor | dict[NodeType, Tensor]
+"""Seeds or their times: a tensor; in a heterogeneous graph, tensors by node type."""
 
 
 class PreparedSeeds(NamedTuple):
-    """A batch, with one entry per node type or relation."""
+    """The seeds of a batch, and what limits their samples, with one entry per node type or relation."""
 
     nodes: list[Tensor]
-    times: list[Tensor | None] | None
-    start_times: list[Tensor | None] | None
-    """Of the seeds' time windows."""
-    pairs: list[Tensor | None] | None
-    """The excluded edges."""
-    numbers: list[int]
+    numbers: Sequence[int]
     """The node types that seeds were given for, in that order."""
+    times: list[Tensor | None] | None = None
+    start_times: list[Tensor | None] | None = None
+    """Of the seeds' time windows."""
+    pairs: list[Tensor | None] | None = None
+    """The excluded edges."""
+    metadata: Any = None
+    """Of the sample: (input_id, time) of seeds, as PyG's loaders expect."""
+    complete: Callable[[MiniBatch], None] | None = None
+    """Writes what is known of links or anchors into their sample, the metadata included."""
 
 
-def prepared_seeds(graph: SampledGraph, request: SeedRequest, device: torch.device) -> PreparedSeeds:
-    """What is asked for, checked against the graph; seeds on ``device``."""
-    if not graph.is_hetero:
-        numbers, nodes = [0], [_seeds_on(device, request.seeds)]
-    else:
-        given = typed(graph, "seeds", request.seeds)
-        numbers = [graph.node_index(node_type) for node_type in given]
-        nodes = [NO_IDS] * len(graph.sizes)
-        for number, ids in zip(numbers, given.values(), strict=True):
-            nodes[number] = _seeds_on(device, ids)
-    timed = request.seed_time is not None or graph.is_temporal
-    times = _seed_times(graph, numbers, nodes, request.seed_time) if timed else None
-    starts = request.seed_start_time
-    start_times = None
-    if starts is not None:
+_ONLY = (0,)
+"""The node types that have seeds in a homogeneous graph."""
+
+
+def seeds_of_nodes(graph: SampledGraph, inputs: NodeSamplerInput, device: torch.device) -> PreparedSeeds:
+    """The seeds of one or several types, with (input_id, time), in which each is by type if there are several.
+
+    Raises:
+        TypeError, ValueError: seeds that could be a mask, or another number of ``input_id`` than of seeds.
+    """
+    entries = inputs.inputs if isinstance(inputs, ByType) else (inputs,)
+    for entry in entries:
+        seeds, input_id = entry.node, entry.input_id
+        check_tensor("seeds", seeds)
+        if seeds.dtype == torch.uint8:  # seeds of a batch are int64 elsewhere
+            check_no_mask("seeds", seeds, graph.sizes[graph.node_index(entry.input_type)])
+        if input_id is not None and input_id.numel() != (count := seeds.numel()):  # len() takes five times as long
+            raise ValueError(f"input_id: expected {count} ids, one per seed, found {input_id.numel()}")
+    metadata = inputs.input_id, inputs.time
+    if inputs.input_type is None and inputs.time is None and not graph.is_hetero and not graph.is_temporal:
+        return PreparedSeeds([_seeds_on(device, inputs.node)], _ONLY, metadata=metadata)
+    if inputs.input_type is None:
+        times, starts = inputs.time, getattr(inputs, "start_time", None)
+        return prepared_seeds(graph, device, inputs.node, times, starts, metadata=metadata)
+    by_type = {entry.input_type: entry.node for entry in entries}
+    times = {entry.input_type: entry.time for entry in entries if entry.time is not None} or None
+    given = {entry.input_type: getattr(entry, "start_time", None) for entry in entries}
+    starts = {of: start for of, start in given.items() if start is not None} or None
+    return prepared_seeds(graph, device, by_type, times, starts, metadata=metadata)
+
+
+def prepared_seeds(
+    graph: SampledGraph, device: torch.device, seeds: Seeds, seed_time: Seeds | None = None,
+    start_time: Seeds | None = None, exclude: Any = None, metadata: Any = None,
+) -> PreparedSeeds:  # fmt: skip
+    """What is asked for, checked against the graph; seeds on ``device``. Arguments as of :meth:`NeighborSampler.sample`
+    and :class:`PreparedSeeds`."""
+    given = typed(graph, "seeds", seeds)
+    numbers = [graph.node_index(node_type) for node_type in given]
+    nodes = [NO_IDS] * len(graph.sizes)
+    for number, ids in zip(numbers, given.values(), strict=True):
+        nodes[number] = _seeds_on(device, ids)
+    timed = seed_time is not None or graph.is_temporal
+    times, starts = _seed_times(graph, numbers, nodes, seed_time) if timed else None, None
+    if start_time is not None:
         assert times is not None
-        start_times = _start_times(
-            graph, numbers, starts, {} if request.seed_time is None else request.seed_time, times
-        )
-    pairs = None if request.exclude is None else exclusions(graph, request.exclude)
-    return PreparedSeeds(nodes, times, start_times, pairs, numbers)
+        starts = _start_times(graph, numbers, start_time, {} if seed_time is None else seed_time, times)
+    return PreparedSeeds(
+        nodes,
+        numbers,
+        times,
+        starts,
+        None if exclude is None else exclusions(graph, exclude),
+        metadata,
+    )
 
 
 def _seeds_on(device: torch.device, seeds: Any) -> Tensor:
     """Ids of any integer type as int32 or int64 on the device; raises TypeError for anything else, also for a dict."""
-    ids = as_ids("seeds", seeds)
+    ids = seeds if isinstance(seeds, Tensor) and seeds.dtype == torch.int64 else as_ids("seeds", seeds)
     return ids if ids.device == device else ids.to(device)  # `to` takes longer, also where there is nothing to do
 
 
@@ -70,7 +113,7 @@ def exclusions(graph: SampledGraph, exclude: Any) -> list[Tensor | None]:
     pairs = typed(graph, "exclude", exclude)
     if unknown := [edge_type for edge_type in pairs if edge_type not in graph.edge_types]:
         raise ValueError(f"exclude: expected edge types of {graph.edge_types}, found {unknown}")
-    return [sorted_pairs(pairs.get(edge_type), graph.backward) for edge_type in graph.edge_types]
+    return [_sorted_pairs(pairs.get(edge_type), graph.backward) for edge_type in graph.edge_types]
 
 
 def _seed_times(
@@ -120,16 +163,16 @@ def _start_times(
     return result
 
 
-def check_starts(graph: SampledGraph, request: SeedRequest) -> None:
+def check_starts(graph: SampledGraph, given: Seeds, seed_time: Seeds | None, start_time: Seeds | None) -> None:
     """Raises TypeError, ValueError or IndexError unless the time windows that are asked for have starts that are no
     later than their ends. Loaders check all of theirs when they are made."""
-    if request.seed_start_time is None:
+    if start_time is None:
         return
     if not graph.is_temporal:
         raise ValueError("seed_start_time: expected none from a sampler without time_attr, found some")
-    ends = {} if request.seed_time is None else typed(graph, "seed_time", request.seed_time)
-    seeds = typed(graph, "seeds", request.seeds)
-    for node_type, start in typed(graph, "seed_start_time", request.seed_start_time).items():
+    ends = {} if seed_time is None else typed(graph, "seed_time", seed_time)
+    seeds = typed(graph, "seeds", given)
+    for node_type, start in typed(graph, "seed_start_time", start_time).items():
         if node_type not in seeds:
             raise ValueError(f"seed_start_time: expected node types of {list(seeds)}, found {node_type!r}")
         of, ids = "" if node_type is None else f" of {node_type!r}", as_ids("seeds", seeds[node_type])
@@ -141,3 +184,12 @@ def check_starts(graph: SampledGraph, request: SeedRequest) -> None:
         else:
             continue  # sampling says that the ends are missing
         check_windows(f"seed_start_time{of}", start, f"seed_time{of}", end)
+
+
+def _sorted_pairs(pairs: Tensor | None, backward: bool) -> Tensor | None:
+    """Pairs of nodes [2, m] in the direction of sampling, sorted by destination, then by source."""
+    if pairs is None:
+        return None
+    pairs = pairs.flip(0) if backward else pairs
+    pairs = pairs[:, torch.argsort(pairs[0], stable=True)]
+    return pairs[:, torch.argsort(pairs[1], stable=True)]

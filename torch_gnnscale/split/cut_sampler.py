@@ -22,8 +22,9 @@ from ..ops.cuts import Cut
 from ..partition import PartitionBook
 from ..random import ids_key
 from ..sampler.base import Inputs, KeyedSampler, Output
+from ..sampler.minibatch import NO_IDS
 from ..sampler.neighbor import NeighborSampler
-from ..sampler.output import NO_IDS, NeighborOutput
+from ..sampler.output import NeighborOutput
 from ..topology.sort_on_disk import id_dtype
 from .shuffle_index import ShuffleIndex
 

@@ -29,10 +29,9 @@ from ..feature.tier_overlay import own_view
 from ..feature.tiered_rows import FileRows, sent
 from ..loader.layout import EdgeLayout, EdgeLayouts
 from ..loader.row_source import Bounds, CollectiveSource, RowSource
-from ..loader.sampled import MiniBatch, SampledEdges
 from ..memory import Budget
 from ..ops.rows import row_bytes
-from .cut_sampler import SplitOutput
+from ..sampler.minibatch import MiniBatch, SampledEdges
 from .shuffle_index import Moves, ShuffleIndex
 
 FetchedRows: TypeAlias = tuple[Any, Tensor | None, Tensor | None]
@@ -107,27 +106,25 @@ class SplitRows(CollectiveSource, CollectiveReads):
 
     def in_step(self, sampled: MiniBatch, inputs: int) -> None:
         """See :meth:`CollectiveSource.in_step`: a loss is a mean over the seeds of all columns of ranks."""
-        if isinstance(sampled.out, SplitOutput):  # else :meth:`needs` refuses it
-            sampled.out.fields["global_batch_size"] = inputs
+        if sampled.whole is not None:  # else :meth:`needs` refuses it
+            sampled.fields["global_batch_size"] = inputs
 
     def needs(self, sampled: MiniBatch, bounds: Bounds, versions: Any) -> HaloNeeds:
         """See :meth:`CollectiveSource.needs`: reads the rows of own nodes and edges."""
-        out = sampled.out
-        if not isinstance(out, SplitOutput):
-            raise ValueError(
-                f"transform_sampler_output: expected the sampler's own output with split=, found {type(out).__name__}"
-            )
+        if sampled.whole is None:
+            found = type(sampled.out).__name__
+            raise ValueError(f"transform_sampler_output: expected the sampler's own output with split=, found {found}")
         rows = self.inner.fetch(sampled, bounds, versions)
         x = self.inner.node_rows(rows, X)
         x = x if isinstance(x, Tensor) and x.layout == torch.strided else None
         size = -1 if x is None else row_bytes(x)
-        index: ShuffleIndex = out.fields["shuffle_index"]
+        index: ShuffleIndex = sampled.fields["shuffle_index"]
         if x is not None and x.device.type == "cpu":
             x = sent(x, index.sent.device)
         moves = Moves(index if x is None else index.to(x.device), len(index.num_sent[0]))
         if x is not None:
             moves.once(len(x))  # here, where an error is told to the others, and on another thread than the steps
-        return HaloNeeds(rows, index, moves, x, index.balance, {**out.whole, "bytes of a row of x": size})
+        return HaloNeeds(rows, index, moves, x, index.balance, {**sampled.whole, "bytes of a row of x": size})
 
     @property
     def counted(self) -> int:
@@ -178,7 +175,7 @@ class SplitRows(CollectiveSource, CollectiveReads):
         batch = self.inner.batch(sampled, own, layouts)
         if halo is not None:
             batch[X], batch[HALO] = x, halo
-            fields = sampled.out.fields  # type: ignore[union-attr]
+            fields = sampled.fields
             fields["shuffle_index"] = fields["shuffle_index"].with_halo_of(batch[X])
         return batch
 
