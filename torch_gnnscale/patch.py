@@ -127,7 +127,7 @@ def _filter_fn(original: Callable, sampler_name: str, label: Callable) -> Callab
             return original(self, out)
         collator = Collator(
             row_source(self.data, self.custom_cls), edge_layouts_of(self.data, None), sampler, partial(label, self),
-            lambda: self.transform_sampler_output,
+            self,
         )  # fmt: skip
         write_output(batch := MiniBatch(), out, sampler.edge_permutation)
         data = collator.at_once(batch).data

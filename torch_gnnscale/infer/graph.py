@@ -19,7 +19,7 @@ from ..loader.layout import EdgeLayouts, has_own_values
 from ..loader.row_source import Bounds
 from ..sampler.graph import end_types
 from ..sampler.minibatch import NO_EDGES, GraphTypes, MiniBatch, SampledEdges
-from ..sampler.output import write_sample
+from ..sampler.on_executor import write_sample
 from ..sampler.relations import sampled_graph
 from ..topology import CSC
 

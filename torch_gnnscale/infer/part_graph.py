@@ -18,7 +18,7 @@ from ..distributed.row_exchange import NOWHERE, RowKind, counts_by_part, exchang
 from ..loader.row_source import Bounds
 from ..sampler.executor import Drawing, Executor, HostExecutor, sampled_store
 from ..sampler.minibatch import MiniBatch
-from ..sampler.output import write_sample
+from ..sampler.on_executor import write_sample
 from ..sampler.relations import sampled_graph
 from .graph import StagedGraph
 

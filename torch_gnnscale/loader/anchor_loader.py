@@ -24,7 +24,7 @@ from ..sampler.links import ExcludeSeedEdges
 from ..sampler.methods import NEIGHBOR, make_sampler
 from ..sampler.sources import check_data
 from . import checks
-from .fields import fields_of, put
+from .fields import FieldsByType, put
 from .given_lists import anchor_lists, said_of_lists, with_positives
 from .given_seeds import GivenSeeds
 from .keyed_loader import KeyedLoader
@@ -194,10 +194,10 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             "negatives": amount,
         }
 
-    def _label(self, data: Data | HeteroData, metadata: Any) -> None:
+    def _label(self, of_types: FieldsByType, metadata: Any) -> None:
         fields: AnchorFields = metadata
         of_anchors, of_nodes = end_types(self.input_data.lists.edge_type)
-        src, dst = fields_of(data, of_anchors), fields_of(data, of_nodes)
+        src, dst = of_types[of_anchors], of_types[of_nodes]
         put(src, {"input_id": fields.input_id, "src_index": fields.src_index, "label_index": fields.label_index})
         for name, index in (("dst_pos", fields.dst_pos_index), ("dst_neg", fields.dst_neg_index)):
             mask = None if index is None else index != NO_NODE

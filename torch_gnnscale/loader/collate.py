@@ -17,7 +17,7 @@ from ..sampler.base import OWN_FIELDS, KeyedSampler
 from ..sampler.minibatch import MiniBatch, SampledEdges, end_types
 from ..sampler.output import output_of
 from ..topology.numbering import Numbering
-from .fields import fields_of
+from .fields import FieldsByType, storage_of
 from .layout import SORTED, EdgeLayouts, edges_sorted, laid_out
 from .outputs import drawn_by_type, write_output
 from .row_source import Bounds, RowSource
@@ -78,16 +78,16 @@ class Collator:
         source: reads the rows.
         layouts: the layout of a batch's edges, by edge type.
         sampler: the sampler of the outputs.
-        label: label(data, metadata) adds the fields of the inputs (``input_id``, ``batch_size``, labels, times).
+        label: label(fields by type, metadata) adds what is known of inputs (``input_id``, ``batch_size``, labels, ...).
         numbering: converts the stores' ids of nodes to the user's; None if they are the same.
-        transform_of: returns the user's ``transform_sampler_output``, which is called on each output before its rows
-            are fetched, or None. It is asked for each output.
+        owner: the loader, whose ``transform_sampler_output``, if it has one, is called on each output before its rows
+            are fetched.
         device: the GPU to which all fields are moved; None leaves them where the data are.
     """
 
     def __init__(
-        self, source: RowSource, layouts: EdgeLayouts, sampler: Any, label: Callable[[Any, Any], None],
-        transform_of: Callable[[], Callable | None], *, numbering: Numbering | None = None,
+        self, source: RowSource, layouts: EdgeLayouts, sampler: Any, label: Callable[[FieldsByType, Any], None],
+        owner: Any, *, numbering: Numbering | None = None,
         device: torch.device | None = None,
     ) -> None:  # fmt: skip
         self.source, self.layouts, self.label = source, layouts, label
@@ -95,7 +95,7 @@ class Collator:
         self.layers = isinstance(sampler, KeyedSampler) and sampler.layers
         self.weight_name = getattr(sampler, "weight_name", "edge_weight")
         self.numbering = numbering if numbering is None or device is None else numbering.to(device)
-        self.transform_of, self.device = transform_of, device
+        self.owner, self.device = owner, device
         self._bounds = Bounds(sampler if isinstance(sampler, KeyedSampler) else None)
         self.collective = getattr(sampler, "collective", False) or source.collective
         """Whether all ranks of a process group sample or fetch together."""
@@ -143,7 +143,7 @@ class Collator:
 
     def transform(self, batch: MiniBatch) -> None:
         """Calls the user's transform, if there is one, and sorts edges by destination where their layout needs it."""
-        if (transform := self.transform_of()) is not None:
+        if (transform := self.owner.transform_sampler_output) is not None:
             drawn = drawn_by_type(out := output_of(batch))
             with self._draws(batch.transform_key):
                 out = as_user(transform, out)
@@ -171,28 +171,28 @@ class Collator:
             put_layers(batch, self.source, rows, data, self.layouts)
         else:
             self._put_weights(batch, data)
-        self._put_ids(batch, data)
+        of_types = FieldsByType(data)
+        self._put_ids(batch, of_types)
         if fields := batch.fields:
             of_graph = data._store if isinstance(data, Data) else data._global_store
             _check_names(name for name in fields if name in of_graph)
             for name, value in fields.items():
                 data[name] = value
-            self.label(data, batch.metadata)
+            self.label(of_types, batch.metadata)
             _check_names(name for name, value in fields.items() if of_graph[name] is not value)
         else:
-            self.label(data, batch.metadata)
-        return self._on_device(data)
+            self.label(of_types, batch.metadata)
+        return data if self.device is None else self._on_device(data)
 
     def _on_device(self, batch: Data | HeteroData) -> Data | HeteroData:
-        if self.device is None:
-            return batch
         # The layers are on the GPU already, and PyG's `to` would turn their sizes into lists.
         return batch.to(self.device, *(name for name, _ in batch if name != "layers"), non_blocking=True)
 
     def relabel(self, batch: MiniBatch) -> None:
         """Puts the fields of the inputs into the Data again."""
-        self.label(batch.data, batch.metadata)
-        self._on_device(batch.data)
+        self.label(FieldsByType(batch.data), batch.metadata)
+        if self.device is not None:
+            self._on_device(batch.data)
 
     def deliver(self, batch: MiniBatch, since: Any = None) -> None:
         """Makes the rows of a batch those of now. Called in the thread that iterates.
@@ -219,7 +219,7 @@ class Collator:
         """Puts the weights of sampled edges under their name; in an ``adj_t`` they are its values already."""
         for edge_type, edges in zip(batch.types.edges, batch.edges, strict=True):
             if edges.weight is not None:
-                fields, name = fields_of(data, edge_type), self.weight_name
+                fields, name = storage_of(data, edge_type)._mapping, self.weight_name
                 if name in fields:
                     raise ValueError(
                         f"{name}: expected data without this attribute, because the sampler's weights get this name; "
@@ -228,12 +228,12 @@ class Collator:
                 if self.layouts.with_edge_index(edge_type):
                     fields[name] = edges.weight.to(fields["edge_index"].device)
 
-    def _put_ids(self, batch: MiniBatch, data: Data | HeteroData) -> None:
+    def _put_ids(self, batch: MiniBatch, fields_of: FieldsByType) -> None:
         """Puts ``n_id``, ``e_id`` (unless the data have fields of these names), trees and sizes of hops, in PyG's
         order."""
         types, numbering = batch.types, self.numbering
-        of_nodes = [fields_of(data, node_type) for node_type in types.nodes]
-        of_edges = of_nodes if not types.hetero else [fields_of(data, edge_type) for edge_type in types.edges]
+        of_nodes = [fields_of[node_type] for node_type in types.nodes]
+        of_edges = [fields_of[edge_type] for edge_type in types.edges]
         for fields, nodes, node_type in zip(of_nodes, batch.nodes, types.nodes, strict=True):
             if "n_id" not in fields:
                 fields["n_id"] = nodes if numbering is None else numbering.to_user(nodes, node_type)

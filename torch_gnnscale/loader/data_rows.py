@@ -21,8 +21,8 @@ from ..feature.composite import composite_rows, is_composite
 from ..feature.contract import Version, changed, version_of, without_number
 from ..sampler.base import OWN_FIELDS
 from ..sampler.minibatch import NO_EDGES, NO_IDS, MiniBatch, SampledEdges
-from .fields import as_batch, fields_of, put, storage_of, with_fields
-from .layout import EdgeLayout, EdgeLayouts, adj_t_of, edge_device, has_own_values, laid_out, set_edges, stored_values
+from .fields import as_batch, put, storage_of, with_fields
+from .layout import EdgeLayout, EdgeLayouts, adj_t_of, edge_device, has_own_values, put_edges, stored_values
 from .row_source import NO_ROWS, Bounds, RowSource, unless_late
 
 OF_GRAPH = object()
@@ -99,6 +99,22 @@ class _Reader:
         below = self.bounds.of_nodes.get(of_type) if of == "nodes" else self.bounds.of_edges(of_type)
         return rows_at(store[name], ids, self.data.__cat_dim__(name, store[name], store), below)
 
+    def all_rows(self, names: list[tuple[str, Literal["nodes", "edges"]]]) -> dict[str, Any]:
+        """:meth:`rows` of several attributes. Plain tensors with rows of nodes in host memory are read in one call."""
+        below = self.bounds.of_nodes.get(self.storage.type_name)
+        store, read = self.storage.store._mapping, {}
+        if below is not None:
+            plain = [
+                (name, value)
+                for name, of in names
+                if of == "nodes" and type(value := store.get(name)) is Tensor and value.device.type == "cpu"
+                and self.data.__cat_dim__(name, value, self.storage.store) == 0
+            ]  # fmt: skip
+            if plain:
+                found = ops.select_each([value for _, value in plain], self.nodes.on(_HOST), below)
+                read = {name: rows for (name, _), rows in zip(plain, found, strict=True)}
+        return {name: rows if (rows := read.get(name)) is not None else self.rows(name, of) for name, of in names}
+
 
 class DataVersions:
     """The attributes of a Data or HeteroData at one moment, and their versions.
@@ -165,6 +181,8 @@ class FoundRows(NamedTuple):
     """The data as they were when the rows were read."""
     by_type: dict[Any, dict[str, Any]]
     """By type and attribute: None for rows of edges whose ids are not known."""
+    storages: list[TypedStorage]
+    """Those of ``graph``."""
 
 
 class DataRows(RowSource):
@@ -231,21 +249,27 @@ class DataRows(RowSource):
     ) -> FoundRows:  # fmt: skip
         """See :meth:`RowSource.fetch`. ``wanted(key)``: whether those of an attribute are read."""
         # Of the values of these very versions: the loop may add others meanwhile, and remove them before delivery.
-        graph, kinds, late = self.data, None, []
+        graph, late = self.data, []
+        fields = self._fields() if versions is None else versions.fields
         if versions is not None:
-            graph, late = with_fields(graph, versions.fields), versions.learned()
-            kinds = self._kinds_of(versions.fields)
-        found: dict[Any, dict[str, Any]] = {}
-        for storage in typed_storages(graph):
+            graph, late = with_fields(graph, fields), versions.learned()
+        kinds, found = self._kinds_of(fields), {}
+        storages = typed_storages(graph)
+        for storage in storages:
             of_type = storage.type_name
+            if (names := kinds.get(of_type)) is None:
+                names = kinds[of_type] = storage.with_rows()
             reader = _Reader(graph, storage, sampled, bounds)
-            found[of_type] = {
-                name: NO_ROWS
-                if (late and (of_type, name) in late) or (wanted is not None and not wanted((of_type, name)))
-                else reader.rows(name, of)
-                for name, of in storage.with_rows(kinds)
-            }
-        return FoundRows(graph, found)
+            if late or wanted is not None:
+                found[of_type] = {
+                    name: NO_ROWS
+                    if (of_type, name) in late or (wanted is not None and not wanted((of_type, name)))
+                    else reader.rows(name, of)
+                    for name, of in names
+                }
+            else:
+                found[of_type] = reader.all_rows(names)
+        return FoundRows(graph, found, storages)
 
     def renew(self, batch: Data | HeteroData, sampled: MiniBatch, bounds: Bounds, keys: Collection[Any]) -> None:
         """See :meth:`RowSource.renew`."""
@@ -259,11 +283,11 @@ class DataRows(RowSource):
             reader = readers.get(of)  # None: of a type that was removed
             value = None if reader is None else reader.storage.store.get(name)
             if name == "num_edges" and value is not None:  # of the whole graph
-                fields_of(batch, of).pop(name, None)
+                storage_of(batch, of)._mapping.pop(name, None)
                 value = (batch if of is None else batch[of]).num_edges
             elif reader is not None and value is not None and (kind := reader.storage.kind_of(name)) is not None:
                 value = reader.rows(name, kind)
-            put(fields_of(batch, of), {name: value})
+            put(storage_of(batch, of)._mapping, {name: value})
 
     def put_plain(self, batch: Data | HeteroData, versions: DataVersions, keys: list[Any]) -> list[Any]:
         """See :meth:`RowSource.put_plain`."""
@@ -272,25 +296,27 @@ class DataRows(RowSource):
             before, after = (fields.get(of, {}).get(name) for fields in (versions.fields, now))
             there = of in versions.fields and of in now and name not in OWN_FIELDS and name != "num_edges"
             if there and all(value is None or isinstance(value, _PLAIN) for value in (before, after)):
-                put(batch._global_store._mapping if of is OF_GRAPH else fields_of(batch, of), {name: after})
+                put((batch._global_store if of is OF_GRAPH else storage_of(batch, of))._mapping, {name: after})
             else:
                 others.append((of, name))
         return others
 
     def batch(self, sampled: MiniBatch, rows: FoundRows, layouts: EdgeLayouts | None) -> Data | HeteroData:
         """See :meth:`RowSource.batch`; types that were not sampled have no rows."""
-        batch = as_batch(rows.graph)
-        types = sampled.types
-        for type_name, store, has_nodes, has_edges in typed_storages(rows.graph):
-            fields = fields_of(batch, type_name)
-            put(fields, rows.by_type[type_name])
+        batch, types = as_batch(rows.graph), sampled.types
+        for type_name, store, has_nodes, has_edges in rows.storages:
+            fields = storage_of(batch, type_name)._mapping
+            for name, value in rows.by_type[type_name].items():
+                if value is None:
+                    fields.pop(name, None)
+                else:
+                    fields[name] = value
             if type_name not in (types.node_number if has_nodes else types.edge_number):
                 fields.setdefault("n_id" if has_nodes else "e_id", NO_IDS)
             if layouts is not None and has_edges and (type_name is None or "edge_index" in store or "adj_t" in store):
-                layout = layouts[type_name]
-                edges, value = self.edges(rows, type_name, sampled.edges_of(type_name) or NO_EDGES, layout)
-                laid = laid_out(edges.edge_index, edges.colptr, sampled.size(type_name), layout, value)
-                set_edges(fields, laid, layout, edges.edge_index if type_name in layouts.both else None)
+                edges = sampled.edges_of(type_name) or NO_EDGES
+                edges, value = self.edges(rows, type_name, edges, layouts[type_name])
+                put_edges(fields, edges, value, sampled, type_name, layouts)
                 if "num_edges" in fields:  # set by the user; it would be that of the whole graph
                     fields["num_edges"] = edges.edge_index.size(1)
         return batch

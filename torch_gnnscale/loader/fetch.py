@@ -27,8 +27,8 @@ from ..feature.contract import (
 )
 from ..sampler.minibatch import NO_EDGES, MiniBatch, SampledEdges
 from .data_rows import DataRows, Ids
-from .fields import fields_of
-from .layout import EdgeLayout, EdgeLayouts, laid_out, set_edges
+from .fields import storage_of
+from .layout import EdgeLayout, EdgeLayouts, put_edges
 from .row_source import NO_ROWS, Bounds, CollectiveSource, RowSource, unless_late
 
 
@@ -144,15 +144,13 @@ class StoreRows(RowSource):
         kind = self.custom_cls or (HeteroData if hetero else Data)
         batch = kind()
 
-        def put_edges(edge_type: Any) -> None:
+        def lay(edge_type: Any) -> None:
             if layouts is not None:
-                layout = layouts[edge_type]
-                edges, value = self.edges(rows, edge_type, sampled.edges_of(edge_type) or NO_EDGES, layout)
-                laid = laid_out(edges.edge_index, edges.colptr, sampled.size(edge_type), layout, value)
-                set_edges(fields_of(batch, edge_type), laid, layout)
+                edges = sampled.edges_of(edge_type) or NO_EDGES
+                put_edges(storage_of(batch, edge_type)._mapping, edges, edges.weight, sampled, edge_type, layouts)
 
         if not hetero:
-            put_edges(None)
+            lay(None)
         of_nodes = [(attr, value) for attr, value in rows if not isinstance(attr.group_name, tuple)]
         for attr, _ in of_nodes:
             (batch[attr.group_name] if hetero else batch).num_nodes = attr.index.numel()
@@ -161,7 +159,7 @@ class StoreRows(RowSource):
         if hetero:
             for edge_type in dict.fromkeys(attr.edge_type for attr in self.graph.get_all_edge_attrs()):
                 if edge_type in sampled.types.edge_number:
-                    put_edges(edge_type)
+                    lay(edge_type)
             for attr, value in rows:
                 if isinstance(attr.group_name, tuple):
                     batch[attr.group_name][attr.attr_name] = value

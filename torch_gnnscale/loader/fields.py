@@ -101,10 +101,16 @@ def storage_of(batch: Data | HeteroData, type_name: Any) -> Any:
     return batch[type_name] if store is None else store
 
 
-def fields_of(batch: Data | HeteroData, type_name: Any) -> dict[str, Any]:
-    """The fields of a type, to be read and set: PyG's storages take several times as long to do so. None is no value of
-    a field (:func:`put`)."""
-    return storage_of(batch, type_name)._mapping
+class FieldsByType(dict[Any, dict[str, Any]]):
+    """The fields of a batch by node and edge type, to be read and set: PyG's storages take several times as long to do
+    so. None is no value of a field (:func:`put`)."""
+
+    def __init__(self, batch: Data | HeteroData) -> None:
+        self._batch = batch
+
+    def __missing__(self, type_name: Any) -> dict[str, Any]:
+        fields = self[type_name] = storage_of(self._batch, type_name)._mapping
+        return fields
 
 
 def put(fields: dict[str, Any], values: Mapping[str, Any]) -> None:

@@ -30,7 +30,7 @@ from .adapter import PyGLoaderAdapter
 from .checks import warn_of_unused_arguments
 from .collate import Collator
 from .fetch import has_learned_rows, row_source
-from .fields import check_classes, row_tensors
+from .fields import FieldsByType, check_classes, row_tensors
 from .layout import EdgeLayout, edge_layouts_of
 from .line import Execution, Line
 from .order import ChunksOfTypes, FromElsewhere, SeedOrder
@@ -261,8 +261,8 @@ class KeyedLoader(ResumableLoader):
             for entry in each_type(self.input_data)
         ]
 
-    def _label(self, data: Data | HeteroData, metadata: Any) -> None:
-        """Puts the fields of the inputs into the Data of a batch. ``metadata``: of its sample."""
+    def _label(self, fields: FieldsByType, metadata: Any) -> None:
+        """Puts what is known of the inputs into the fields of a batch. ``metadata``: of its sample."""
         raise NotImplementedError
 
     # Batches #########################################################################################################
@@ -272,14 +272,11 @@ class KeyedLoader(ResumableLoader):
         """The steps from numbers to batches. Made on first use, after the subclass's constructor."""
         rows = self._sharing.source(row_source(self.data, self.custom_cls, self._device))
         collator = Collator(
-            rows, self._edge_layouts, self._sampler, self._label, self._transform_of_outputs, numbering=self.order,
+            rows, self._edge_layouts, self._sampler, self._label, self, numbering=self.order,
             device=self._device,
         )  # fmt: skip
         negatives = getattr(self, "neg_sampling", None)
         return Line(self._seed_order, self._sampler, collator, self.input_data, self._ids, negatives, self._seconds)
-
-    def _transform_of_outputs(self) -> Callable | None:
-        return self.transform_sampler_output
 
     @on_host
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]

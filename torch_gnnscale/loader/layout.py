@@ -14,7 +14,7 @@ from torch_geometric.data import Data, HeteroData
 from .._private import column_pointer
 from .._warn import warn
 from ..ops.arguments import as_tensor
-from ..sampler.minibatch import SampledEdges
+from ..sampler.minibatch import MiniBatch, SampledEdges
 from ..topology import CSC
 
 EdgeLayout = Literal["coo", "EdgeIndex", "sparse_csr", "SparseTensor"]
@@ -127,14 +127,22 @@ def laid_out(
     )  # fmt: skip
 
 
-def set_edges(fields: dict[str, Any], edges: Any, layout: EdgeLayout, edge_index: Tensor | None = None) -> None:
-    """Puts what :func:`laid_out` returned into the fields of an edge type; ``edge_index``: beside an ``adj_t``."""
+def put_edges(
+    fields: dict[str, Any], edges: SampledEdges, value: Tensor | None, batch: MiniBatch, edge_type: Any,
+    layouts: EdgeLayouts,
+) -> None:  # fmt: skip
+    """Puts sampled edges into the fields of their type, in its layout; ``value``: as of :func:`laid_out`."""
+    layout = layouts.get(edge_type, layouts.usual)
+    if layout == "coo":
+        laid: Any = edges.edge_index
+    else:
+        laid = laid_out(edges.edge_index, edges.colptr, batch.size(edge_type), layout, value)
     name, other = ("edge_index", "adj_t") if layout in ("coo", "EdgeIndex") else ("adj_t", "edge_index")
-    if edge_index is not None:
-        fields[other] = edge_index
+    if edge_type in layouts.both:
+        fields[other] = edges.edge_index
     else:
         fields.pop(other, None)
-    fields[name] = edges
+    fields[name] = laid
 
 
 SORTED = frozenset(("EdgeIndex", "sparse_csr"))

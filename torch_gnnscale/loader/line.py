@@ -90,7 +90,7 @@ class Line:
         batch.labels = None if (labels := self.labels()) is None else labels[1]
         inputs = batch.inputs = self.inputs_at(batch.positions)
         batch.out, batch.transformed, seed = None, False, self.order.seed
-        transforms = self.collator.transform_of() is not None
+        transforms = self.collator.owner.transform_sampler_output is not None
         if batch.number < 0:
             batch.key = ids_key(seed, self.ids_of(inputs))
             batch.transform_key = batch_key(batch.key, purpose=Purpose.TRANSFORM) if transforms else None
@@ -177,7 +177,7 @@ class Line:
         fetching = _where(source.threads, source.collective) if source.threads or source.collective else "here"
         if source.waits:
             fetching = "waiting"
-        if self.collator.transform_of() is not None and not self.collective:
+        if self.collator.owner.transform_sampler_output is not None and not self.collective:
             fetching = "here"  # what it draws from are generators of all threads
         for step in (
             Step(self.sample, sampling),
@@ -201,7 +201,10 @@ class Line:
     def pipeline(self, numbered: Iterator[MiniBatch], finish: Callable[[Any], T], prefetch: int) -> Pipeline:
         """Iterates over the batches, each made alone."""
         ahead, here = _divided(self.steps())
-        alone = in_turn([self.sample, self.batch, finish])
+
+        def alone(batch: MiniBatch) -> T:
+            return finish(self.batch(self.sample(batch)))
+
         return Pipeline(numbered, _stages(ahead), in_turn([*here, finish]), prefetch, alone=alone)
 
     def samples(self, numbered: Iterator[MiniBatch], prefetch: int) -> Pipeline:

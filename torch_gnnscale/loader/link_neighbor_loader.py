@@ -25,7 +25,7 @@ from ..sampler.methods import NEIGHBOR, make_sampler
 from ..sampler.sources import check_data
 from . import checks
 from .checks import warn_of_negatives, warn_of_options_beside_sampler
-from .fields import fields_of, put
+from .fields import FieldsByType, put
 from .given_links import GivenLinks, in_stored, to_stored
 from .given_windows import GivenWindows
 from .keyed_loader import KeyedLoader
@@ -234,24 +234,24 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         said = [None if negatives is None else [negatives.mode.value, negatives.amount] for negatives in each]
         return {**super()._fingerprint(), "negatives": said if isinstance(self.input_data, LinksByType) else said[0]}
 
-    def _label(self, data: Data | HeteroData, metadata: Any) -> None:
-        label_links(self, data, metadata)
+    def _label(self, fields: FieldsByType, metadata: Any) -> None:
+        label_links(self, fields, metadata)
 
 
-def label_links(loader: Any, data: Data | HeteroData, of_links: Any) -> None:
-    """Puts the fields of the links into the Data of a batch. ``loader``: of ours, or PyG's LinkLoader; ``of_links``: a
-    sample's metadata."""
+def label_links(loader: Any, fields: FieldsByType, of_links: Any) -> None:
+    """Puts what is known of the links into the fields of a batch. ``loader``: of ours, or PyG's LinkLoader;
+    ``of_links``: a sample's metadata."""
     edge_type = loader.input_data.input_type
     several = isinstance(of_links, dict)
     for of, metadata in of_links.items() if several else ((edge_type, of_links),):
-        links = fields_of(data, of)
+        links = fields[of]
         put(links, {"input_id": metadata[0]})
         negatives = negatives_of(loader.neg_sampling, of)
         if negatives is None or negatives.is_binary():
             put(links, dict(zip(("edge_label_index", "edge_label", "edge_label_time"), metadata[1:], strict=True)))
             continue
         # Two relations of one node type would both have these fields there.
-        src, dst = (links, links) if several else (fields_of(data, end) for end in end_types(of))
+        src, dst = (links, links) if several else (fields[end] for end in end_types(of))
         src["src_index"], dst["dst_pos_index"], dst["dst_neg_index"] = metadata[1:4]
         for end in (src, dst):
             put(end, {"seed_time": metadata[4]})

@@ -24,7 +24,7 @@ from ..sampler.methods import NEIGHBOR, make_sampler
 from ..sampler.sources import check_data
 from . import checks
 from .checks import warn_of_options_beside_sampler, warn_of_options_of_links
-from .fields import fields_of, put
+from .fields import FieldsByType
 from .given_seeds import GivenSeeds
 from .given_windows import GivenWindows
 from .keyed_loader import KeyedLoader
@@ -251,15 +251,20 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
                 entry.node = self.order.to_stored(entry.node, entry.input_type)
         self._meet_others()
 
-    def _label(self, data: Data | HeteroData, metadata: Any) -> None:
-        label_seeds(self, data, metadata)
+    def _label(self, fields: FieldsByType, metadata: Any) -> None:
+        label_seeds(self, fields, metadata)
 
 
-def label_seeds(loader: Any, data: Data | HeteroData, metadata: Any) -> None:
-    """Puts the fields of the seeds into the Data of a batch. ``loader``: of ours, or PyG's NodeLoader."""
+def label_seeds(loader: Any, fields: FieldsByType, metadata: Any) -> None:
+    """Puts what is known of the seeds into the fields of a batch. ``loader``: of ours, or PyG's NodeLoader."""
     input_id, time = metadata
     if not isinstance(input_id, dict):
-        input_id, time = ({loader.input_data.input_type: value} for value in (input_id, time))
+        input_id, time = {loader.input_data.input_type: input_id}, {loader.input_data.input_type: time}
     for node_type, ids in input_id.items():
-        fields = {"input_id": ids, "seed_time": (time or {}).get(node_type), "batch_size": ids.size(0)}
-        put(fields_of(data, node_type), fields)
+        of_type, seed_time = fields[node_type], None if time is None else time.get(node_type)
+        of_type["input_id"] = ids
+        if seed_time is not None:
+            of_type["seed_time"] = seed_time
+        else:
+            of_type.pop("seed_time", None)
+        of_type["batch_size"] = ids.size(0)

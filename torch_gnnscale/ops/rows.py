@@ -52,6 +52,35 @@ def select_rows(src: Tensor, index: Tensor, *, check: bool = True) -> Tensor:
     return src.index_select(0, index) if by_torch else gather_rows(src, index, check=False)
 
 
+def select_each(sources: Sequence[Tensor], index: Tensor, below: int) -> list[Tensor | None]:
+    """For each CPU tensor what :func:`select_rows` returns, or None where :func:`gather_rows` would not do.
+
+    Args:
+        sources: of any dtype and shape.
+        index: int64, shape [n], in host memory.
+        below: all indices are known to be in [0, below): tensors with that many rows are not checked again.
+    """
+    found: list[Tensor | None] = []
+    few = index.numel() <= _FEW_ROWS
+    for src in sources:
+        if src.layout != torch.strided or not src.dim() or src.is_quantized or not (
+            (whole := src.is_contiguous()) or src[0].is_contiguous()
+        ):  # fmt: skip
+            found.append(None)
+        elif below > (rows := src.size(0)):
+            found.append(gather_rows(src, index))
+        elif (
+            whole
+            and (few or src.dim() == 1)
+            and src.dtype in _SELECTED
+            and index.numel() * (src.stride(0) if rows else 0) <= _FEW_ELEMENTS
+        ):
+            found.append(src.index_select(0, index))
+        else:
+            found.append(gather_rows(src, index, check=False))
+    return found
+
+
 def has_contiguous_rows(src: Tensor) -> bool:
     """Whether each row of a strided tensor is contiguous."""
     return src.is_contiguous() or src[0].is_contiguous()  # without elements it is contiguous

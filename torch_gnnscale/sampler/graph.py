@@ -110,6 +110,8 @@ class SampledGraph:
         self.edge_types = [relation.edge_type for relation in self.relations]
         self.types = GraphTypes(self.node_types, self.edge_types)
         self.is_hetero = self.types.hetero
+        self.is_temporal = self.node_time is not None or self.edge_time is not None
+        """Whether nodes or edges have times."""
 
     def __getstate__(self) -> dict[str, Any]:
         # A CSC of a file is pickled as its path; the bare tensors of _stored would be copied.
@@ -150,11 +152,6 @@ class SampledGraph:
     def largest_degree(self) -> int:
         """The largest number of neighbors that any node has in one relation."""
         return max((relation.largest_degree for relation in self.relations), default=0)
-
-    @property
-    def is_temporal(self) -> bool:
-        """Whether nodes or edges have times."""
-        return self.node_time is not None or self.edge_time is not None
 
     def bounds(self) -> dict[NodeType | None, int]:
         """The number of nodes per type."""

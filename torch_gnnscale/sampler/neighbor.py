@@ -22,11 +22,9 @@ from .base import Inputs
 from .executor import Drawing, Executor, GPUExecutor, HostExecutor, check_bulk, sampled_store
 from .fanouts import NumNeighborsLike, as_num_neighbors, drawable, fanouts_of
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
-from .minibatch import MiniBatch
 from .on_executor import OnExecutor
-from .output import write_sample
 from .relations import sampled_graph
-from .reverse import ReverseIds, add_reverses
+from .reverse import ReverseIds
 from .seeds import PreparedSeeds
 from .sources import warn_of_sorted
 
@@ -296,13 +294,6 @@ class NeighborSampler(OnExecutor):
             [of.pairs for of in seeds],
         )
 
-    def _write(self, batch: MiniBatch, sample: ops.Sample) -> None:
-        drawing, drawn = self._drawings()
-        ids = self._reverse_ids.found if drawn.subgraph == "bidirectional" else None
-        write_sample(batch, sample, self.graph, drawn.subgraph == "directional", ids)
-        if drawing is not drawn:
-            add_reverses(batch, self.graph, self._reverse_ids)
-
     @property
     def drawing(self) -> Drawing:
         """The current options of drawing; the same object as long as no option changes."""
@@ -316,6 +307,9 @@ class NeighborSampler(OnExecutor):
             asked = drawn = Drawing(self.fanouts, self.replace, self.disjoint, last, self.layers, subgraph)
             if self.keep_orig_edges and subgraph == "bidirectional":
                 drawn = asked._replace(subgraph="directional")
+            self._directional = drawn.subgraph == "directional"
+            self._ids = self._reverse_ids.found if drawn.subgraph == "bidirectional" else None
+            self._reversed = self._reverse_ids if asked is not drawn else None
             latest = self._latest = asked, drawn
         return latest
 

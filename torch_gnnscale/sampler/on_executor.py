@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,8 +20,9 @@ from .base import Inputs, KeyedSampler
 from .executor import Executor, LayerExecutor
 from .graph import SampledGraph
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
-from .minibatch import MiniBatch
-from .output import output_of, write_sample
+from .minibatch import MiniBatch, SampledEdges
+from .output import output_of
+from .reverse import ReverseIds, add_reverses
 from .seeds import PreparedSeeds, Seeds, check_starts, prepared_seeds, seeds_of_nodes
 
 
@@ -98,6 +99,12 @@ class OnExecutor(PyGAttributes, KeyedSampler):
     """Draws the samples, on the CPU, on a GPU, or over the stores of a part."""
     device: torch.device
     takes_types = True
+    _directional = True
+    """Whether samples have the edges that hops drew, of which there are counts."""
+    _ids: Callable[[int, Tensor], Tensor | None] | None = None
+    """As of :func:`write_sample`."""
+    _reversed: ReverseIds | None = None
+    """Of the reverses that are added to drawn edges, which are kept; None: none are added."""
 
     @property
     def collective(self) -> bool:  # type: ignore[override]
@@ -155,7 +162,9 @@ class OnExecutor(PyGAttributes, KeyedSampler):
 
     def _write(self, batch: MiniBatch, sample: ops.Sample) -> None:
         """Writes into a batch what was drawn for it."""
-        write_sample(batch, sample, self.graph)
+        write_sample(batch, sample, self.graph, self._directional, self._ids)
+        if self._reversed is not None:
+            add_reverses(batch, self.graph, self._reversed)
 
     def draw(self, batch: MiniBatch, neg_sampling: Any = None) -> None:
         """Samples for ``batch.inputs`` by ``batch.key``, and writes nodes, edges and what is known of the inputs."""
@@ -261,6 +270,36 @@ class OnExecutor(PyGAttributes, KeyedSampler):
         batch = _unnumbered(None, key)
         self._complete(batch, prepared_seeds(self.graph, self.device, seeds, seed_time, seed_start_time, exclude))
         return output_of(batch)
+
+
+def write_sample(
+    batch: MiniBatch, sample: ops.Sample, graph: SampledGraph, directional: bool = True,
+    ids: Callable[[int, Tensor], Tensor | None] | None = None,
+) -> None:  # fmt: skip
+    """Writes what an operator returned into a batch.
+
+    Args:
+        batch: gets nodes, edges, trees and sizes of hops.
+        sample: of ``graph``.
+        graph: what was sampled.
+        directional: whether edges are those that hops drew, of which there are counts.
+        ids: ids(number of a relation, the operator's ids of its edges) are the edges' ids in the batch; None: they are
+            the operator's.
+    """
+    batch.types, batch.nodes, batch.trees = graph.types, sample.node, sample.tree or None
+    batch.num_nodes, batch.num_edges = (sample.num_nodes, sample.num_edges) if directional else (None, None)
+    if ids is None and not graph.backward and not sample.edge_weight:
+        batch.edges = list(map(SampledEdges, sample.edge_index, sample.colptr, sample.edge_id))
+        return
+    batch.edges = [
+        SampledEdges(
+            index.flip(0) if graph.backward else index,
+            None if graph.backward else sample.colptr[number],
+            edge_id if ids is None else ids(number, edge_id),
+            sample.edge_weight[number] if sample.edge_weight else None,
+        )
+        for number, (index, edge_id) in enumerate(zip(sample.edge_index, sample.edge_id, strict=True))
+    ]
 
 
 def _unnumbered(inputs: Inputs | None, key: int) -> MiniBatch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,9 +10,7 @@ from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from torch_geometric.typing import EdgeType
 
-from .. import ops
-from .graph import SampledGraph
-from .minibatch import MiniBatch, SampledEdges
+from .minibatch import MiniBatch
 
 
 def _as_pyg(output: SamplerOutput | HeteroSamplerOutput, kind: type) -> Any:
@@ -120,36 +117,6 @@ class WeightedLayer(NamedTuple):
     """As in :class:`Layer`."""
     edge_weight: Any
     """The weights of these edges, [e]; in a heterogeneous batch, a dictionary by edge type."""
-
-
-def write_sample(
-    batch: MiniBatch, sample: ops.Sample, graph: SampledGraph, directional: bool = True,
-    ids: Callable[[int, Tensor], Tensor | None] | None = None,
-) -> None:  # fmt: skip
-    """Writes what an operator returned into a batch.
-
-    Args:
-        batch: gets nodes, edges, trees and sizes of hops.
-        sample: of ``graph``.
-        graph: what was sampled.
-        directional: whether edges are those that hops drew, of which there are counts.
-        ids: ids(number of a relation, the operator's ids of its edges) are the edges' ids in the batch; None: they are
-            the operator's.
-    """
-    batch.types, batch.nodes, batch.trees = graph.types, sample.node, sample.tree or None
-    batch.num_nodes, batch.num_edges = (sample.num_nodes, sample.num_edges) if directional else (None, None)
-    if ids is None and not graph.backward and not sample.edge_weight:
-        batch.edges = list(map(SampledEdges, sample.edge_index, sample.colptr, sample.edge_id))
-        return
-    batch.edges = [
-        SampledEdges(
-            index.flip(0) if graph.backward else index,
-            None if graph.backward else sample.colptr[number],
-            edge_id if ids is None else ids(number, edge_id),
-            sample.edge_weight[number] if sample.edge_weight else None,
-        )
-        for number, (index, edge_id) in enumerate(zip(sample.edge_index, sample.edge_id, strict=True))
-    ]
 
 
 _NO_ENDS = (None, None)
