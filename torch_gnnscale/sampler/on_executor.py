@@ -228,8 +228,9 @@ class OnExecutor(PyGAttributes, KeyedSampler):
         return self._output(inputs, key, neg_sampling)
 
     def _output(self, inputs: Inputs, key: int | None, neg_sampling: NegativeSampling | None) -> Any:
-        batch = _unnumbered(inputs, draw_seed() if key is None else key)
-        self.draw(batch, neg_sampling)
+        batch = MiniBatch()
+        batch.inputs, batch.key = inputs, draw_seed() if key is None else key
+        self._complete(batch, self._seeds(batch, neg_sampling))  # in few calls: PyG's loaders come this way
         return output_of(batch)
 
     @on_host
