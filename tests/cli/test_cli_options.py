@@ -18,7 +18,7 @@ from torch_gnnscale.cli import main
 from torch_gnnscale.cli import partition as cli_partition
 from torch_gnnscale.cli import train as cli_train
 from torch_gnnscale.datasets import NodeTask, planted
-from torch_gnnscale.tasks import TASKS
+from torch_gnnscale.tasks import TASKS, RelationalTrainer
 from torch_gnnscale.topology.edge_files import Ends
 from torch_gnnscale.training import CHECKPOINT
 
@@ -48,30 +48,35 @@ def task():
 VALUES = {
     "model": ("gat", "gat"), "residual": (None, True), "hidden": ("6", 6), "fanouts": ("4 3 2", [4, 3, 2]),
     "method": ("labor", "labor"), "batch_size": ("33", 33), "epochs": ("7", 7), "lr": ("0.5", 0.5),
-    "weight_decay": ("0.25", 0.25), "dropout": ("0.75", 0.75), "negatives": ("3", 3), "seed": ("9", 9),
-    "device": ("cpu", "cpu"), "loader": ("gnnscale", "gnnscale"), "num_workers": ("2", 2),
+    "weight_decay": ("0.25", 0.25), "dropout": ("0.75", 0.75), "negatives": ("3", 3), "blocks": ("5", 5),
+    "seed": ("9", 9), "device": ("cpu", "cpu"), "loader": ("gnnscale", "gnnscale"), "num_workers": ("2", 2),
 }  # fmt: skip
 
 
+TRAINERS = {**TASKS, "relbench": RelationalTrainer}
+
+
 def test_every_setting_of_a_task_has_an_option():
-    settings = {field.name for trainer in TASKS.values() for field in fields(trainer.config_type)}
+    settings = {field.name for trainer in TRAINERS.values() for field in fields(trainer.config_type)}
     assert settings == set(cli_train._OPTIONS) == set(VALUES)
 
 
-@pytest.mark.parametrize("kind", TASKS)
+@pytest.mark.parametrize("kind", TRAINERS)
 @pytest.mark.parametrize("name", [None, *VALUES])
 def test_settings_are_those_given_or_of_the_task(kind, name, monkeypatch, tmp_path):
     monkeypatch.setattr(cli_data, "load", lambda kind, args: (kind, vars(args)))
+    monkeypatch.setattr(RelationalTrainer, "load", lambda database, task, cache: (database, task, cache))
     monkeypatch.setattr(cli_train, "_run", asking)
-    default = asdict(TASKS[kind].config_type())
-    command = ["train", "--task", kind, "--out", str(tmp_path / "run")]
+    default = asdict(TRAINERS[kind].config_type())
+    chosen = ["--relbench", kind, "--task", "churn"] if kind == "relbench" else ["--task", kind]
+    command = ["train", *chosen, "--out", str(tmp_path / "run")]
     if name is not None and name not in default:
         return
     given = {} if name is None else {name: VALUES[name]}
     for option, (text, _) in given.items():
         command += [f"--{option.replace('_', '-')}", *([] if text is None else text.split())]
     (args, trainer, loaded, config, folder, ranks, _), _ = asked(*command)
-    assert trainer is TASKS[kind]
+    assert trainer is TRAINERS[kind]
     assert loaded[0] == kind
     assert asdict(config) == {**default, **{option: value for option, (_, value) in given.items()}}
     assert folder == tmp_path / "run"
