@@ -25,6 +25,8 @@ def schema_of(owners):
     schema = copy.deepcopy(SHOP)
     for node_type, owner in zip(("user", "item"), OWNERS[owners], strict=True):
         schema["nodes"][node_type] |= {} if owner is None else {"owner": owner}
+    schema["nodes"]["tag"] = {"files": "owners.parquet", "key": "i"}  # its nodes have no attributes
+    schema["edges"]["item.has.tag"] = {"files": "owners.parquet", "source": "i", "destination": "i"}
     return schema
 
 

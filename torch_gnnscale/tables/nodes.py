@@ -152,6 +152,7 @@ def write(engine: Engine, nodes: Nodes, ids: IdWriter, features: RowWriter) -> d
                 if (again := put(batch.column("key"))) is not None:
                     batches.close()
                     raise _duplicate(engine, nodes, again)
+                features.append(group, "id", torch.arange(len(batch)))  # rows are counted, also without attributes
                 features.append_rows(group, batch, nodes.features)
                 if table.label is not None:
                     label = batch.column("label")
