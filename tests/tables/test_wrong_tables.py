@@ -51,6 +51,9 @@ WRONG = {
                             "integer"),
     "no column": (of({"age": "number"}), {"users-0": {"id": ["x"], "age": [1]}, "users-1": {"id": ["y"], "old": [1]}},
                   "nodes.user: {}/users-1.parquet: column age: expected it, found only id, old"),
+    "case of names": (of(), {"users-0": {"ID": ["x"], "id": ["y"]}},
+                      "nodes.user: {}/users-0.parquet: column id: expected names that differ in more than case, found "
+                      "ID, too"),
     "text as number": (of({"age": "number"}), {"users-0": {"id": ["x", "y"], "age": ["1", "abc"]}},
                        "nodes.user: {}/users-0.parquet: row 2: column age: expected a finite number, found 'abc'"),
     "no number": (of({"age": "number"}), {"users-0": {"id": ["x", "y"], "age": [1.0, None]}},

@@ -174,7 +174,8 @@ def _of_folders(
 ) -> tuple[tuple[str, str | None], ...]:
     """The needed columns that a file lacks, of the names of its folders, NAME=VALUE, as Hive and Spark write them.
 
-    Those of ``folder`` itself do not count, unless the file is elsewhere.
+    Those of ``folder`` itself do not count, unless the file is elsewhere. ValueError for a column that is in neither,
+    and for two that DuckDB, which knows no case of ASCII letters, would take for one.
     """
     inside = file.relative_to(folder) if file.is_relative_to(folder) else file
     pairs = [part.split("=", 1) for part in inside.parent.parts if "=" in part]
@@ -182,6 +183,12 @@ def _of_folders(
     lacking = [column for column in needed if column not in found]
     if missing := [column for column in lacking if column not in known]:
         raise ValueError(f"{path}: {file}: column {missing[0]}: expected it, found only {', '.join([*found, *known])}")
+    read: dict[bytes, str] = {}
+    for column in (*found, *lacking):
+        if (other := read.setdefault(column.encode().lower(), column)) is not column:
+            raise ValueError(
+                f"{path}: {file}: column {column}: expected names that differ in more than case, found {other}, too"
+            )
     return tuple((column, known[column]) for column in lacking)
 
 
