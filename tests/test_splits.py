@@ -1,5 +1,7 @@
 """Splits of nodes and edges: shares, order in time, shares of classes."""
 
+import warnings
+
 import pytest
 import torch
 from hypothesis import given
@@ -21,8 +23,14 @@ def sizes(masks):
 def test_by_time(times, shares, as_floats):
     time = torch.tensor(times, dtype=torch.float32 if as_floats else torch.int64)
     val, test = shares
-    masks = splits.by_time(Data(time=time), None, val=val, test=test)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        masks = splits.by_time(Data(time=time), None, val=val, test=test)
     ranked, n = sorted(times), len(times)
+    assert [str(warning.message) for warning in caught] == [
+        f"time: nothing is left for {subset}, because equal times are in one split"
+        for subset, asked in (("train", n), ("val", int(n * val))) if asked and not masks[subset].any()
+    ]  # fmt: skip
     at_val, at_test = n - int(n * test) - int(n * val), n - int(n * test)
     expected = ["test" if at_test < n and t >= ranked[at_test] else "val" if at_val < n and t >= ranked[at_val] else
                 "train" for t in times]  # fmt: skip

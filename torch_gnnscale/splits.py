@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from . import ops
+from ._warn import warn
 from .ops.arguments import as_tensor, check_int
 from .random import Purpose, batch_key
 
@@ -18,7 +19,8 @@ def by_time(data: Any, of: Any, time: str = "time", val: float = 0.1, test: floa
     """The latest nodes or edges are for testing, those before them for validation; what is for training is earlier.
 
     Of n sorted times, test begins with the time number n - floor(n test), and val with number n - floor(n test) -
-    floor(n val), counted from 0. What has one time is in one split, so shares may be larger than asked.
+    floor(n val), counted from 0. What has one time is in one split, so shares may be larger than asked; a
+    warning names a split that nothing is left for.
 
     Args:
         data: a Data, a HeteroData, or a pair of a FeatureStore and a GraphStore.
@@ -45,7 +47,11 @@ def by_time(data: Any, of: Any, time: str = "time", val: float = 0.1, test: floa
         times >= in_order[at] if at < len(times) else torch.zeros_like(times, dtype=torch.bool)
         for at in first_of(len(times), val, test)
     ]
-    return {"train": ~begun[0] & ~begun[1], "val": begun[0] & ~begun[1], "test": begun[1]}
+    masks = {"train": ~begun[0] & ~begun[1], "val": begun[0] & ~begun[1], "test": begun[1]}
+    for subset, share in (("train", 1.0), ("val", val)):
+        if int(len(times) * share) and not bool(masks[subset].any()):
+            warn(f"{name}: nothing is left for {subset}, because equal times are in one split")
+    return masks
 
 
 def random(count: int, val: float = 0.1, test: float = 0.1, seed: int = 0) -> dict[str, Tensor]:
