@@ -1,5 +1,7 @@
 """One part on one rank: plain stores, whose stored ids are the user's, with all that a part has."""
 
+import weakref
+
 import pytest
 import torch
 from helpers.cluster import cluster
@@ -57,6 +59,18 @@ def test_batches_of_a_typed_graph(tmp_path):
     partition.write(data, path, parts=1, method="random", splits={"train": (PAPER, torch.arange(0, 40, 2))})
     options = {"batch_size": 4}
     assert [batches_of_rank(path, "nodes", 2, options)] == expected_batches(data, path, "nodes", 2, options, 1)
+
+
+def test_a_bulk_does_not_keep_what_was_delivered(tmp_path):
+    data = homogeneous()
+    partition.write(data, tmp_path / "parts", parts=1, method="random", topology="partitioned")
+    with open_part(tmp_path / "parts") as part:
+        loader = loader_of_part(part, bulk=3, prefetch=0)
+        rows = []
+        for batch in loader:
+            rows.append(weakref.ref(batch.x))
+            assert [of() for of in rows] == [None] * (len(rows) - 1) + [batch.x]
+    assert len(rows) > 3
 
 
 @pytest.mark.slow

@@ -142,7 +142,7 @@ class Line:
         """The Data of a batch, with rows as they are now; ``since`` as of :meth:`Collator.deliver`."""
         self.collator.deliver(batch, since)
         self._relabel(batch)
-        return batch.data
+        return _data_of(batch)
 
     def _relabel(self, batch: MiniBatch) -> None:
         """Puts labels of links into a batch again if they were changed since it was sampled."""
@@ -164,7 +164,7 @@ class Line:
         self.collator.at_once(batch)
         self._relabel(batch)
         self.seconds["gather"] += time.perf_counter() - begin
-        return batch.data
+        return _data_of(batch)
 
     # Where they run ##################################################################################################
 
@@ -240,6 +240,12 @@ class Line:
         where: Where = "in order" if any(step.where == "in order" for step in ahead) else "parallel"
         pipeline = Pipeline(lists, _stages([Step(on_stream, where)]), streams.take, prefetch)
         return Unpacked(pipeline, in_turn([*here, finish]), around)
+
+
+def _data_of(batch: MiniBatch) -> Data | HeteroData:
+    """The Data of a batch, which the batch itself keeps no longer: a bulk has its batches until the last is made."""
+    data, batch.data = batch.data, None
+    return data
 
 
 def _relabelled(metadata: tuple, label: Tensor | None) -> tuple:
