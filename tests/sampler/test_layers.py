@@ -11,7 +11,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, HeteroConv, SAGEConv
 
-from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler
 from torch_gnnscale.random import batch_key
 from torch_gnnscale.topology import CSC
 
@@ -131,6 +131,19 @@ def test_changed_edges_are_refused():
         ValueError, match=r"^layers=True: expected the sampler's own edges, found edges that were changed"
     ):
         next(iter(batches(make_data(), [2], transform_sampler_output=drop)))
+
+
+def test_samples_without_sizes_of_hops_are_refused():
+    class WithoutSizes(NeighborSampler):
+        def sample_from_nodes(self, inputs, key=None):
+            out = super().sample_from_nodes(inputs, key)
+            out.num_sampled_nodes = out.num_sampled_edges = None
+            return out
+
+    data = make_data()
+    loader = NeighborLoader(data, [2], neighbor_sampler=WithoutSizes(data, [2], layers=True))
+    with pytest.raises(ValueError, match=r"^layers=True: expected a sample with sizes of hops, found one without$"):
+        next(iter(loader))
 
 
 def test_layers_take_the_place_of_an_adj_t():

@@ -120,9 +120,15 @@ def write_output(batch: MiniBatch, out: Output, permutation: Any = None, drawn: 
     else:
         batch.types, batch.edges = HOMOGENEOUS, batch.edges or [NO_EDGES]
     types = batch.types
-    trees, num_nodes = ([_by_type(out, of).get(t) for t in types.nodes] for of in (out.batch, out.num_sampled_nodes))
-    batch.nodes, batch.trees, batch.num_nodes = list(nodes.values()), trees, num_nodes
-    batch.num_edges = [_by_type(out, out.num_sampled_edges).get(t) for t in types.edges]
+
+    def entries(value: Any, of: list[Any]) -> list[Any] | None:
+        return None if value is None else [_by_type(out, value).get(t) for t in of]
+
+    batch.nodes, batch.trees = list(nodes.values()), entries(out.batch, types.nodes)
+    batch.num_nodes, batch.num_edges = (
+        entries(out.num_sampled_nodes, types.nodes),
+        entries(out.num_sampled_edges, types.edges),
+    )
     batch.original = None
     if out.orig_row is not None and out.orig_col is not None:
         rows, cols = _by_type(out, out.orig_row), _by_type(out, out.orig_col)
