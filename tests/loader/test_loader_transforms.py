@@ -286,3 +286,10 @@ def test_is_sorted(data):
         assert plain(sorted_batch) == plain(batch)
     with pytest.raises(ValueError, match=r"^is_sorted: expected edges sorted by destination"):
         loader_of(data, is_sorted=True)
+
+
+def test_a_sample_that_is_collated_twice_is_transformed_once(data):
+    loader = loader_of(data, transform_sampler_output=every_other_edge_anew, filter_per_worker=False)
+    sample = loader.collate_fn([0, 5, 7])
+    first, again = loader.filter_fn(sample), loader.filter_fn(sample)
+    assert plain(first) == plain(again)

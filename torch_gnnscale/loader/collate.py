@@ -131,7 +131,7 @@ class Collator:
             return None
 
     def at_once(self, batch: MiniBatch) -> MiniBatch:
-        """:meth:`fetch`, :meth:`collate` and :meth:`delivered`, all in the thread that iterates, so that no row can
+        """:meth:`fetch`, :meth:`collate` and :meth:`deliver`, all in the thread that iterates, so that no row can
         change meanwhile."""
         self.transform(batch)
         batch.data = self._data(batch, self.source.fetch(batch, self.bounds(batch)))
@@ -142,8 +142,9 @@ class Collator:
         return Bounds() if batch.transformed else self._bounds
 
     def transform(self, batch: MiniBatch) -> None:
-        """Calls the user's transform, if there is one, and sorts edges by destination where their layout needs it."""
-        if (transform := self.owner.transform_sampler_output) is not None:
+        """Calls the user's transform, if there is one, once for each sample, and sorts edges by destination where their
+        layout needs it."""
+        if (transform := self.owner.transform_sampler_output) is not None and not batch.transformed:
             drawn = drawn_by_type(out := output_of(batch))
             with self._draws(batch.transform_key):
                 out = as_user(transform, out)
