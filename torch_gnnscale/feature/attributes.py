@@ -44,18 +44,10 @@ class TypedStorage(NamedTuple):
         """As :meth:`rows_of`, but "nodes" for ``num_nodes``: batches have a number of their own."""
         return "nodes" if name == "num_nodes" else self.rows_of(name)
 
-    def with_rows(self, known: dict[Any, Any] | None = None) -> list[tuple[str, Literal["nodes", "edges"]]]:
-        """The attributes that have rows, with what :meth:`kind_of` says of each; edges are not among them.
-
-        Args:
-            known: what it said before, by (type, name); what it says now is added. None: nothing is known.
-        """
-        known = {} if known is None else known
-        keys = [(self.type_name, name) for name in self.store if name not in EDGES]
-        for key in keys:
-            if key not in known:
-                known[key] = self.kind_of(key[1])
-        return [(key[1], of) for key in keys if (of := known[key]) is not None]
+    def with_rows(self) -> list[tuple[str, Literal["nodes", "edges"]]]:
+        """The attributes that have rows, with what :meth:`kind_of` says of each; edges are not among them."""
+        names = (name for name in self.store if name not in EDGES)
+        return [(name, of) for name in names if (of := self.kind_of(name)) is not None]
 
     def has_rows(self, name: str) -> bool:
         """Whether an attribute has an entry for each node or each edge."""
