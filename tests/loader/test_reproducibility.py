@@ -59,6 +59,13 @@ def test_forked_workers(data, expected, filter_per_worker, persistent, workers):
     stop_workers(loader._iterator)
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_loader_that_has_made_batches_can_be_sent_to_a_process(data, expected, prefetch):
+    loader = loader_of(data, prefetch=prefetch)
+    assert epoch_of(loader) == expected[0]
+    assert epoch_of(pickle.loads(pickle.dumps(loader))) == expected[1]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("filter_per_worker", "persistent"), [(True, True), (False, False)])
 def test_workers_that_do_not_descend_from_this_process(data, expected, filter_per_worker, persistent):

@@ -19,6 +19,7 @@ from .._warn import warn
 from ..feature.attributes import EDGES, TypedStorage, typed_storages
 from ..feature.composite import composite_rows, is_composite
 from ..feature.contract import Version, changed, version_of, without_number
+from ..ops.rows import select_each
 from ..sampler.base import OWN_FIELDS
 from ..sampler.minibatch import NO_EDGES, NO_IDS, MiniBatch, SampledEdges
 from .fields import as_batch, put, storage_of, with_fields
@@ -111,7 +112,7 @@ class _Reader:
                 and self.data.__cat_dim__(name, value, self.storage.store) == 0
             ]  # fmt: skip
             if plain:
-                found = ops.select_each([value for _, value in plain], self.nodes.on(_HOST), below)
+                found = select_each([value for _, value in plain], self.nodes.on(_HOST), below)
                 read = {name: rows for (name, _), rows in zip(plain, found, strict=True)}
         return {name: rows if (rows := read.get(name)) is not None else self.rows(name, of) for name, of in names}
 
@@ -202,6 +203,10 @@ class DataRows(RowSource):
         self.device = device
         self._weighted: dict[Any, object] = {}  # edge types for which the sampler has given weights
         self._kinds: tuple[list[Any], list[Callable[[], Any]], dict[Any, Any]] = [], [], {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Of another process, which is given copies of the attributes."""
+        return {**self.__dict__, "_kinds": ([], [], {})}
 
     def versions(self) -> DataVersions:
         """See :meth:`RowSource.versions`; of the attributes of the graph as well, whose type is :data:`OF_GRAPH` in a

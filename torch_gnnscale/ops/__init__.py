@@ -43,7 +43,7 @@ from .memory import (
 )
 from .negatives import Candidates, EdgeSet, candidates, edge_set, sample_negatives
 from .neighbors import PreparedNeighbors, sample_neighbors, weight_sums
-from .rows import can_gather_rows, gather_rows, join_rows, pack_rows, select_each, select_rows
+from .rows import can_gather_rows, gather_rows, join_rows, pack_rows, select_rows
 from .sample_options import MAX_FANOUT, MAX_HOPS, Sample, Subgraph
 from .scores import MAX_ITERATIONS, count_ids, reverse_pagerank, score_unit
 from .shuffle import shuffle_rows
@@ -63,6 +63,6 @@ __all__ = [
     "map_file", "map_shared", "node_scores", "pack_rows", "permutation", "pick_neighbors", "place_dtype", "pool_limit",
     "pool_stats", "pool_trim", "propagate_labels", "random_bits", "relabel", "relations", "release_pages", "renumber",
     "reverse_edges", "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_layers", "sample_layers_bulk",
-    "sample_negatives", "sample_neighbors", "score_unit", "select_each", "select_rows", "share_of_extremes",
+    "sample_negatives", "sample_neighbors", "score_unit", "select_rows", "share_of_extremes",
     "shuffle_rows", "sum_dtype", "transpose", "weigh_edges", "weight_sums",
 ]  # fmt: skip

@@ -57,7 +57,7 @@ def select_each(sources: Sequence[Tensor], index: Tensor, below: int) -> list[Te
 
     Args:
         sources: of any dtype and shape.
-        index: int64, shape [n], in host memory.
+        index: int64, shape [n], in host memory; not checked to be such.
         below: all indices are known to be in [0, below): tensors with that many rows are not checked again.
     """
     found: list[Tensor | None] = []
