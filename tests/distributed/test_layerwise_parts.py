@@ -317,9 +317,14 @@ def test_all_time_counts_once(parts):
 # Errors ###############################################################################################################
 
 
-def refused(path):
+def outside(path):
     with open_part(path) as part:
         LayerSampler((part.features, part.graph), [2]).sample(torch.arange(3), None, key=1)
+
+
+def refused(path, method):
+    with open_part(path) as part:
+        loader_of((part.features, part.graph), part.input_nodes("train"), method, {}, [2])
 
 
 def test_a_call_outside_of_a_loader_is_refused(parts):
@@ -327,7 +332,7 @@ def test_a_call_outside_of_a_loader_is_refused(parts):
         "RuntimeError: sample: expected an iteration of a torch_gnnscale.NeighborLoader over the stores of a part, in "
         "whose steps all ranks sample together, found a call outside of one"
     )
-    assert cluster(2).results(refused, parts(2)[1]) == [(False, text)] * 2
+    assert cluster(2).results(outside, parts(2)[1]) == [(False, text)] * 2
 
 
 @pytest.mark.slow

@@ -84,6 +84,7 @@ def test_ranks_over_parts_make_the_batches_of_one_process(tmp_path):
         loader = loader_of(stores, anchors=("user", torch.tensor(anchors)), **OPTIONS)
         loader.sampler.part = rank
         whole = list(loader._seed_order.numbered(loader.batch_sampler, 0))
-        numbered = [index._replace(number=2 * k + rank) for k, index in enumerate(whole)]
-        assert batches == [as_plain(loader.collate_fn(index)) for index in numbered]
+        for k, batch in enumerate(whole):
+            batch.number = 2 * k + rank
+        assert batches == [as_plain(loader.collate_fn(batch)) for batch in whole]
         assert batches

@@ -27,12 +27,15 @@ SEEDS = torch.tensor([0, 2])
         ("tier.h", "kMaxTiers", tiers.MAX_TIERS),
         ("tier.h", "kMaxSegments", tiers.MAX_SEGMENTS),
         ("pick.h", "kMaxHops", sample_options.MAX_HOPS),
+        ("pick.h", "kMaxRelations", sample_options.MAX_RELATIONS),
         ("shuffle/shuffle.h", "kMaxShuffleParts", shuffle.MAX_TABLES),
         ("gather/gather_cuda.h", "kMaxRowBytes", rows.MAX_ROW_BYTES),
     ],
 )
 def test_native_code_has_the_same(file, constant, value):
-    found = re.search(rf"constexpr \w+ {constant} = (\d+)(?: << (\d+))?;", (SOURCES / file).read_text())
+    found = re.search(
+        rf"constexpr \w+ (?:\w+ = [^,;]+, )*{constant} = (\d+)(?: << (\d+))?[,;]", (SOURCES / file).read_text()
+    )
     assert int(found[1]) << int(found[2] or 0) == value
 
 
