@@ -141,6 +141,13 @@ def test_a_frame_that_is_put_again_reaches_later_batches():
     assert [attr.attr_name for attr in store.all_attrs() if attr.group_name == "a"] == ["train_mask"]
 
 
+def test_a_tensor_that_is_put_in_place_of_a_frame():
+    store, rows = FeatureStore.from_data(framed()), torch.arange(40.0).view(40, 1)
+    store.put_tensor(rows, group_name="a", attr_name="tf", index=None)
+    assert torch.equal(store.get_tensor("a", "tf", torch.tensor([3, 0])), rows[[3, 0]])
+    assert {attr.attr_name for attr in store.all_attrs() if attr.group_name == "a"} == {"tf", "train_mask"}
+
+
 def test_a_part_that_learns_is_read_late():
     data = framed()
     values = data["a"].tf.feat_dict[torch_frame.numerical].requires_grad_()
@@ -160,6 +167,8 @@ def test_what_is_refused():
         store.put_tensor(store.get_tensor(TensorAttr("a", "tf", None)), **name, index=torch.tensor([0, 1, 2]))
     with pytest.raises(IndexError):
         store.get_tensor(**name, index=torch.tensor([3]))
+    with pytest.raises(ValueError, match=r"'tf.numerical'\): expected the TensorFrame 'tf' to be removed, of which"):
+        store.remove_tensor("a", "tf.numerical", None)
     with pytest.raises(ValueError, match=re.escape("composite 'tf' without 'tf.sizes'")):
         read_composites([{"group": "a", "name": "tf", "form": {"kind": "nested", "columns": 1}}], [("a", "tf")])
 

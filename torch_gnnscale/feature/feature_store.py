@@ -136,6 +136,8 @@ class FeatureStore(RowStore):
                 raise ValueError(f"{key}: expected a row for each node, found a scalar")
             # The gather needs contiguous rows: copied once here, not for each batch. What learns is no copy.
             whole = tensor.layout != torch.strided or tensor.requires_grad or has_contiguous_rows(tensor)
+            if key in self.composites:
+                self._remove_tensor(attr)
             self._tensors[key] = tensor if whole else tensor.contiguous()
             self._own.discard(key)
         else:
@@ -172,6 +174,9 @@ class FeatureStore(RowStore):
         key = (attr.group_name, attr.attr_name)
         if (whole := self.composites.pop(key, None)) is not None:
             return all([self._remove_tensor(self._tensor_attr_cls(key[0], part)) for part in whole.parts])
+        for (group, name), other in self.composites.items():
+            if group == key[0] and key[1] in other.parts:
+                raise ValueError(f"{key}: expected the TensorFrame {name!r} to be removed, of which this is a part")
         self._origins.pop(key, None)
         self._own.discard(key)
         return self._tensors.pop(key, None) is not None
