@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from helpers.data import make_data, processes
+from helpers.data import make_data, plain, processes
 from helpers.loader_cases import check_same_batch, draw_by_phases
 from helpers.slow import SLOW
 from torch_geometric import EdgeIndex
@@ -190,6 +190,21 @@ def test_modes_that_are_refused_with_a_gpu(options, mode):
 def test_links_are_refused_with_a_gpu():
     with pytest.raises(NotImplementedError, match=r"^links with device='cuda' are not implemented; use device="):
         LinkNeighborLoader(make_data(), [2], device="cuda")
+
+
+class Marking(NeighborSampler):
+    def sample_from_nodes(self, inputs, key=None):
+        out = super().sample_from_nodes(inputs, key)
+        out.fields = {"mark": len(out.node)}
+        return out
+
+
+def test_what_a_subclass_changes_of_one_batch_is_in_bulks_too(data):
+    loaders = [NeighborLoader(data, [3], neighbor_sampler=Marking(data, [3]), batch_size=50, seed=1, bulk=bulk)
+               for bulk in (1, 3)]  # fmt: skip
+    for one, other in zip(*loaders, strict=True):
+        assert plain(one) == plain(other)
+        assert one.mark == one.num_nodes
 
 
 def test_samplers_of_others_do_not_draw_in_bulk():

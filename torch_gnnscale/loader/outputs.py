@@ -11,10 +11,8 @@ from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, NodeSample
 
 from ..sampler.base import KeyedSampler, Output
 from ..sampler.minibatch import HOMOGENEOUS, NO_EDGES, GraphTypes, MiniBatch, SampledEdges
-from ..sampler.on_executor import OnExecutor
+from ..sampler.on_executor import OF_ONE, OnExecutor, as_ours
 from ..sampler.output import HeteroNeighborOutput, NeighborOutput
-
-_ASKED = ("sample_from_nodes", "sample_from_edges", "sample_inputs", "sample_many")
 
 
 class OutputsOf:
@@ -49,9 +47,7 @@ class OutputsOf:
 
 def drawing_into_batches(sampler: BaseSampler) -> OnExecutor | OutputsOf:
     """What a loader asks for samples: one of our samplers itself, unless the user changed how it samples."""
-    ours = isinstance(sampler, OnExecutor) and all(
-        getattr(getattr(sampler, name), "__func__", None) is getattr(OnExecutor, name) for name in _ASKED
-    )
+    ours = isinstance(sampler, OnExecutor) and as_ours(sampler, (*OF_ONE, "sample_many"))
     return sampler if ours else OutputsOf(sampler)  # type: ignore[return-value]
 
 

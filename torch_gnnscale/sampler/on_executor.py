@@ -237,7 +237,10 @@ class OnExecutor(PyGAttributes, KeyedSampler):
     def sample_many(
         self, inputs: Sequence[Inputs], keys: Sequence[int], neg_sampling: NegativeSampling | None = None
     ) -> list[Any]:
-        """PyG's outputs of many batches; see :meth:`draw_many`."""
+        """PyG's outputs of many batches; see :meth:`draw_many`. One after the other, if a subclass changes how one is
+        sampled."""
+        if not as_ours(self, OF_ONE):
+            return super().sample_many(inputs, keys, neg_sampling)
         batches = [_unnumbered(entry, key) for entry, key in zip(inputs, keys, strict=True)]
         self.draw_many(batches, neg_sampling)
         return [output_of(batch) for batch in batches]
@@ -271,6 +274,15 @@ class OnExecutor(PyGAttributes, KeyedSampler):
         batch = _unnumbered(None, key)
         self._complete(batch, prepared_seeds(self.graph, self.device, seeds, seed_time, seed_start_time, exclude))
         return output_of(batch)
+
+
+OF_ONE = ("sample_from_nodes", "sample_from_edges", "sample_inputs")
+"""The methods that sample one batch."""
+
+
+def as_ours(sampler: OnExecutor, names: Sequence[str]) -> bool:
+    """Whether these methods are ours, and were not changed by a user."""
+    return all(getattr(getattr(sampler, name), "__func__", None) is getattr(OnExecutor, name) for name in names)
 
 
 def write_sample(
