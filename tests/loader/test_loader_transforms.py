@@ -293,3 +293,21 @@ def test_a_sample_that_is_collated_twice_is_transformed_once(data):
     sample = loader.collate_fn([0, 5, 7])
     first, again = loader.filter_fn(sample), loader.filter_fn(sample)
     assert plain(first) == plain(again)
+
+
+class SomeSorted(NeighborSampler):
+    def sample_from_nodes(self, inputs, key=None):
+        out = super().sample_from_nodes(inputs, key)
+        out.colptr = {edge_type: colptr for edge_type, colptr in out.colptr.items() if edge_type == WRITES}
+        return out
+
+
+def test_relations_without_column_pointers_keep_their_edges():
+    data = make_hetero()
+    usual, some = (
+        loader_of(data, input_nodes=PAPER, seed=1, neighbor_sampler=kind(data, [3, 2]), edge_layout="EdgeIndex")
+        for kind in (NeighborSampler, SomeSorted)
+    )
+    for batch, other in zip(usual, some, strict=True):
+        assert plain(batch.edge_index_dict) == plain(other.edge_index_dict)
+        assert sum(map(len, batch.e_id_dict.values())) > len(batch[WRITES].e_id)

@@ -100,11 +100,10 @@ def write_output(batch: MiniBatch, out: Output, permutation: Any = None, drawn: 
     if drawn is not None and now is not None:
         _check_weights(drawn, now)
     ends = _sorted_as_drawn(out, drawn, now)
-    if now is not None or not ends:
-        col = _by_type(out, out.col)
-        for edge_type, row in _by_type(out, out.row).items():
-            if edge_type not in ends:
-                ends[edge_type] = torch.stack([row, col[edge_type]]), None
+    col = _by_type(out, out.col)
+    for edge_type, row in _by_type(out, out.row).items():
+        if edge_type not in ends:
+            ends[edge_type] = torch.stack([row, col[edge_type]]), None
     batch.edges = []
     for edge_type, (index, colptr) in ends.items():
         edge_id, order = ids.get(edge_type), permutations.get(edge_type)
