@@ -160,8 +160,9 @@ $(VENV)/docs: $(VENV)/installed
 docs: $(VENV)/docs ## the documentation in build/docs; a warning is an error
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
 
+# On a thread each: two that have two threads wait for each other's.
 notebooks: $(VENV)/lint ## run the notebooks, two at a time
-	printf '%s\n' notebooks/*.ipynb | xargs -P 2 -n 1 $(BIN)/python notebooks/execute.py
+	printf '%s\n' notebooks/*.ipynb | OMP_NUM_THREADS=1 xargs -P 2 -n 1 $(BIN)/python notebooks/execute.py
 
 fuzz: $(VENV)/test ## 110,000 cases of arguments, files, parts and tables that nobody would write; GNNSCALE_FUZZ_SEED repeats a run
 	seed=$${GNNSCALE_FUZZ_SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}; \
