@@ -16,11 +16,11 @@ SUBSETS = ("train", "val", "test")
 
 
 def by_time(data: Any, of: Any, time: str = "time", val: float = 0.1, test: float = 0.1) -> dict[str, Tensor]:
-    """The latest nodes or edges are for testing, those before them for validation; what is for training is earlier.
+    """The latest nodes or edges are for testing, those before them for validation, and all earlier ones for training.
 
-    Of n sorted times, test begins with the time number n - floor(n test), and val with number n - floor(n test) -
-    floor(n val), counted from 0. What has one time is in one split, so shares may be larger than asked; a
-    warning names a split that nothing is left for.
+    Of n sorted times, counted from 0, test begins at number n - floor(n test), and val at number n - floor(n test) -
+    floor(n val). All entries of one time are in the same split, so a split may be larger than asked for; a warning
+    names a split that gets none.
 
     Args:
         data: a Data, a HeteroData, or a pair of a FeatureStore and a GraphStore.
@@ -70,8 +70,8 @@ def random(count: int, val: float = 0.1, test: float = 0.1, seed: int = 0) -> di
 
 
 def stratified(y: Tensor, val: float = 0.1, test: float = 0.1, seed: int = 0) -> dict[str, Tensor]:
-    """Random nodes, of each class the same shares, up to two nodes of it; of all n labelled nodes floor(n test) are for
-    testing and floor(n val) for validation.
+    """Random nodes: of n labelled ones, floor(n test) for testing and floor(n val) for validation. In each class these
+    shares are the same, but for at most two nodes.
 
     Args:
         y: the class of each node: integers, shape [N]; nodes of negative classes are in no split.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from .hops import EdgeType
 
 MOST_KNOWN = 16
-"""How many orders of functions are told apart: a model may call them depending on the batch."""
+"""How many orders of calls are kept: what a model calls may depend on the batch, so that there is no end of them."""
 
 
 class Read(NamedTuple):
@@ -67,20 +67,21 @@ class Calls:
 
 
 class Functions:
-    """The functions and layers that a model calls, in their order, by which it is found out that it computes something
-    else than when it was compared with the model on whole batches."""
+    """The functions and layers that a model called in forward passes that were compared with the whole model. A pass
+    that calls others, or in another order, may compute something that was never compared."""
 
     def __init__(self) -> None:
         self.known: set[tuple[str, ...]] = set()
-        """The orders in which it was seen to call them."""
+        """For each such pass, the names of what it called, in order."""
         self.names: set[str] = set()
-        """What these orders have."""
+        """All of these names."""
 
     def knows(self, called: list[str]) -> bool:
-        """Whether these calls are as some before. After MOST_KNOWN orders, that none of them is new is enough."""
+        """Whether a pass called the same as one before, in the same order. Once MOST_KNOWN orders are known, the order
+        no longer counts: only whether it called nothing new."""
         return tuple(called) in self.known or (len(self.known) >= MOST_KNOWN and self.names.issuperset(called))
 
     def add(self, called: list[str]) -> None:
-        """From now on these calls are known."""
+        """Adds a pass that was compared."""
         self.known.add(tuple(called))
         self.names.update(called)

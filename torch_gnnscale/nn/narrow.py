@@ -106,7 +106,7 @@ class Narrowed(Layered):
         return hops
 
     def _compare_again(self, batch: Any, rows: CommonRows) -> None:
-        """Compares a batch with the whole on which the model called its functions in another way than on all before."""
+        """Compares the narrowed model with the whole one on a batch on which it called something new."""
         training = self._model.training
         functions = self._functions[training]
         self._checked[training].clear()

@@ -89,9 +89,9 @@ class PyGAttributes:
 
 
 class OnExecutor(PyGAttributes, KeyedSampler):
-    """A KeyedSampler whose samples an executor draws: what is asked of PyG's inputs, what is drawn for it, and what is
-    then written into the batch. A subclass says what it draws by (:meth:`options`) and asks its executor
-    (:meth:`_drawn`)."""
+    """A KeyedSampler whose samples are drawn by an executor: it checks the inputs, lets the executor draw, and writes
+    what was drawn into the batch. A subclass has the options of its method (:meth:`options`), with which it calls its
+    executor (:meth:`_drawn`)."""
 
     graph: SampledGraph
     links: LinkSampling
@@ -100,11 +100,11 @@ class OnExecutor(PyGAttributes, KeyedSampler):
     device: torch.device
     takes_types = True
     _directional = True
-    """Whether samples have the edges that hops drew, of which there are counts."""
+    """Whether the edges of a sample belong to hops, so that each hop's are counted."""
     _ids: Callable[[int, Tensor], Tensor | None] | None = None
-    """As of :func:`write_sample`."""
+    """Maps a relation's number and the executor's ids of its edges to those in the batch; None: they are the same."""
     _reversed: ReverseIds | None = None
-    """Of the reverses that are added to drawn edges, which are kept; None: none are added."""
+    """The ids of the reverse edges that are added to a sample; None: none are added."""
 
     @property
     def collective(self) -> bool:  # type: ignore[override]

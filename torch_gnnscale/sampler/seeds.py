@@ -144,7 +144,8 @@ def _seed_times(
 def _start_times(
     graph: SampledGraph, numbers: list[int], starts: Seeds, ends: Seeds, times: list[Tensor | None]
 ) -> list[Tensor | None]:
-    """The starts of windows, in the form of their ends, ``times``, which change where no time is in a window."""
+    """The start of each seed's window, by node type as ``times``, their ends. Where no time lies in a window, its entry
+    of ``times`` is changed so that nothing is sampled."""
     result: list[Tensor | None] = [None] * len(times)
     by_type = typed(graph, "seed_start_time", starts)
     end_of = ends if isinstance(ends, dict) else {None: ends}

@@ -207,7 +207,7 @@ class _PartRows(RowWriter):
         return self._writers[part]
 
     def close(self) -> None:
-        """Ends the files of the group."""
+        """Closes the files."""
         for writer in self._writers.values():
             writer.close()
         self._writers = {}

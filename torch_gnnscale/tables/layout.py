@@ -38,7 +38,7 @@ class Feature:
     categories: tuple[str, ...] = ()
     """Category i + 1 is the i-th; 0: missing, or none of these."""
     encode: Encode | None = None
-    """Of text."""
+    """Makes numbers of a column of text; None for other columns."""
 
     def about(self) -> dict[str, Any]:
         """What is stored beside the arrays."""
