@@ -32,7 +32,6 @@ import torch
 from common import parser, save
 from matplotlib.figure import Figure
 from ranks import data_of, is_parent, race, start
-from torch import Tensor
 from torch import distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -43,8 +42,10 @@ from tqdm import tqdm
 from torch_gnnscale import NeighborLoader, NeighborSampler, ops, partition
 from torch_gnnscale.distributed import Part, open_part
 from torch_gnnscale.nn import narrow
-from torch_gnnscale.sampler.executor import Drawing, HostExecutor
+from torch_gnnscale.sampler.executor import Drawing
 from torch_gnnscale.sampler.hop_by_hop import Frontier, sample_by_hops
+from torch_gnnscale.sampler.neighbor import HostExecutor
+from torch_gnnscale.sampler.seeds import PreparedSeeds
 
 FANOUTS, BATCH, FEATURES, HIDDEN, CLASSES, SEED = [15, 10, 5], 500, 100, 128, 47, 1
 PLACEMENTS = ("partitioned", "hop by hop", "fused", "whole")
@@ -64,17 +65,14 @@ FIGURE = Path(__file__).parents[1] / "docs" / "placements.png"
 class HopByHop(HostExecutor):
     """Draws from a whole graph one hop at a time, as is done if edges are in parts."""
 
-    def sample(
-        self, seeds: Sequence[Tensor], key: int, drawing: Drawing, seed_time: Sequence[Tensor | None] | None = None,
-        seed_start_time: Sequence[Tensor | None] | None = None, exclude: Sequence[Tensor | None] | None = None,
-    ) -> ops.Sample:  # fmt: skip
-        """See :meth:`Executor.sample`; uniform, and without times."""
+    def draw(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int], options: Drawing) -> list[ops.Sample]:
+        """As :meth:`Executor.draw`; one batch, uniform, and without times."""
 
         def pick(frontier: Frontier) -> ops.Picks:
             ends = [0, len(frontier.node)]
-            return ops.pick_neighbors(self.graph.stored, frontier.node, ends, [key], frontier.hop, frontier.fanout)
+            return ops.pick_neighbors(self.graph.stored, frontier.node, ends, keys, frontier.hop, frontier.fanout)
 
-        return sample_by_hops(pick, seeds, drawing.fanouts)
+        return [sample_by_hops(pick, seeds[0].nodes, options.fanouts)]
 
 
 class Placement:

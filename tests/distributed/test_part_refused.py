@@ -16,6 +16,7 @@ from torch_gnnscale.distributed.buffer import Kept, capacities
 from torch_gnnscale.distributed.lookahead import Lookahead
 from torch_gnnscale.distributed.policies import MassiveGNN, Policy, Static
 from torch_gnnscale.sampler.executor import Drawing
+from torch_gnnscale.sampler.seeds import PreparedSeeds
 
 MOST = 2**62
 UNKNOWN = "transport: expected one of ('auto', 'gloo', 'nccl', 'memory'), found 'mpi'"
@@ -50,9 +51,7 @@ PART = [
     (lambda part: sampler(part, sample_direction="backward"), NotImplementedError,
      f"sample_direction='backward'{REPLICATED}"),
     (lambda part: part.graph.executor(None, torch.device("meta")), NotImplementedError, f"device='meta'{REPLICATED}"),
-    (lambda part: sampler(part).executor.sample([torch.arange(2)], 1, DRAWING, exclude=[None]), NotImplementedError,
-     f"exclusion of edges{REPLICATED}"),
-    (lambda part: sampler(part).executor.sample_many([[torch.arange(2)]], [1], DRAWING, exclude=[None, [None]]),
+    (lambda part: sampler(part).executor.draw([PreparedSeeds([torch.arange(2)], (0,), pairs=[None])], [1], DRAWING),
      NotImplementedError, f"exclusion of edges{REPLICATED}"),
     (lambda part: part.graph.remove_edge_index(edge_type=None, layout="csc"), NotImplementedError,
      "edges of a partitioned graph do not change; write the parts again"),

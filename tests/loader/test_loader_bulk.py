@@ -15,7 +15,7 @@ from torch_geometric.sampler import BaseSampler
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
 from torch_gnnscale.loader.streams import Unpacked, tensors_of
-from torch_gnnscale.sampler.executor import check_bulk
+from torch_gnnscale.sampler.neighbor import check_bulk
 from torch_gnnscale.topology import segmented
 from torch_gnnscale.topology.segmented import SegmentedCSC
 

@@ -321,7 +321,7 @@ def test_steps_that_were_announced_are_not_taken_after_the_epoch_was_left(prefet
     line = SimpleNamespace(
         collator=SimpleNamespace(source=source, transform=same, bounds=same), sampler=None,
         sample=lambda batch: SimpleNamespace(of=(batch.epoch, batch.number)), collate=lambda batch: batch.of,
-        deliver=lambda made, since: made, seconds={"sample": 0.0, "gather": 0.0},
+        deliver=lambda made, since: made, finish=same, seconds={"sample": 0.0, "gather": 0.0},
     )  # fmt: skip
     with ThreadPoolExecutor(1) as thread:
         steps = SimpleNamespace(
@@ -333,7 +333,7 @@ def test_steps_that_were_announced_are_not_taken_after_the_epoch_was_left(prefet
 
         def batches(epoch):
             numbered = (MiniBatch(epoch, number, None) for number in range(6))
-            return together.batches(numbered, epoch, 0, same, prefetch)
+            return together.batches(numbered, epoch, 0, prefetch)
 
         left = batches(0)
         assert [next(left), next(left)] == [(0, 0), (0, 1)]

@@ -8,7 +8,8 @@ import torch
 from helpers.data import make_data
 
 from torch_gnnscale import BidirectionalNeighborSampler, LayerSampler, NeighborSampler
-from torch_gnnscale.sampler.executor import GPUExecutor, GPULayers, LayerOptions
+from torch_gnnscale.sampler.layerwise import GPULayers
+from torch_gnnscale.sampler.neighbor import GPUExecutor
 from torch_gnnscale.topology import segmented
 from torch_gnnscale.topology.segmented import Given, SegmentedCSC
 
@@ -51,8 +52,7 @@ def test_another_gpu_draws_from_its_own_edges(cls, monkeypatch):
     if cls is NeighborSampler:
         sampler.executor = GPUExecutor(sampler.graph, cut)
     else:
-        plan = LayerOptions(sampler.num_nodes_of_hops, sampler.drawing, sampler.layers, sampler.include_dst)
-        sampler.executor = GPULayers(sampler.graph, cut, plan)
+        sampler.executor = GPULayers(sampler.graph, cut, sampler.layer_options)
     monkeypatch.setattr(segmented, "checked_device", torch.device)
     monkeypatch.setattr(segmented, "unreadable_peer", lambda device, count: None)
     other = sampler.on("meta")
@@ -72,7 +72,6 @@ def test_another_gpu_draws_from_its_own_edges(cls, monkeypatch):
 def test_layers_by_the_phases_of_a_gpu(method, layers):
     sampler = LayerSampler(make_data(), [9, 7], method=method, layers=layers)
     expected = fields(sampler.sample(SEEDS, None, 5))
-    plan = LayerOptions(sampler.num_nodes_of_hops, sampler.drawing, sampler.layers, sampler.include_dst)
-    sampler.executor = GPULayers(sampler.graph, cut_of(sampler), plan)
+    sampler.executor = GPULayers(sampler.graph, cut_of(sampler), sampler.layer_options)
     assert fields(sampler.sample(SEEDS, None, 5)) == expected
     assert fields(pickle.loads(pickle.dumps(sampler)).sample(SEEDS, None, 5)) == expected

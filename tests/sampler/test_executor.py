@@ -8,16 +8,17 @@ from helpers.data import make_data, plain
 from helpers.hetero import make_hetero
 
 from torch_gnnscale import NeighborLoader, NeighborSampler
-from torch_gnnscale.sampler.executor import GPUExecutor, HostExecutor
+from torch_gnnscale.sampler.neighbor import GPUExecutor, HostExecutor
+from torch_gnnscale.sampler.seeds import PreparedSeeds
 from torch_gnnscale.topology.segmented import SegmentedCSC
 
 
 class Weighing(HostExecutor):
     """Gives each edge its id as a weight."""
 
-    def sample(self, *args, **kwargs):
-        sample = super().sample(*args, **kwargs)
-        return sample._replace(edge_weight=[ids.double() for ids in sample.edge_id])
+    def draw(self, seeds, keys, options):
+        drawn = super().draw(seeds, keys, options)
+        return [sample._replace(edge_weight=[ids.double() for ids in sample.edge_id]) for sample in drawn]
 
 
 class Together(HostExecutor):
@@ -68,12 +69,12 @@ def test_an_executor_says_itself_what_it_refuses():
     sampler = NeighborSampler(make_data(), [2], disjoint=True)
     csc = SegmentedCSC.cut(sampler.graph.relations[0].csc, torch.device("cpu"), 0, copied=False)
     phases = GPUExecutor(sampler.graph, csc)
-    sampler.executor.check(sampler.drawing, "anything", many=True)
+    sampler.executor.check(sampler.drawing, "anything")
     with pytest.raises(NotImplementedError, match=r"^disjoint=True with anything is not implemented; use device="):
-        phases.check(sampler.drawing, "anything", many=True)
+        phases.check(sampler.drawing, "anything")
     pairs = torch.zeros((2, 1), dtype=torch.int64)
     seeds = torch.arange(3)
     with pytest.raises(NotImplementedError, match=r"^exclusions with device='cpu' are not implemented; use 'cpu'$"):
-        phases.sample([seeds], 1, sampler.drawing, exclude=[pairs])
+        phases.draw([PreparedSeeds([seeds], (0,), pairs=[pairs])], [1], sampler.drawing)
     batches = NeighborLoader(make_data(), [2], torch.arange(9), batch_size=3, seed=1, neighbor_sampler=sampler)
     assert [plain(batch) for batch in batches]

@@ -27,7 +27,7 @@ from torch_gnnscale.nn import weigh
 from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, METHODS, SCHEMES, SCORES, WEIGHTS
 from torch_gnnscale.random import Purpose, batch_key
 from torch_gnnscale.sampler import KeyedSampler, WeightedLayer
-from torch_gnnscale.sampler.executor import GPULayers, LayerOptions
+from torch_gnnscale.sampler.layerwise import GPULayers
 from torch_gnnscale.topology import CSC
 from torch_gnnscale.topology.reorder import Order
 from torch_gnnscale.topology.segmented import SegmentedCSC
@@ -131,8 +131,7 @@ class PlacedSampler(LayerSampler):
     def __init__(self, *args, **options) -> None:
         super().__init__(*args, **options)
         csc = SegmentedCSC.cut(self.graph.relations[0].csc, torch.device("cpu"), 0, copied=False)
-        given = LayerOptions(self.num_nodes_of_hops, self.drawing, self.layers, self.include_dst)
-        self.executor = GPULayers(self.graph, csc, given)
+        self.executor = GPULayers(self.graph, csc, self.layer_options)
 
 
 @pytest.mark.parametrize(

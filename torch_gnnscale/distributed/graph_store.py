@@ -14,7 +14,7 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
 from ..partition import StoredPart, StoredParts
-from ..sampler.executor import LayerExecutor, LayerOptions, SampledStore
+from ..sampler.executor import Executor, LayerOptions, SampledStore
 from ..sampler.graph import Relation, SampledGraph, check_exact, check_times, end_types
 from ..sampler.relations import prepared_edges
 from ..sampler.sources import StoreSource, of_type
@@ -185,18 +185,15 @@ class PartitionedGraphStore(SampledStore):
             edges_of_all=book.num_edges(edge_type), degree_of_all=self.parts.largest_degree[edge_type],
         )  # fmt: skip
 
-    def executor(self, graph: SampledGraph, device: torch.device) -> PartitionedExecutor:
-        """See :meth:`SampledStore.executor`."""
+    def executor(self, graph: SampledGraph, device: torch.device, options: LayerOptions | None = None) -> Executor:
+        """As :meth:`SampledStore.executor`: on the CPU, by the ranks together."""
         if device.type != "cpu":
             raise not_implemented(f"device={str(device)!r}")
         assert isinstance(graph, PartGraph)
-        return PartitionedExecutor(graph, self.parts.book, self.part.number, graph.problem)
-
-    def layer_executor(self, graph: SampledGraph, options: LayerOptions) -> LayerExecutor:
-        """See :meth:`SampledStore.layer_executor`."""
-        assert isinstance(graph, PartGraph)
-        made = OwnersLayers if options.drawing.method == "labor" else GridLayers
-        return made(graph, self.parts.book, self.part.number, graph.problem, options)
+        of_part = graph, self.parts.book, self.part.number, graph.problem
+        if options is None:
+            return PartitionedExecutor(*of_part)
+        return (OwnersLayers if options.drawing.method == "labor" else GridLayers)(*of_part, options)
 
     def _of_own_edges(self, name: str | None) -> dict[EdgeType | None, Tensor]:
         """An attribute of this part's edges by type, in the order of its relations."""

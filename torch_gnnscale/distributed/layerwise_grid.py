@@ -10,6 +10,7 @@ from torch import Tensor
 from .. import ops
 from ..comm.steps import Steps
 from ..ops.layer_sampling import square_bits
+from ..sampler.executor import LayerOptions
 from ..sampler.hop_by_hop import (
     Frontier,
     Picked,
@@ -22,6 +23,7 @@ from ..sampler.hop_by_hop import (
     taken,
     unpacked,
 )
+from ..sampler.seeds import PreparedSeeds
 from ..topology.sort_on_disk import id_dtype
 from .layerwise_sampling import PartitionedLayers, drawn_weights, stored_edges
 from .neighbor_sampling import Owners
@@ -40,7 +42,7 @@ class GridLayers(PartitionedLayers):
     """
 
     def join(self, steps: Steps, own_seeds: bool) -> None:
-        """See :meth:`LayerExecutor.join`.
+        """As :meth:`Executor.join`.
 
         Raises:
             ValueError: on all ranks: p/c^2 is not a whole number; or as in :meth:`PartitionedLayers.join`.
@@ -62,12 +64,12 @@ class GridLayers(PartitionedLayers):
             self.score = steps.sum_of_column(own, "tables")
         steps.open_row()
 
-    def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[ops.Sample]:
-        """See :meth:`LayerExecutor.sample_many`; in a step of the loader, where each rank samples as many batches."""
-        owners, laps = self.owners, self.laps
-        samples = self._begun(seeds)
+    def draw(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int], options: LayerOptions) -> list[ops.Sample]:
+        """As :meth:`Executor.draw`; in a step of the loader, where each rank samples as many batches."""
+        owners, laps, nodes = self.owners, self.laps, [of.nodes[0] for of in seeds]
+        samples = self._begun(nodes)
         laps.skip()
-        of_row = _OfRow(self, owners, seeds, keys)
+        of_row = _OfRow(self, owners, nodes, keys)
         laps.lap("P")
         made = finish_together(samples, of_row.hop)
         laps.lap("EXTRACT")

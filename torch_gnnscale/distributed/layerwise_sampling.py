@@ -11,9 +11,10 @@ from .. import ops
 from ..comm.steps import Steps
 from ..ops.arguments import check_ids
 from ..partition import PartitionBook
-from ..sampler.executor import LayerExecutor, LayerOptions
+from ..sampler.executor import LayerOptions
 from ..sampler.graph import SampledGraph
 from ..sampler.hop_by_hop import Frontier, Hops, WeightedPicks, by_hops, expanded
+from ..sampler.seeds import PreparedSeeds
 from .neighbor_sampling import OverParts, Requests
 
 
@@ -56,7 +57,7 @@ def drawn_weights(
     return ops.weigh_edges(drawing, degree, row, correction, of_source, of_stored)
 
 
-class PartitionedLayers(OverParts, LayerExecutor):
+class PartitionedLayers(OverParts):
     """What LABOR, LADIES and FastGCN have in common.
 
     Args:
@@ -100,9 +101,9 @@ class OwnersLayers(PartitionedLayers):
     Rounds and requests as of :class:`torch_gnnscale.distributed.neighbor_sampling.PartitionedExecutor`.
     """
 
-    def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[ops.Sample]:
-        """See :meth:`LayerExecutor.sample_many`; in a step of the loader, where each rank samples as many batches."""
-        return self._drawn_by_owners(self._begun(seeds), list(keys), self._drawn)
+    def draw(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int], options: LayerOptions) -> list[ops.Sample]:
+        """As :meth:`Executor.draw`; in a step of the loader, where each rank samples as many batches."""
+        return self._drawn_by_owners(self._begun([of.nodes[0] for of in seeds]), list(keys), self._drawn)
 
     def _drawn(self, requests: Requests, frontier: Frontier) -> WeightedPicks:
         """The edges that this rank draws for requests of a hop."""

@@ -32,6 +32,7 @@ from ..sampler.hop_by_hop import (
     unpacked,
 )
 from ..sampler.links import LinkSampling
+from ..sampler.seeds import PreparedSeeds
 from ..topology.sort_on_disk import id_dtype
 
 
@@ -250,7 +251,7 @@ def not_implemented(mode: str) -> NotImplementedError:
     )
 
 
-class OverParts:
+class OverParts(Executor):
     """What executors over a partitioned topology have in common.
 
     Args:
@@ -263,7 +264,8 @@ class OverParts:
     collective = True
 
     def __init__(self, graph: SampledGraph, book: PartitionBook, part: int, problem: Exception | None) -> None:
-        self.graph, self.book, self.part = graph, book, part
+        super().__init__(graph)
+        self.book, self.part = book, part
         ends = [end_types(edge_type) for edge_type in graph.edge_types]
         self.ends = [(graph.node_index(src), graph.node_index(dst)) for src, dst in ends]
         """By relation, the numbers of the node types of its sources and of its destinations."""
@@ -275,7 +277,7 @@ class OverParts:
         """Seconds of sampling, with waiting for other ranks."""
 
     def check_links(self, links: LinkSampling) -> None:
-        """See :meth:`Executor.check_links`."""
+        """Raises NotImplementedError for links whose edges are excluded, or whose negatives are strict."""
         if links.exclude_seed_edges:
             raise not_implemented(f"exclude_seed_edges={links.exclude_seed_edges!r}")
         if links.strict_negatives is not False:
@@ -326,7 +328,7 @@ class OverParts:
         return made
 
 
-class PartitionedExecutor(OverParts, Executor):
+class PartitionedExecutor(OverParts):
     """Draws hop by hop: for each node of a frontier, the rank that owns its column draws the neighbors.
 
     A hop takes two rounds, of requests and of drawn edges, for all relations and all batches of a bulk; none, if no
@@ -334,44 +336,29 @@ class PartitionedExecutor(OverParts, Executor):
     if their frontiers are empty.
     """
 
-    device = torch.device("cpu")
-
-    def check(self, drawing: Drawing, how: str, many: bool) -> None:
-        """See :meth:`Executor.check`."""
+    def check(self, drawing: Drawing, how: str) -> None:
+        """Raises NotImplementedError unless edges are those that are drawn."""
         if drawing.subgraph != "directional":
             raise not_implemented(f"subgraph_type={drawing.subgraph!r}")
 
-    def sample(
-        self, seeds: Sequence[Tensor], key: int, drawing: Drawing, seed_time: Sequence[Tensor | None] | None = None,
-        seed_start_time: Sequence[Tensor | None] | None = None, exclude: Sequence[Tensor | None] | None = None,
-    ) -> ops.Sample:  # fmt: skip
-        """See :meth:`Executor.sample`; in a step of the loader.
+    def draw(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int], options: Drawing) -> list[ops.Sample]:
+        """As :meth:`Executor.draw`: in a step of the loader, in which each rank samples as many batches. The requests
+        of all batches travel together.
 
         Raises:
             RuntimeError: not in a step; or another rank could not draw.
         """
-        return self.sample_many([seeds], [key], drawing, [seed_time], [seed_start_time], [exclude])[0]
-
-    def sample_many(
-        self, seeds: Sequence[Sequence[Tensor]], keys: Sequence[int], drawing: Drawing,
-        seed_time: Sequence[Sequence[Tensor | None] | None] | None = None,
-        seed_start_time: Sequence[Sequence[Tensor | None] | None] | None = None,
-        exclude: Sequence[Sequence[Tensor | None] | None] | None = None,
-    ) -> list[ops.Sample]:  # fmt: skip
-        """See :meth:`Executor.sample_many`: in a step of the loader, in which each rank samples as many batches. The
-        requests of all batches travel together."""
-        if exclude is not None and any(pairs is not None for pairs in exclude):
+        if any(of.pairs is not None for of in seeds):
             raise not_implemented("exclusion of edges")
-        self.check(drawing, f"bulk={len(keys)}", many=True)
-        none = [None] * len(keys)
+        self.check(options, f"bulk={len(keys)}")
         samples = [
             by_hops(
-                of, drawing.fanouts, self.ends, disjoint=drawing.disjoint, layers=drawing.layers, seed_time=time,
-                seed_start_time=start_time,
+                of.nodes, options.fanouts, self.ends, disjoint=options.disjoint, layers=options.layers,
+                seed_time=of.times, seed_start_time=of.start_times,
             )
-            for of, time, start_time in zip(seeds, seed_time or none, seed_start_time or none, strict=True)
+            for of in seeds
         ]  # fmt: skip
-        draw = partial(self._drawn, drawing=drawing)
+        draw = partial(self._drawn, drawing=options)
         return self._drawn_by_owners(samples, [check_key(key) for key in keys], draw)
 
     def pick_own(self, node: Tensor, key: int, hop: int, drawing: Drawing) -> ops.Picks:

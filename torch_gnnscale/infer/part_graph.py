@@ -16,10 +16,12 @@ from ..distributed.feature_store import PartitionedFeatureStore
 from ..distributed.own_rows import OwnRows
 from ..distributed.row_exchange import NOWHERE, RowKind, counts_by_part, exchange_ids, exchange_rows, locate
 from ..loader.row_source import Bounds
-from ..sampler.executor import Drawing, Executor, HostExecutor, sampled_store
+from ..sampler.executor import Drawing, Executor, sampled_store
 from ..sampler.minibatch import MiniBatch
+from ..sampler.neighbor import HostExecutor
 from ..sampler.on_executor import write_sample
 from ..sampler.relations import sampled_graph
+from ..sampler.seeds import PreparedSeeds
 from .graph import StagedGraph
 
 T = TypeVar("T")
@@ -243,7 +245,7 @@ class PartOfGraph(StagedGraph):
         def draw(_: Tensor) -> Any:
             made, error = None, None
             try:
-                made = self._executor.sample(seeds, 0, drawing)
+                made = self._executor.draw([PreparedSeeds(seeds, ())], [0], drawing)[0]
             except Exception as failed:
                 error = failed
             steps.agree(error, "sampling")

@@ -172,7 +172,7 @@ class Collator:
             put_layers(batch, self.source, rows, data, self.layouts)
         else:
             self._put_weights(batch, data)
-        of_types = FieldsByType(data)
+        of_types = FieldsByType(data, batch.types)
         self._put_ids(batch, of_types)
         if fields := batch.fields:
             of_graph = data._store if isinstance(data, Data) else data._global_store
@@ -191,7 +191,7 @@ class Collator:
 
     def relabel(self, batch: MiniBatch) -> None:
         """Puts the fields of the inputs into the Data again."""
-        self.label(FieldsByType(batch.data), batch.metadata)
+        self.label(FieldsByType(batch.data, batch.types), batch.metadata)
         if self.device is not None:
             self._on_device(batch.data)
 

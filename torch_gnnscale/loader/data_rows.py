@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import cached_property
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
@@ -23,7 +24,7 @@ from ..ops.rows import select_each
 from ..sampler.base import OWN_FIELDS
 from ..sampler.minibatch import NO_EDGES, NO_IDS, MiniBatch, SampledEdges
 from .fields import as_batch, put, storage_of, with_fields
-from .layout import EdgeLayout, EdgeLayouts, adj_t_of, edge_device, has_own_values, put_edges, stored_values
+from .layout import EdgeLayout, EdgeLayouts, adj_t_of, has_own_values, put_edges, stored_values
 from .row_source import NO_ROWS, Bounds, RowSource, unless_late
 
 OF_GRAPH = object()
@@ -86,9 +87,15 @@ class _Reader:
 
     def __init__(self, data: Data | HeteroData, storage: TypedStorage, sampled: MiniBatch, bounds: Bounds) -> None:
         self.data, self.storage, self.bounds = data, storage, bounds
-        self.nodes = Ids(sampled.nodes_of(storage.type_name) if storage.has_nodes else NO_IDS)
-        edges = (sampled.edges_of(storage.type_name) or NO_EDGES) if storage.has_edges else NO_EDGES
-        self.edges = None if edges.edge_id is None else Ids(edges.edge_id)
+        types, self._sampled = sampled.types, sampled
+        number = types.node_number.get(storage.type_name) if storage.has_nodes else None
+        self.nodes = Ids(NO_IDS if number is None else sampled.nodes[number])
+
+    @cached_property
+    def edges(self) -> Ids | None:
+        """The ids of edges; None if they are not known."""
+        edges = (self._sampled.edges_of(self.storage.type_name) or NO_EDGES) if self.storage.has_edges else NO_EDGES
+        return None if edges.edge_id is None else Ids(edges.edge_id)
 
     def rows(self, name: str, of: Literal["nodes", "edges"]) -> Any:
         """The rows of an attribute of nodes or edges: None for those of edges whose ids are not known."""
@@ -163,6 +170,14 @@ def _reference(value: Any) -> Callable[[], Any]:
         return weakref.ref(value)
     except TypeError:
         return _nothing
+
+
+def edge_device(store: Any) -> torch.device:
+    """The device of the input's edges, which a batch's edges get as in PyG; the CPU if the input has none."""
+    edges = store.get("adj_t", store.get("edge_index"))
+    if edges is None or isinstance(edges, np.ndarray):
+        return _HOST
+    return edges.device if isinstance(edges, Tensor) else edges.device()
 
 
 def _nothing() -> None:
@@ -316,11 +331,12 @@ class DataRows(RowSource):
                     fields.pop(name, None)
                 else:
                     fields[name] = value
-            if type_name not in (types.node_number if has_nodes else types.edge_number):
+            number = (types.node_number if has_nodes else types.edge_number).get(type_name)
+            if number is None:
                 fields.setdefault("n_id" if has_nodes else "e_id", NO_IDS)
             if layouts is not None and has_edges and (type_name is None or "edge_index" in store or "adj_t" in store):
-                edges = sampled.edges_of(type_name) or NO_EDGES
-                edges, value = self.edges(rows, type_name, edges, layouts[type_name])
+                edges = NO_EDGES if number is None else sampled.edges[number]
+                edges, value = self._edges(store, type_name, edges, layouts[type_name])
                 put_edges(fields, edges, value, sampled, type_name, layouts)
                 if "num_edges" in fields:  # set by the user; it would be that of the whole graph
                     fields["num_edges"] = edges.edge_index.size(1)
@@ -334,7 +350,12 @@ class DataRows(RowSource):
         self, rows: FoundRows, edge_type: Any, edges: SampledEdges, layout: EdgeLayout
     ) -> tuple[SampledEdges, Tensor | None]:
         """See :meth:`RowSource.edges`."""
-        store = storage_of(rows.graph, edge_type)
+        return self._edges(storage_of(rows.graph, edge_type), edge_type, edges, layout)
+
+    def _edges(
+        self, store: Any, edge_type: Any, edges: SampledEdges, layout: EdgeLayout
+    ) -> tuple[SampledEdges, Tensor | None]:
+        """Sampled edges of a type on the device of the edges in ``store``, and their values."""
         device = edge_device(store) if self.device is None else self.device
         if edges.edge_index.device != device:  # `to` takes longer, also where there is nothing to do
             edges = edges._replace(

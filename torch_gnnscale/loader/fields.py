@@ -14,6 +14,7 @@ from torch_geometric.data import Batch, Data, HeteroData
 from .._warn import warn
 from ..feature.attributes import typed_storages
 from ..sampler.base import OWN_FIELDS
+from ..sampler.minibatch import GraphTypes
 
 _COMPUTED = frozenset(("num_nodes",))
 """Fields that a subclass may define: batches have them where the data have."""
@@ -103,10 +104,12 @@ def storage_of(batch: Data | HeteroData, type_name: Any) -> Any:
 
 class FieldsByType(dict[Any, dict[str, Any]]):
     """The fields of a batch by node and edge type, to be read and set: PyG's storages take several times as long to do
-    so. None is no value of a field (:func:`put`)."""
+    so. None is no value of a field (:func:`put`). ``types``: those of its sample."""
 
-    def __init__(self, batch: Data | HeteroData) -> None:
+    def __init__(self, batch: Data | HeteroData, types: GraphTypes) -> None:
         self._batch = batch
+        for of in types.nodes if types.nodes == types.edges else (*types.nodes, *types.edges):
+            self[of] = storage_of(batch, of)._mapping
 
     def __missing__(self, type_name: Any) -> dict[str, Any]:
         fields = self[type_name] = storage_of(self._batch, type_name)._mapping

@@ -15,7 +15,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NodeSamplerInput
 
 from .. import ops
-from .._host import as_user, on_host
+from .._host import on_host
 from .._warn import warn
 from ..memory import move_to_huge_pages
 from ..ops.arguments import check_int
@@ -288,7 +288,7 @@ class KeyedLoader(ResumableLoader):
     def _batches(self) -> Iterator[Any]:
         """The rest of the epoch from the current position on, without worker processes."""
         numbered = iter(self._index_sampler)
-        return self._sharing.batches(self._line, self._execution, numbered, self._finish, self.prefetch)
+        return self._sharing.batches(self._line, self._execution, numbered, self.prefetch)
 
     def _of_workers(self) -> Iterator[Any]:
         """The batches of worker processes."""
@@ -338,17 +338,7 @@ class KeyedLoader(ResumableLoader):
             batch = MiniBatch()
             write_output(batch, out, self._sampler.edge_permutation)
             out = batch
-        return self._finish(self._line.batch(out))
-
-    def _finish(self, batch: Any) -> Any:
-        """The last step, in the thread that iterates: transform and pin."""
-        if isinstance(batch, MiniBatch):  # from a worker process without filter_per_worker
-            return self.filter_fn(batch)
-        if self.transform is not None:
-            batch = as_user(self.transform, batch)
-        # With worker processes, DataLoader's own thread pins.
-        pins = self.pin_memory and self.num_workers == 0 and torch.cuda.is_available()
-        return batch.pin_memory() if pins else batch
+        return self._line.finish(self._line.batch(out))
 
     @property
     def seconds(self) -> Mapping[str, float]:

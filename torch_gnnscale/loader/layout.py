@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
@@ -32,6 +31,7 @@ class EdgeLayouts(dict[Any, EdgeLayout]):
         """The edge types whose batches have ``edge_index`` (COO) beside ``adj_t``, because the input has both."""
 
     def __missing__(self, key: Any) -> EdgeLayout:
+        self[key] = self.usual
         return self.usual
 
     def __reduce__(self):
@@ -132,7 +132,7 @@ def put_edges(
     layouts: EdgeLayouts,
 ) -> None:  # fmt: skip
     """Puts sampled edges into the fields of their type, in its layout; ``value``: as of :func:`laid_out`."""
-    layout = layouts.get(edge_type, layouts.usual)
+    layout = layouts[edge_type]
     if layout == "coo":
         laid: Any = edges.edge_index
     else:
@@ -155,14 +155,6 @@ def edges_sorted(edges: SampledEdges, num_dst: int) -> SampledEdges:
     order = torch.argsort(col, stable=True)
     ids, weight = (None if values is None else values[order] for values in (edges.edge_id, edges.weight))
     return SampledEdges(edges.edge_index[:, order], column_pointer(col[order], num_dst), ids, weight)
-
-
-def edge_device(store: Any) -> torch.device:
-    """The device of the input's edges, which a batch's edges get as in PyG; the CPU if the input has none."""
-    edges = store.get("adj_t", store.get("edge_index"))
-    if edges is None or isinstance(edges, np.ndarray):
-        return torch.device("cpu")
-    return edges.device if isinstance(edges, Tensor) else edges.device()
 
 
 def stored_values(store: Any) -> Tensor | None:

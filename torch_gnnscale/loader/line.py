@@ -15,6 +15,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 
+from .._host import as_user
 from ..feature.contract import Version, version_of
 from ..random import Purpose, batch_key, ids_key
 from ..sampler.base import Inputs, KeyedSampler
@@ -166,6 +167,15 @@ class Line:
         self.seconds["gather"] += time.perf_counter() - begin
         return _data_of(batch)
 
+    def finish(self, data: Data | HeteroData) -> Any:
+        """The last step, in the thread that iterates: transform and pin."""
+        loader = self.collator.owner
+        if loader.transform is not None:
+            data = as_user(loader.transform, data)
+        # With worker processes, DataLoader's own thread pins.
+        pins = loader.pin_memory and loader.num_workers == 0 and torch.cuda.is_available()
+        return data.pin_memory() if pins else data
+
     # Where they run ##################################################################################################
 
     def steps(self) -> list[Step]:
@@ -198,14 +208,14 @@ class Line:
         """Whether all ranks of a process group sample or fetch together."""
         return self.collator.collective
 
-    def pipeline(self, numbered: Iterator[MiniBatch], finish: Callable[[Any], T], prefetch: int) -> Pipeline:
+    def pipeline(self, numbered: Iterator[MiniBatch], prefetch: int) -> Pipeline:
         """Iterates over the batches, each made alone."""
         ahead, here = _divided(self.steps())
 
-        def alone(batch: MiniBatch) -> T:
-            return finish(self.batch(self.sample(batch)))
+        def alone(batch: MiniBatch) -> Any:
+            return self.finish(self.batch(self.sample(batch)))
 
-        return Pipeline(numbered, _stages(ahead), in_turn([*here, finish]), prefetch, alone=alone)
+        return Pipeline(numbered, _stages(ahead), in_turn([*here, self.finish]), prefetch, alone=alone)
 
     def samples(self, numbered: Iterator[MiniBatch], prefetch: int) -> Pipeline:
         """Iterates over the samples; no rows are read."""
@@ -213,9 +223,9 @@ class Line:
         return Pipeline(numbered, _stages(ahead), in_turn(here), prefetch)
 
     def bulks(
-        self, numbered: Iterator[MiniBatch], finish: Callable[[Any], T], bulk: int, prefetch: int,
-        streams: Streams | None, around: Callable[[], AbstractContextManager] = nullcontext,
-    ) -> Unpacked[T]:  # fmt: skip
+        self, numbered: Iterator[MiniBatch], bulk: int, prefetch: int, streams: Streams | None,
+        around: Callable[[], AbstractContextManager] = nullcontext,
+    ) -> Unpacked[Any]:  # fmt: skip
         """Iterates over the batches, made ``bulk`` at a time; on ``streams`` of a GPU unless that is None. ``around()``
         is entered during each wait for a list of batches."""
         lists = iter(lambda: list(islice(numbered, bulk)), [])
@@ -229,7 +239,7 @@ class Line:
                 ahead.append(Step(self.fetch_many if step.run == self.fetch else _each(step.run), step.where))
         here = [step.run for step in others if step.where == "here"]
         if streams is None:
-            return Unpacked(Pipeline(lists, _stages(ahead), _same, prefetch), in_turn([*here, finish]), around)
+            return Unpacked(Pipeline(lists, _stages(ahead), _same, prefetch), in_turn([*here, self.finish]), around)
         prepare, since = in_turn([step.run for step in ahead]), self.collator.source.versions()
         here[-1] = partial(self.deliver, since=since)  # what this stream did since may not have been seen by theirs
 
@@ -239,7 +249,7 @@ class Line:
 
         where: Where = "in order" if any(step.where == "in order" for step in ahead) else "parallel"
         pipeline = Pipeline(lists, _stages([Step(on_stream, where)]), streams.take, prefetch)
-        return Unpacked(pipeline, in_turn([*here, finish]), around)
+        return Unpacked(pipeline, in_turn([*here, self.finish]), around)
 
 
 def _data_of(batch: MiniBatch) -> Data | HeteroData:
@@ -295,9 +305,7 @@ class Execution:
         self._streams: list[torch.cuda.Stream] = []  # kept between epochs: torch reuses memory per stream
         self._stall = StreamTime()
 
-    def batches(
-        self, line: Line, numbered: Iterator[MiniBatch], finish: Callable[[Any], Any], prefetch: int | None
-    ) -> Iterator[Any]:
+    def batches(self, line: Line, numbered: Iterator[MiniBatch], prefetch: int | None) -> Iterator[Any]:
         """Iterates over the batches of an epoch, and keeps ``prefetch`` of them in preparation.
 
         If ``prefetch`` is None, a trial chooses it if threads make batches one by one; otherwise it is USUAL. If
@@ -307,10 +315,10 @@ class Execution:
         tried = prefetch is None and line.may_prefetch and not in_bulks and not line.collective
         ahead = 0 if not line.may_prefetch or tried else USUAL if prefetch is None else prefetch
         if not in_bulks:
-            pipeline = line.pipeline(numbered, finish, ahead)
+            pipeline = line.pipeline(numbered, ahead)
             return self.trial.follow(pipeline) if tried else pipeline
         lists = -(-ahead // self.bulk)
-        return line.bulks(numbered, finish, self.bulk, lists, self.streams(lists), self.around)
+        return line.bulks(numbered, self.bulk, lists, self.streams(lists), self.around)
 
     def streams(self, ahead: int, one: bool = False) -> Streams | None:
         """Those of one iteration, without a GPU None; arguments as of :class:`Streams`."""

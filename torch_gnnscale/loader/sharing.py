@@ -83,11 +83,10 @@ class Sharing:
             order.share = self.share.with_counts(chunks.counts)
 
     def batches(
-        self, line: Line, execution: Execution, numbered: Iterator[MiniBatch], finish: Callable[[Any], Any],
-        prefetch: int | None,
-    ) -> Iterator[Any]:  # fmt: skip
+        self, line: Line, execution: Execution, numbered: Iterator[MiniBatch], prefetch: int | None
+    ) -> Iterator[Any]:
         """Iterates over the rest of an epoch; arguments as of :meth:`Execution.batches`."""
-        return execution.batches(line, numbered, finish, prefetch)
+        return execution.batches(line, numbered, prefetch)
 
 
 class SharedSteps(Sharing, ABC):
@@ -142,16 +141,15 @@ class SharedSteps(Sharing, ABC):
         self.sampler.join(self.steps, self._own_seeds)
 
     def batches(
-        self, line: Line, execution: Execution, numbered: Iterator[MiniBatch], finish: Callable[[Any], Any],
-        prefetch: int | None,
-    ) -> Iterator[Any]:  # fmt: skip
+        self, line: Line, execution: Execution, numbered: Iterator[MiniBatch], prefetch: int | None
+    ) -> Iterator[Any]:
         """See :meth:`Sharing.batches`."""
         assert self._chunks is not None
         if self._together is None:
             size_of = self._chunks.size_of
             self._together = Together(line, self.steps, self.share, execution, size_of, self._decides)
         ahead = USUAL if prefetch is None else prefetch
-        return self._together.batches(numbered, self._seed_order.epoch, self._seed_order.batch, finish, ahead)
+        return self._together.batches(numbered, self._seed_order.epoch, self._seed_order.batch, ahead)
 
 
 class SharedParts(SharedSteps):

@@ -127,9 +127,7 @@ class Together:
             each = steps.gather(self._wanted)
             self._wanted = "epoch" if "epoch" in each else max(each)
 
-    def batches(
-        self, numbered: Iterator[MiniBatch], epoch: int, first: int, finish: Callable[[Any], T], prefetch: int
-    ) -> TogetherBatches[T]:
+    def batches(self, numbered: Iterator[MiniBatch], epoch: int, first: int, prefetch: int) -> TogetherBatches[Any]:
         """Iterates over this rank's batches of an epoch of which ``first`` were made before, by all ranks. The iterator
         before this one ends."""
         if self._latest is not None and (before := self._latest()) is not None:
@@ -167,12 +165,12 @@ class Together:
                 return made
             return made._replace(batch=streams.take(made.batch)[0])
 
-        def finished(made: Made) -> T:
+        def finished(made: Made) -> Any:
             with self._telling(made.number):
-                return finish(self.line.deliver(made.batch, since))
+                return self.line.finish(self.line.deliver(made.batch, since))
 
         pipeline = Pipeline(turns, stages, taken, prefetch, self.steps.thread)
-        made: TogetherBatches[T] = TogetherBatches(
+        made: TogetherBatches[Any] = TogetherBatches(
             pipeline, finished, self.steps, count + self._window, self.execution.around
         )
         self._latest = weakref.ref(made)

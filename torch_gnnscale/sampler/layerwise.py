@@ -23,7 +23,8 @@ from ..ops.layer_drawing import SCHEMES_OF, check_drawing, check_num_nodes
 from ..random import Purpose, batch_key
 from ..topology.segmented import SegmentedCSC, check_graph_budgets
 from .base import check_weight_name
-from .executor import GPULayers, HostLayers, LayerExecutor, LayerOptions, sampled_store
+from .executor import Executor, LayerOptions, sampled_store
+from .graph import SampledGraph
 from .links import LinkSampling, StrictNegatives
 from .minibatch import MiniBatch
 from .on_executor import OnExecutor
@@ -117,8 +118,8 @@ class LayerSampler(OnExecutor):
         if layers and weight_name != type(self).weight_name:
             raise ValueError(f"weight_name={weight_name!r}: expected layers=False, found True: layers have edge_weight")
         self.weight_name = weight_name
-        options = LayerOptions(self.num_nodes_of_hops, self.drawing, layers, include_dst)
-        self.executor: LayerExecutor
+        self.layer_options = LayerOptions(self.num_nodes_of_hops, self.drawing, layers, include_dst)
+        self.executor: Executor
         """Draws the samples."""
         if (store := sampled_store(data)) is not None:
             if self.device.type != "cpu":
@@ -127,16 +128,16 @@ class LayerSampler(OnExecutor):
                 )
             self.graph = store.sampled_graph(data[0], time_attr=None, weight_attr=None, backward=False)
             self._check_one_type()
-            self.executor = store.layer_executor(self.graph, options)
+            self.executor = store.executor(self.graph, self.device, self.layer_options)
         else:
             self.graph = sampled_graph(data, is_sorted=is_sorted)
             self._check_one_type()
             if self.device.type == "cpu":
                 self.graph.move_to_huge_pages()
-                self.executor = HostLayers(self.graph, options)
+                self.executor = HostLayers(self.graph, self.layer_options)
             else:
                 csc = SegmentedCSC.on_gpu(self.graph.relations[0].csc, self.device, graph_on_gpu, graph_on_peers)
-                self.executor = GPULayers(self.graph, csc, options)
+                self.executor = GPULayers(self.graph, csc, self.layer_options)
         self.links = LinkSampling(self.graph, False, strict_negatives)
         self._disjoint = False
 
@@ -150,8 +151,8 @@ class LayerSampler(OnExecutor):
         if not isinstance(self.executor, GPULayers):
             raise ValueError(f"device: expected a sampler on a GPU, found one on {self.device}")
         other = copy.copy(self)
-        other.executor = self.executor.on(device)
-        other.device = other.executor.csc.device
+        other.executor = GPULayers(self.graph, self.executor.csc.on(device), self.layer_options)
+        other.device = other.executor.device
         return other
 
     # The contract of samplers ########################################################################################
@@ -183,8 +184,63 @@ class LayerSampler(OnExecutor):
 
     def _drawn(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int]) -> list[ops.Sample]:
         keys = [batch_key(check_key(key), purpose=Purpose.LAYER) for key in keys]
-        return self.executor.sample_many([of.nodes[0] for of in seeds], keys)
+        return self.executor.draw(seeds, keys, self.layer_options)
 
     def _write(self, batch: MiniBatch, sample: ops.Sample) -> None:
         super()._write(batch, sample)
         batch.separate_sources = not self.include_dst
+
+
+class HostLayers(Executor):
+    """Draws on the CPU from a graph in host memory or in mapped files."""
+
+    def __init__(self, graph: SampledGraph, options: LayerOptions) -> None:
+        super().__init__(graph)
+        self.options, drawing = options, options.drawing
+        self._score = ops.node_scores(graph.stored, drawing.scores) if drawing.method == "fastgcn" else None
+        self._prepared: ops.PreparedLayers | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_prepared": None}  # made again on first use; its tensors would be copied
+
+    def draw(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int], options: LayerOptions) -> list[ops.Sample]:
+        """As :meth:`Executor.draw`; threads take whole batches."""
+        if (prepared := self._prepared) is None:
+            prepared = self._prepared = ops.PreparedLayers(
+                self.graph.stored, options.num_nodes, options.drawing,
+                score=self._score, layers=options.layers, include_dst=options.include_dst,
+            )  # fmt: skip
+        if len(keys) == 1:
+            return [prepared.sample(seeds[0].nodes[0], keys[0])]
+        return prepared.sample_many([of.nodes[0] for of in seeds], keys)
+
+
+class GPULayers(Executor):
+    """Draws on a GPU, from a graph there, on its peers or in pinned host memory. Links raise NotImplementedError.
+
+    Args:
+        graph: of one type.
+        csc: the same graph, as the GPU reads it.
+        options: those of all batches.
+    """
+
+    def __init__(self, graph: SampledGraph, csc: SegmentedCSC, options: LayerOptions) -> None:
+        super().__init__(graph)
+        drawing = options.drawing
+        self.csc, self.options, self.device = csc, options, csc.device
+        score = ops.node_scores(graph.stored, drawing.scores).to(csc.device) if drawing.method == "fastgcn" else None
+        self._prepared = ops.PreparedLayerBulks(
+            csc.colptr, csc.row, csc.edge_id, csc.spread, options.num_nodes, drawing, csc.device,
+            score=score, layers=options.layers, include_dst=options.include_dst,
+        )  # fmt: skip
+
+    def __reduce__(self):
+        return GPULayers, (self.graph, self.csc, self.options)
+
+    def check_links(self, links: LinkSampling) -> None:
+        """Raises NotImplementedError: links are not sampled here."""
+        raise NotImplementedError(f"links with device={str(self.device)!r} are not implemented; use device='cpu'")
+
+    def draw(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int], options: LayerOptions) -> list[ops.Sample]:
+        """As :meth:`Executor.draw`: all batches are drawn at once."""
+        return self._prepared.sample_many([of.nodes[0] for of in seeds], keys)

@@ -19,8 +19,9 @@ from ..memory import Budget
 from ..ops.arguments import checked_device
 from ..topology.segmented import SegmentedCSC, check_graph_budgets
 from .base import Inputs
-from .executor import Drawing, Executor, GPUExecutor, HostExecutor, check_bulk, sampled_store
+from .executor import Drawing, Executor, sampled_store
 from .fanouts import NumNeighborsLike, as_num_neighbors, drawable, fanouts_of
+from .graph import SampledGraph
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
 from .on_executor import OnExecutor
 from .relations import sampled_graph
@@ -147,7 +148,7 @@ class NeighborSampler(OnExecutor):
         """Draws the samples, on the CPU or on a GPU."""
         if store is not None:
             self.executor = store.executor(self.graph, where)
-            self.executor.check(self.drawing, "the stores of a part", many=False)
+            self.executor.check(self.drawing, "the stores of a part")
         elif where.type == "cpu":
             self.graph.move_to_huge_pages()
             self.executor = HostExecutor(self.graph)
@@ -276,23 +277,12 @@ class NeighborSampler(OnExecutor):
     def check_many(self, inputs: type[Inputs], how: str) -> None:
         """See :meth:`KeyedSampler.check_many`."""
         super().check_many(inputs, how)
-        self.executor.check(self.drawing, how, many=True)
+        self.executor.check(self.drawing, how)
 
     # Sampling ########################################################################################################
 
     def _drawn(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int]) -> list[ops.Sample]:
-        drawing = self._drawings()[1]
-        if len(keys) == 1:
-            of = seeds[0]
-            return [self.executor.sample(of.nodes, keys[0], drawing, of.times, of.start_times, of.pairs)]
-        return self.executor.sample_many(
-            [of.nodes for of in seeds],
-            keys,
-            drawing,
-            [of.times for of in seeds],
-            [of.start_times for of in seeds],
-            [of.pairs for of in seeds],
-        )
+        return self.executor.draw(seeds, keys, self._drawings()[1])
 
     @property
     def drawing(self) -> Drawing:
@@ -323,3 +313,69 @@ _OF_DRAWING = frozenset(
     ("fanouts", "replace", "_disjoint", "temporal_strategy", "layers", "_subgraph_type", "keep_orig_edges")
 )
 """The attributes that :attr:`NeighborSampler.drawing` is made of."""
+
+
+def check_bulk(graph: SampledGraph, drawing: Drawing, how: str) -> None:
+    """Raises NotImplementedError naming the first mode in use that :func:`torch_gnnscale.ops.sample_bulk` lacks.
+
+    ``how`` is the argument that requires it, such as "device='cuda:0'".
+    """
+    modes = ops.beyond_bulks(
+        several_types=graph.is_hetero,
+        weighted=any(relation.weight is not None for relation in graph.relations),
+        timed=any(relation.time is not None for relation in graph.relations),
+        disjoint=drawing.disjoint,
+        subgraph="directional",
+    )
+    if drawing.subgraph != "directional":
+        modes.append(f"subgraph_type={drawing.subgraph!r}")
+    if modes:
+        raise NotImplementedError(f"{modes[0]} with {how} is not implemented; use device='cpu'")
+
+
+class HostExecutor(Executor):
+    """Draws on the CPU from a graph in host memory or in mapped files, in every mode."""
+
+    _last: tuple[Drawing, ops.PreparedNeighbors] | None = None
+    """The options of the last sample, and what was prepared of them."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last": None}  # as SampledGraph leaves out what is stored
+
+    def draw(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int], options: Drawing) -> list[ops.Sample]:
+        """As :meth:`Executor.draw`; threads take whole batches."""
+        last = self._last
+        if last is None or (last[0] is not options and last[0] != options):
+            last = self._last = options, ops.PreparedNeighbors(self.graph.stored, **options._asdict())
+        if len(keys) == 1:
+            of = seeds[0]
+            return [last[1].sample(of.nodes, keys[0], of.times, of.start_times, of.pairs)]
+        nodes, _, times, starts, pairs, *_ = map(list, zip(*seeds, strict=True))
+        return last[1].sample_many(nodes, keys, times, starts, pairs)
+
+
+class GPUExecutor(Executor):
+    """Draws on a GPU from a graph in its memory, that of its peers or pinned host memory, always by
+    :func:`torch_gnnscale.ops.sample_bulk`."""
+
+    def __init__(self, graph: SampledGraph, csc: SegmentedCSC) -> None:
+        super().__init__(graph)
+        self.csc = csc
+        self.device = csc.device
+
+    def check(self, drawing: Drawing, how: str) -> None:
+        """As :meth:`Executor.check`: what bulks lack."""
+        check_bulk(self.graph, drawing, how)
+
+    def check_links(self, links: LinkSampling) -> None:
+        """Raises NotImplementedError: links are not sampled here."""
+        raise NotImplementedError(f"links with device={str(self.device)!r} are not implemented; use device='cpu'")
+
+    def draw(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int], options: Drawing) -> list[ops.Sample]:
+        """As :meth:`Executor.draw`; times and exclusions raise NotImplementedError."""
+        if any(of.pairs is not None for of in seeds):
+            raise NotImplementedError(f"exclusions with device={str(self.device)!r} are not implemented; use 'cpu'")
+        self.check(options, f"device={str(self.device)!r}")
+        return self.csc.sample(
+            [of.nodes[0] for of in seeds], options.fanouts[0], keys, replace=options.replace, layers=options.layers
+        )

@@ -17,7 +17,7 @@ from ..comm.steps import Steps
 from ..random import draw_seed
 from .anchors import AnchorInput
 from .base import Inputs, KeyedSampler
-from .executor import Executor, LayerExecutor
+from .executor import Executor
 from .graph import SampledGraph
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
 from .minibatch import MiniBatch, SampledEdges
@@ -95,7 +95,7 @@ class OnExecutor(PyGAttributes, KeyedSampler):
 
     graph: SampledGraph
     links: LinkSampling
-    executor: Executor | LayerExecutor
+    executor: Executor
     """Draws the samples, on the CPU, on a GPU, or over the stores of a part."""
     device: torch.device
     takes_types = True
@@ -187,11 +187,11 @@ class OnExecutor(PyGAttributes, KeyedSampler):
         """What is sampled for a batch."""
         inputs: Any = batch.inputs
         if type(inputs) is NodeSamplerInput:  # the usual case first
-            return seeds_of_nodes(self.graph, inputs, self.device)
+            return seeds_of_nodes(self.graph, inputs, self.executor.device)
         if isinstance(inputs, AnchorInput):
             return inputs.lists.seeds(inputs, batch.key, self.disjoint)
         if isinstance(inputs, NodeSamplerInput):
-            return seeds_of_nodes(self.graph, inputs, self.device)
+            return seeds_of_nodes(self.graph, inputs, self.executor.device)
         self.executor.check_links(self.links)
         return self.links.seeds(inputs, neg_sampling, batch.key, self.disjoint)
 

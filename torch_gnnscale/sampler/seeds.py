@@ -49,7 +49,8 @@ def seeds_of_nodes(graph: SampledGraph, inputs: NodeSamplerInput, device: torch.
     entries = inputs.inputs if isinstance(inputs, ByType) else (inputs,)
     for entry in entries:
         seeds, input_id = entry.node, entry.input_id
-        check_tensor("seeds", seeds)
+        if not isinstance(seeds, Tensor):
+            check_tensor("seeds", seeds)
         if seeds.dtype == torch.uint8:  # seeds of a batch are int64 elsewhere
             check_no_mask("seeds", seeds, graph.sizes[graph.node_index(entry.input_type)])
         if input_id is not None and input_id.numel() != (count := seeds.numel()):  # len() takes five times as long
