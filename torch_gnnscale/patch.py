@@ -21,6 +21,7 @@ from .loader.neighbor_loader import label_seeds
 from .loader.outputs import write_output
 from .random import draw_seed
 from .sampler import NeighborSampler
+from .sampler.base import keyed
 from .sampler.minibatch import MiniBatch
 from .sampler.seeds import Seeds
 
@@ -126,8 +127,8 @@ def _filter_fn(original: Callable, sampler_name: str, label: Callable) -> Callab
         if type(sampler).__name__ == "DistNeighborSampler":  # its output has the features already
             return original(self, out)
         collator = Collator(
-            row_source(self.data, self.custom_cls), edge_layouts_of(self.data, None), sampler, partial(label, self),
-            self,
+            row_source(self.data, self.custom_cls), edge_layouts_of(self.data, None), keyed(sampler),
+            partial(label, self), self,
         )  # fmt: skip
         write_output(batch := MiniBatch(), out, sampler.edge_permutation)
         data = collator.at_once(batch).data

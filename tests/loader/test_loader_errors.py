@@ -22,6 +22,7 @@ from torch_gnnscale.loader.data_rows import edge_device
 from torch_gnnscale.loader.epochs import Followed
 from torch_gnnscale.loader.layout import stored_values
 from torch_gnnscale.loader.line import Execution
+from torch_gnnscale.sampler.base import keyed
 from torch_gnnscale.sampler.links import check_links
 from torch_gnnscale.sampler.minibatch import MiniBatch
 
@@ -66,7 +67,7 @@ class Sampler(NeighborSampler):
     ],
 )  # fmt: skip
 def test_what_a_gpu_does_not_make(data, sampler, layout, options, error, message):
-    given = Sampler(DATA, [2]) if sampler is Sampler else SimpleNamespace(usual_bulk=1)
+    given = Sampler(DATA, [2]) if sampler is Sampler else keyed(SimpleNamespace())
     with pytest.raises(error, match=whole(message)):
         checks.checked_bulk(1, data, given, GPU, NodeSamplerInput, {None: layout}, options)
 
@@ -78,7 +79,7 @@ def test_how_many_batches_are_made_at_once():
     assert [bulk(given) for given in (1, 7)] == [1, 7]
     assert bulk(1, None, num_workers=3, pin_memory=True) == 1
     assert bulk(None) == Sampler(DATA, [2]).usual_bulk
-    assert checks.checked_bulk(None, DATA, SimpleNamespace(usual_bulk=9), None, NodeSamplerInput, {}, {}) == 1
+    assert checks.checked_bulk(None, DATA, keyed(SimpleNamespace(usual_bulk=9)), None, NodeSamplerInput, {}, {}) == 1
 
 
 def test_rows_that_are_copied_to_a_gpu_are_announced():

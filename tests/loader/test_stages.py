@@ -319,7 +319,7 @@ def test_steps_that_were_announced_are_not_taken_after_the_epoch_was_left(prefet
     source = announced_two_steps_before()
     source.wanted = lambda sampled, bounds: [sampled]
     line = SimpleNamespace(
-        collator=SimpleNamespace(source=source, transform=same, bounds=same), sampler=None,
+        collator=SimpleNamespace(source=source, transform=same, bounds=same), sampler=SimpleNamespace(collective=False),
         sample=lambda batch: SimpleNamespace(of=(batch.epoch, batch.number)), collate=lambda batch: batch.of,
         deliver=lambda made, since: made, finish=same, seconds={"sample": 0.0, "gather": 0.0},
     )  # fmt: skip

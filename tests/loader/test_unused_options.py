@@ -185,7 +185,7 @@ REFUSED = [
     (
         links,
         {"neighbor_sampler": sampler(), "strict_negatives": True},
-        "exclude_seed_edges, strict_negatives: expected none beside a neighbor_sampler; pass them to it",
+        "strict_negatives: expected none beside a neighbor_sampler; pass it to the sampler",
     ),
     (
         layer_sampler,

@@ -193,7 +193,7 @@ def test_bad_input_of_the_sampler(arguments, error, message):
         ),
         (
             {"neighbor_sampler": NeighborSampler(homogeneous(), [2]), "strict_negatives": True},
-            ValueError, "exclude_seed_edges, strict_negatives: expected none beside a neighbor_sampler",
+            ValueError, "strict_negatives: expected none beside a neighbor_sampler; pass it to the sampler",
         ),
         (
             {"neg_sampling": NegativeSampling("binary", 1, torch.ones(7))},

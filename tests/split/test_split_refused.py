@@ -22,7 +22,7 @@ from torch_gnnscale.comm.exchange import Exchange
 from torch_gnnscale.comm.mesh import Grid
 from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.ops.shuffle import MAX_TABLES
-from torch_gnnscale.sampler.base import KeyedSampler
+from torch_gnnscale.sampler.base import KeyedSampler, keyed
 from torch_gnnscale.split import parallelize, plans
 from torch_gnnscale.split.agreement import _grid_of
 from torch_gnnscale.split.cut_sampler import SplitSampler, check_sampler
@@ -68,7 +68,7 @@ def other_parts(parts: int):
 
 LACKS = "with split parallelism is not implemented"
 ALONE = [
-    (lambda: check_sampler(3), ValueError,
+    (lambda: check_sampler(keyed(3)), ValueError,
      "split: expected a neighbor_sampler that is a KeyedSampler, found int"),
     (lambda: checked(make_hetero()), NotImplementedError, f"HeteroData {LACKS}"),
     (lambda: checked(layers=True), NotImplementedError, f"layers=True {LACKS}"),

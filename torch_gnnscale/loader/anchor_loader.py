@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any, Literal
 
 import torch
@@ -21,19 +22,21 @@ from ..sampler.anchors import NO_NODE, AnchorFields, AnchorInput, AnchorLists
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.graph import end_types
 from ..sampler.links import ExcludeSeedEdges
-from ..sampler.methods import NEIGHBOR, make_sampler
+from ..sampler.methods import NEIGHBOR, SamplingOptions, chosen_sampler
+from ..sampler.on_executor import OnExecutor
 from ..sampler.sources import check_data
 from . import checks
 from .fields import FieldsByType, put
 from .given_lists import anchor_lists, said_of_lists, with_positives
 from .given_seeds import GivenSeeds
-from .keyed_loader import KeyedLoader
+from .keyed_loader import KeyedLoader, LoaderOptions
 from .refusal import told_to_all
 
 SAMPLING = (
     "replace", "subgraph_type", "disjoint", "temporal_strategy", "time_attr", "weight_attr", "is_sorted", "directed",
 )  # fmt: skip
 """The arguments of sampling, as of :class:`torch_gnnscale.NeighborSampler`."""
+_COMMON = tuple(entry.name for entry in fields(LoaderOptions))
 
 
 class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
@@ -126,21 +129,15 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         triplets = NegativeSampling.cast(neg_sampling)
         if triplets is not None and not triplets.is_triplet():
             raise ValueError("neg_sampling: expected triplets, whose negatives are of the anchors, found binary ones")
-        sampling = {name: kwargs.pop(name) for name in SAMPLING if name in kwargs}
-        of_links = {"exclude_seed_edges": exclude_seed_edges, "strict_negatives": strict_negatives}
-        if neighbor_sampler is None:
-            sampler = make_sampler(method, data, num_neighbors, {**sampling, **of_links})
-        elif not isinstance(neighbor_sampler, (NeighborSampler, LayerSampler)):
+        if neighbor_sampler is not None and not isinstance(neighbor_sampler, OnExecutor):
             found = type(neighbor_sampler).__name__
             raise TypeError(f"neighbor_sampler: expected a NeighborSampler or a LayerSampler, found {found}")
-        elif method != NEIGHBOR or any(value is not False for value in of_links.values()):
-            raise ValueError(
-                "method, exclude_seed_edges, strict_negatives: expected none beside a neighbor_sampler; pass them to it"
-            )
-        else:
-            sampler = neighbor_sampler
-            times = anchor_time is not None
-            checks.warn_of_options_beside_sampler(sampler, num_neighbors, sampling, times)
+        arguments = {"exclude_seed_edges": exclude_seed_edges, "strict_negatives": strict_negatives}
+        arguments |= {name: kwargs.pop(name) for name in (*SAMPLING, *_COMMON) if name in kwargs}
+        sampling = SamplingOptions.of(arguments)
+        sampler = chosen_sampler(data, num_neighbors, neighbor_sampler, method, sampling, anchor_time is not None)
+        if not isinstance(sampler, OnExecutor):
+            raise ValueError(f"method={method!r}: expected one of a NeighborSampler or a LayerSampler with anchors")
         checks.warn_of_negatives(sampler, neg_sampling, None, [triplets])
         given = GivenSeeds.of(
             anchors, anchor_time, None, kwargs.pop("input_id", None), kwargs.get("batch_size", 1), name="anchors",
@@ -165,6 +162,7 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             data,
             num_neighbors,
             sampler,
+            LoaderOptions.of(arguments),
             input_name="input_nodes",
             inputs=nodes[kept] if of is None else (of, nodes[kept]),
             time_name="input_time",

@@ -3,7 +3,6 @@ and for arguments that have no effect beside the others."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from ..feature.contract import CollectiveRowStore, RowStore
 from ..ops.arguments import check_tensor, to_int
 from ..ops.rows import has_contiguous_rows
 from ..sampler import NeighborSampler
-from ..sampler.base import KeyedSampler
+from ..sampler.base import KeyedSampler, name_of
 from ..sampler.layerwise import LayerSampler
 from ..topology import GraphStore
 from ..topology.numbering import Numbering
@@ -27,7 +26,7 @@ from .fields import row_tensors
 from .layout import EdgeLayouts
 
 
-def check_features(data: Any, sampler: Any) -> None:
+def check_features(data: Any, sampler: KeyedSampler) -> None:
     """Raises TypeError if rows of a Data's attribute cannot be taken, ValueError if a RowStore has other numbers of
     rows than the graph has nodes and edges."""
     if isinstance(data, (Data, HeteroData)):
@@ -35,8 +34,7 @@ def check_features(data: Any, sampler: Any) -> None:
     if isinstance(data, (Data, HeteroData)) or not isinstance(data[0], RowStore):
         return
     hetero = any(attr.edge_type is not None for attr in data[1].get_all_edge_attrs())
-    bounds = sampler.node_bounds() if isinstance(sampler, KeyedSampler) else None
-    data[0].check_graph(hetero, bounds or {})
+    data[0].check_graph(hetero, sampler.node_bounds() or {})
 
 
 def checked_prefetch(prefetch: Any) -> int | None:
@@ -100,7 +98,7 @@ def check_input_id(name: str, input_id: Any, num_inputs: Callable[[], int]) -> N
 
 
 def checked_bulk(
-    bulk: int | None, data: Any, sampler: Any, device: torch.device | None, inputs: type,
+    bulk: int | None, data: Any, sampler: KeyedSampler, device: torch.device | None, inputs: type,
     layouts: EdgeLayouts, options: Mapping[str, Any],
 ) -> int:  # fmt: skip
     """How many batches are made at once.
@@ -117,16 +115,15 @@ def checked_bulk(
         TypeError, ValueError, NotImplementedError: the sampler, the stores or an argument do not allow bulks, or their
             device.
     """
-    keyed = isinstance(sampler, KeyedSampler)
     if bulk is None:
-        bulk = sampler.usual_bulk if keyed else 1
+        bulk = sampler.usual_bulk
     if (bulk := to_int("bulk", bulk)) < 1:
         raise ValueError(f"bulk: expected at least 1, found {bulk}")
     if bulk == 1 and device is None:
         return bulk
     how = f"bulk={bulk}" if device is None else f"device={str(device)!r}"
-    if not isinstance(sampler, KeyedSampler):
-        raise ValueError(f"{how}: expected a neighbor_sampler that is a KeyedSampler, found {type(sampler).__name__}")
+    if not sampler.keyed:
+        raise ValueError(f"{how}: expected a neighbor_sampler that is a KeyedSampler, found {name_of(sampler)}")
     if of_part(data) and device is not None:
         raise NotImplementedError(f"{how} with the stores of a part is not implemented; use device='cpu'")
     sampler.check_many(inputs, how)
@@ -139,15 +136,15 @@ def checked_bulk(
     return bulk
 
 
-def gpu_of(sampler: Any) -> torch.device | None:
+def gpu_of(sampler: KeyedSampler) -> torch.device | None:
     """The GPU on which a sampler makes batches; None if it makes them where the data are."""
-    return sampler.device if isinstance(sampler, KeyedSampler) and sampler.device.type != "cpu" else None
+    return sampler.device if sampler.device.type != "cpu" else None
 
 
-def gpu_of_rows(data: Any, sampler: Any, options: Mapping[str, Any]) -> torch.device | None:
+def gpu_of_rows(data: Any, sampler: KeyedSampler, options: Mapping[str, Any]) -> torch.device | None:
     """The GPU that gathers rows of stores, on streams of its own; None if there is none, in worker processes, and for
     samplers that are called in the thread that iterates."""
-    if isinstance(data, (Data, HeteroData)) or not isinstance(sampler, KeyedSampler) or options.get("num_workers", 0):
+    if isinstance(data, (Data, HeteroData)) or not sampler.keyed or options.get("num_workers", 0):
         return None
     return getattr(data[0], "stream_device", None)
 
@@ -162,13 +159,13 @@ def of_part(data: Any) -> bool:
     return isinstance(data, (tuple, list)) and isinstance(data[0], RowStore) and data[0].ranks is not None
 
 
-def check_part(data: Any, sampler: Any, options: Mapping[str, Any]) -> None:
+def check_part(data: Any, sampler: KeyedSampler, options: Mapping[str, Any]) -> None:
     """Raises ValueError or NotImplementedError for a sampler or an option that loaders over a part do not have."""
     if not of_part(data):
         return
-    if not isinstance(sampler, KeyedSampler):
+    if not sampler.keyed:
         raise ValueError(
-            f"neighbor_sampler: expected a KeyedSampler with the stores of a part, found {type(sampler).__name__}"
+            f"neighbor_sampler: expected a KeyedSampler with the stores of a part, found {name_of(sampler)}"
         )
     check_no_processes(options, "the stores of a part")
 
@@ -286,16 +283,16 @@ def _numbering_of(store: Any) -> Numbering | None:
 
 
 def warn_of_unused_arguments(
-    data: Any, sampler: Any, prefetch: int | None, seed: int | None, options: Mapping[str, Any]
+    data: Any, sampler: KeyedSampler, prefetch: int | None, seed: int | None, options: Mapping[str, Any]
 ) -> None:
     """Warns of arguments of both loaders. ``options``: the arguments of DataLoader and of PyG's loader; without a
     number of workers where threads do their work."""
     workers = options.get("num_workers", 0)
     if prefetch and workers:
         warn(f"prefetch={prefetch} has no effect beside worker processes (num_workers={workers}); use prefetch_factor=")
-    elif prefetch and not isinstance(sampler, KeyedSampler):
+    elif prefetch and not sampler.keyed:
         warn(
-            f"prefetch={prefetch} has no effect: {type(sampler).__name__} may keep state (it is no KeyedSampler), "
+            f"prefetch={prefetch} has no effect: {name_of(sampler)} may keep state (it is no KeyedSampler), "
             f"so it is called in the thread that iterates"
         )
     if options.get("worker_init_fn") is not None and not workers:
@@ -306,30 +303,7 @@ def warn_of_unused_arguments(
         warn("generator has no effect beside seed, which decides the order and every draw")
 
 
-def warn_of_options_beside_sampler(sampler: Any, num_neighbors: Any, options: Mapping[str, Any], times: bool) -> None:
-    """Warns of fanouts and of options of :class:`NeighborSampler` that are not its defaults, beside the user's
-    ``neighbor_sampler``.
-
-    With ``times`` of seeds, a ``time_attr`` is no reason to warn: PyG's loaders require it then.
-    """
-    usual = inspect.signature(NeighborSampler).parameters
-    names = [name for name, value in options.items() if getattr(value, "value", value) != usual[name].default]
-    if times and "time_attr" in names:
-        names.remove("time_attr")
-    if names:
-        verb = "has" if len(names) == 1 else "have"
-        warn(f"{', '.join(names)} {verb} no effect beside neighbor_sampler, which has options of its own")
-    own = None
-    if isinstance(sampler, LayerSampler):
-        own = sampler.num_nodes_of_hops
-    elif isinstance(sampler, NeighborSampler):
-        own = getattr(sampler.num_neighbors, "values", None)
-    given = [*num_neighbors] if isinstance(num_neighbors, Sequence) else None
-    if given and isinstance(own, list) and given != own:
-        warn(f"num_neighbors={given} has no effect beside neighbor_sampler, which has {own}")
-
-
-def warn_of_options_of_links(sampler: Any) -> None:
+def warn_of_options_of_links(sampler: KeyedSampler) -> None:
     """Warns of options of a sampler that are for links, where its seeds are nodes."""
     for name in ("exclude_seed_edges", "strict_negatives"):
         if isinstance(sampler, (NeighborSampler, LayerSampler)) and getattr(sampler, name, False) is not False:
@@ -337,7 +311,7 @@ def warn_of_options_of_links(sampler: Any) -> None:
 
 
 def warn_of_negatives(
-    sampler: Any, neg_sampling: Any, neg_sampling_ratio: float | None, each: Sequence[NegativeSampling | None]
+    sampler: KeyedSampler, neg_sampling: Any, neg_sampling_ratio: float | None, each: Sequence[NegativeSampling | None]
 ) -> None:  # fmt: skip
     """Warns of arguments of negatives that none are drawn by. ``each``: how those of each relation are drawn."""
     if neg_sampling is not None and neg_sampling_ratio:

@@ -86,18 +86,18 @@ class Collator:
     """
 
     def __init__(
-        self, source: RowSource, layouts: EdgeLayouts, sampler: Any, label: Callable[[FieldsByType, Any], None],
-        owner: Any, *, numbering: Numbering | None = None,
+        self, source: RowSource, layouts: EdgeLayouts, sampler: KeyedSampler,
+        label: Callable[[FieldsByType, Any], None], owner: Any, *, numbering: Numbering | None = None,
         device: torch.device | None = None,
     ) -> None:  # fmt: skip
         self.source, self.layouts, self.label = source, layouts, label
         self.sampler = sampler
-        self.layers = isinstance(sampler, KeyedSampler) and sampler.layers
-        self.weight_name = getattr(sampler, "weight_name", "edge_weight")
+        self.layers = sampler.layers
+        self.weight_name = sampler.weight_name
         self.numbering = numbering if numbering is None or device is None else numbering.to(device)
         self.owner, self.device = owner, device
-        self._bounds = Bounds(sampler if isinstance(sampler, KeyedSampler) else None)
-        self.collective = getattr(sampler, "collective", False) or source.collective
+        self._bounds = Bounds(sampler)
+        self.collective = sampler.collective or source.collective
         """Whether all ranks of a process group sample or fetch together."""
 
     def fetch(self, batch: MiniBatch) -> MiniBatch:

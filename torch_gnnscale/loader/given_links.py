@@ -15,7 +15,7 @@ from torch_geometric.typing import EdgeType
 
 from .._warn import warn
 from ..ops.arguments import as_tensor, check_tensor
-from ..sampler.base import KeyedSampler
+from ..sampler.base import name_of
 from ..sampler.graph import end_types
 from ..sampler.inputs import LinksByType
 from ..sampler.links import Negatives, check_links, check_weights, negatives_of
@@ -111,15 +111,14 @@ class GivenLinks(NamedTuple):
             TypeError, ValueError, IndexError: ids out of range; another number of labels or times than of links; labels
                 with triplets; links of several relations with a sampler that takes those of one.
         """
-        keyed = isinstance(sampler, KeyedSampler)
-        if len(self.links) > 1 and not (keyed and sampler.takes_types):
+        if len(self.links) > 1 and not sampler.takes_types:
             raise ValueError(
-                f"edge_label_index: expected links of one relation with a {type(sampler).__name__}, which is no "
+                f"edge_label_index: expected links of one relation with a {name_of(sampler)}, which is no "
                 f"KeyedSampler that takes several (takes_types), found a dictionary"
             )
         for edge_type, links in self.links.items():
             of = f"[{edge_type!r}]" if self.typed else ""
-            if keyed:
+            if sampler.keyed:
                 check_links(f"edge_label_index{of}", links, edge_type, sampler.node_bounds())
             for name, values in (("edge_label", self.label), ("edge_label_time", self.time)):
                 value = values.get(edge_type)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.loader.utils import get_input_nodes
-from torch_geometric.sampler import BaseSampler, NodeSamplerInput
+from torch_geometric.sampler import NodeSamplerInput
 
 from .. import ops
 from ..ops.arguments import as_ids, as_tensor, check_int, check_tensor
-from ..sampler.base import KeyedSampler
+from ..sampler.base import KeyedSampler, name_of
 from ..sampler.inputs import NodesByType, check_no_mask, each_type
 from .checks import check_input_id
 
@@ -79,7 +79,7 @@ class GivenSeeds(NamedTuple):
         sizes = sizes_by_type(batch_size, nodes, name)
         return cls(nodes, time or None, start_time, input_id, sizes, True, name, time_name)
 
-    def in_order(self, data: Any, sampler: BaseSampler) -> OrderedSeeds:
+    def in_order(self, data: Any, sampler: KeyedSampler) -> OrderedSeeds:
         """The seeds as constructors take them; None for all nodes becomes their ids.
 
         Args:
@@ -88,16 +88,15 @@ class GivenSeeds(NamedTuple):
         Raises:
             TypeError, ValueError, IndexError: unknown types; neither ids nor masks; times that no sampler asks for.
         """
-        keyed = isinstance(sampler, KeyedSampler)
-        bounds = sampler.node_bounds() if keyed else None
-        if keyed and self.time is not None and not sampler.is_temporal:
+        bounds = sampler.node_bounds()
+        if self.time is not None and not sampler.is_temporal:
             raise ValueError(f"{self.time_name}: expected none without time_attr, found some")
         if not self.typed:
             nodes = _all_nodes(self.name, data, self.nodes, bounds, self.name)
             return OrderedSeeds(nodes, self.time, self.input_id, lambda: get_input_nodes(data, nodes)[1].numel())
-        if not keyed or (len(self.nodes) > 1 and not sampler.takes_types):
+        if not sampler.keyed or (len(self.nodes) > 1 and not sampler.takes_types):
             raise ValueError(
-                f"{self.name}: expected seeds of one type with a {type(sampler).__name__}, which is no KeyedSampler "
+                f"{self.name}: expected seeds of one type with a {name_of(sampler)}, which is no KeyedSampler "
                 f"that takes several (takes_types), found a dictionary"
             )
         if bounds is not None and None in bounds:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..sampler.base import KeyedSampler
+from ..sampler.base import KeyedSampler, name_of
 from ..sampler.graph import check_exact, check_times, check_windows
 from ..sampler.inputs import ByType, each_type, windowed
 
@@ -32,16 +32,15 @@ class GivenWindows(NamedTuple):
         """Whether there are windows."""
         return self.start is not None or self.length is not None
 
-    def check(self, sampler: Any) -> None:
+    def check(self, sampler: KeyedSampler) -> None:
         """Raises ValueError for both arguments at once, or for a loader's sampler that takes no windows."""
         if self.start is not None and self.length is not None:
             raise ValueError(f"{self.start_name}, time_window: expected one of them, found both")
         if not self.given:
             return
-        if not isinstance(sampler, KeyedSampler) or not (sampler.takes_windows or not sampler.is_temporal):
+        if not sampler.keyed or not (sampler.takes_windows or not sampler.is_temporal):
             raise ValueError(
-                f"{self._name}: expected a KeyedSampler that takes windows (takes_windows), found a "
-                f"{type(sampler).__name__}"
+                f"{self._name}: expected a KeyedSampler that takes windows (takes_windows), found a {name_of(sampler)}"
             )
         if not sampler.is_temporal:
             raise ValueError(f"{self._name}: expected none without time_attr, found some")

@@ -4,6 +4,7 @@ epoch, the position in it, and the state from which an equal loader resumes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import SequentialSampler
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NodeSamplerInput
+from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
 from .. import ops
 from .._host import on_host
@@ -20,7 +21,7 @@ from .._warn import warn
 from ..memory import move_to_huge_pages
 from ..ops.arguments import check_int
 from ..random import ids_key
-from ..sampler.base import KeyedSampler, Output, check_weight_name
+from ..sampler.base import KeyedSampler, Output, check_weight_name, name_of, users_own
 from ..sampler.graph import end_types
 from ..sampler.inputs import ByType, each_type, inputs_ids, start_time_of
 from ..sampler.minibatch import MiniBatch
@@ -50,16 +51,43 @@ OWN_NAMES = frozenset(
 """The entries of a loader's state besides its sampler's options."""
 
 
-def options_of(sampler: BaseSampler) -> dict[str, Any]:
-    """The options of a sampler, which are entries of a loader's state; none if it is no KeyedSampler.
+@dataclass(frozen=True)
+class LoaderOptions:
+    """The arguments that our loaders have in common, with their defaults; :class:`NeighborLoader` explains them."""
+
+    seed: int | None = None
+    prefetch: int | None = None
+    edge_layout: EdgeLayout | None = None
+    bulk: int | None = None
+    shard: Shard = None
+    seed_order: SharedOrder | None = None
+    uneven: Uneven = "pad"
+    split: Split | None = None
+    transform: Callable | None = None
+    transform_sampler_output: Callable | None = None
+    filter_per_worker: bool | None = None
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> LoaderOptions:
+        """Those of a loader's arguments that all loaders have."""
+        return cls(**{entry.name: arguments[entry.name] for entry in fields(cls) if entry.name in arguments})
+
+    def of_pyg(self) -> dict[str, Any]:
+        """Those that PyG's loaders have, too."""
+        names = ("transform", "transform_sampler_output", "filter_per_worker")
+        return {name: getattr(self, name) for name in names}
+
+
+def options_of(sampler: KeyedSampler) -> dict[str, Any]:
+    """The options of a sampler, which are entries of a loader's state.
 
     Raises:
         ValueError: an option has the name of an entry of the loader's own.
     """
-    options = sampler.options() if isinstance(sampler, KeyedSampler) else {}
+    options = sampler.options()
     if taken := sorted(OWN_NAMES.intersection(options)):
         raise ValueError(
-            f"options() of a {type(sampler).__name__}: expected other names than those of a loader's own entries in "
+            f"options() of a {name_of(sampler)}: expected other names than those of a loader's own entries in "
             f"its state, found {taken}"
         )
     return options
@@ -69,7 +97,7 @@ class ResumableLoader(PyGLoaderAdapter):
     """A loader whose batches are functions of its seed, the epoch and the number of the batch."""
 
     input_data: Any
-    _sampler: BaseSampler
+    _sampler: KeyedSampler
     _sharing: Sharing
 
     def _ids(self, inputs: Any) -> Tensor:
@@ -158,22 +186,15 @@ class KeyedLoader(ResumableLoader):
         self,
         data: Any,
         num_neighbors: Any,
-        neighbor_sampler: BaseSampler,
+        neighbor_sampler: KeyedSampler,
+        options: LoaderOptions,
         *,
         num_inputs: Callable[[], int],
         by_type: ByType | None = None,
         sizes: dict[Any, int] | None = None,
-        seed: int | None = None,
-        prefetch: int | None = None,
-        edge_layout: EdgeLayout | None = None,
-        bulk: int | None = None,
-        shard: Shard = None,
-        seed_order: SharedOrder | None = None,
-        uneven: Uneven = "pad",
-        split: Split | None = None,
         **kwargs: Any,
     ) -> None:
-        """``kwargs`` are the arguments of PyG's loader, passed on; ``num_inputs()`` returns the number of inputs.
+        """``kwargs`` are the other arguments of PyG's loader; ``num_inputs()`` returns the number of inputs.
 
         ``by_type``: the inputs, if they have several types; ``sizes``: how many of each type a batch has, if that is
         fixed. If the sampler's device is a GPU, batches are made there.
@@ -184,17 +205,21 @@ class KeyedLoader(ResumableLoader):
             kwargs["batch_size"] = sum(sizes.values())
             if checks.has_own_order(kwargs):
                 raise ValueError(f"batch_size={sizes}: expected neither sampler nor batch_sampler beside it, found one")
+        kwargs |= options.of_pyg()
+        seed, prefetch, edge_layout, bulk, shard = (
+            options.seed, options.prefetch, options.edge_layout, options.bulk, options.shard
+        )  # fmt: skip
         self.prefetch = checks.checked_prefetch(prefetch)
         """How many batches are in preparation; None: the loader chooses (:mod:`torch_gnnscale.loader.pipeline`)."""
         self._sharing = sharing_of(
-            split, shard, seed_order, uneven, data, neighbor_sampler, self.inputs_type, kwargs, seed
-        )
+            options.split, shard, options.seed_order, options.uneven, data, neighbor_sampler, self.inputs_type, kwargs,
+            seed,
+        )  # fmt: skip
         self._sampler = sampler = self._sharing.sampler
         share = self._sharing.share
         options_of(sampler)  # raises here, and not when a state is asked for
-        if isinstance(sampler, KeyedSampler):
-            check_weight_name(sampler.weight_name)
-        kwargs = without_processes(data, sampler, kwargs, timed=split is not None)
+        check_weight_name(sampler.weight_name)
+        kwargs = without_processes(data, sampler, kwargs, timed=options.split is not None)
         checks.check_features(data, sampler)
         checks.check_part(data, sampler, kwargs)
         checks.check_inputs(kwargs, num_inputs)
@@ -222,7 +247,7 @@ class KeyedLoader(ResumableLoader):
         if kwargs.get("filter_per_worker") is None and (checks.has_rows_on_gpu(data) or has_learned_rows(data)):
             kwargs["filter_per_worker"] = False
         self._rows_of_workers: RowsOfWorkers | None = None
-        super().__init__(data, num_neighbors, sampler, num_inputs=num_inputs(), **kwargs)
+        super().__init__(data, num_neighbors, users_own(sampler), num_inputs=num_inputs(), **kwargs)
         if by_type is not None:
             self.input_data = by_type
         if by_type is not None and sizes is not None:
@@ -238,8 +263,8 @@ class KeyedLoader(ResumableLoader):
         Raises:
             ValueError: it is no KeyedSampler.
         """
-        if not isinstance(self._sampler, KeyedSampler):
-            raise ValueError(f"neighbor_sampler: expected a KeyedSampler, found {type(self._sampler).__name__}")
+        if not self._sampler.keyed:
+            raise ValueError(f"neighbor_sampler: expected a KeyedSampler, found {name_of(self._sampler)}")
         return self._sampler
 
     def _meet_others(self) -> None:

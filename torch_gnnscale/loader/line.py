@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import BaseSampler, NegativeSampling
+from torch_geometric.sampler import NegativeSampling
 
 from .._host import as_user
 from ..feature.contract import Version, version_of
@@ -54,14 +54,14 @@ class Line:
     """
 
     def __init__(
-        self, order: SeedOrder, sampler: BaseSampler, collator: Collator, inputs: Any,
+        self, order: SeedOrder, sampler: KeyedSampler, collator: Collator, inputs: Any,
         ids_of: Callable[[Any], Tensor], neg_sampling: NegativeSampling | None, seconds: dict[str, float],
     ) -> None:  # fmt: skip
         self.order, self.sampler, self.collator = order, sampler, collator
         self.inputs, self.ids_of, self.neg_sampling = inputs, ids_of, neg_sampling
         self.seconds = seconds
         self.drawing = drawing_into_batches(sampler)
-        self._batches_per_key = getattr(sampler, "batches_per_key", 1)
+        self._batches_per_key = sampler.batches_per_key
 
     # The steps #######################################################################################################
 
@@ -201,7 +201,7 @@ class Line:
     @property
     def may_prefetch(self) -> bool:
         """Whether batches can be prepared by threads while the model trains."""
-        return isinstance(self.sampler, KeyedSampler)
+        return self.sampler.keyed
 
     @property
     def collective(self) -> bool:

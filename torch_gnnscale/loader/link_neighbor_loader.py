@@ -16,19 +16,18 @@ from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.typing import EdgeType, InputEdges
 
 from .._host import on_host
-from ..sampler.base import KeyedSampler
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.graph import end_types
 from ..sampler.inputs import LinksByType, each_type
 from ..sampler.links import ExcludeSeedEdges, Negatives, StrictNegatives, negatives_of
-from ..sampler.methods import NEIGHBOR, make_sampler
+from ..sampler.methods import NEIGHBOR, SamplingOptions, chosen_sampler
 from ..sampler.sources import check_data
 from . import checks
-from .checks import warn_of_negatives, warn_of_options_beside_sampler
+from .checks import warn_of_negatives
 from .fields import FieldsByType, put
 from .given_links import GivenLinks, in_stored, to_stored
 from .given_windows import GivenWindows
-from .keyed_loader import KeyedLoader
+from .keyed_loader import KeyedLoader, LoaderOptions
 from .layout import EdgeLayout
 from .refusal import told_to_all
 from .share import Shard, SharedOrder, Uneven
@@ -143,6 +142,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         time_window: float | None = None,
         **kwargs: Any,
     ) -> None:
+        arguments = dict(locals(), split=kwargs.pop("split", None))
         check_data(data)
         _pop_options_of_seeds(kwargs)
         given = GivenLinks.of(
@@ -151,46 +151,30 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         )  # fmt: skip
         windows = GivenWindows("edge_label_time", "edge_label_start_time", edge_label_start_time, time_window)
         made = neighbor_sampler is None
-        options: dict[str, Any] = {
-            "subgraph_type": subgraph_type,
-            "replace": replace,
-            "disjoint": disjoint,
-            "temporal_strategy": temporal_strategy,
-            "time_attr": time_attr,
-            "weight_attr": weight_attr,
-            "is_sorted": is_sorted,
-            "directed": directed,
-        }
-        if neighbor_sampler is None:
+        if made:
             if (edge_label_time is None) != (time_attr is None):
                 said = ["is not set" if value is None else "is set" for value in (edge_label_time, time_attr)]
                 raise ValueError(
                     f"'edge_label_time' {said[0]} while 'time_attr' {said[1]}: expected both for temporal sampling"
                 )
-            known = given.strict(data, strict_negatives)
-            options |= {"exclude_seed_edges": exclude_seed_edges, "strict_negatives": known}
-            neighbor_sampler = make_sampler(method, data, num_neighbors, options)
-            if not isinstance(known, bool) and (order := checks.common_numbering(data)) is not None:
-                neighbor_sampler.strict_negatives = in_stored(order, known)
-        elif method != NEIGHBOR:
-            raise ValueError(f"method={method!r}: expected none beside a neighbor_sampler")
-        elif exclude_seed_edges is not False or strict_negatives is not False:
-            raise ValueError(
-                "exclude_seed_edges, strict_negatives: expected none beside a neighbor_sampler; pass them to it"
-            )
-        else:
-            times = edge_label_time is not None
-            warn_of_options_beside_sampler(neighbor_sampler, num_neighbors, options, times)
-        windows.check(neighbor_sampler)
-        given.check(neighbor_sampler)
-        warn_of_negatives(neighbor_sampler, neg_sampling, neg_sampling_ratio, given.each_negatives())
+            arguments["strict_negatives"] = known = given.strict(data, strict_negatives)
+        sampling = SamplingOptions.of(arguments)
+        sampler: Any = chosen_sampler(
+            data, num_neighbors, neighbor_sampler, method, sampling, timed=edge_label_time is not None
+        )
+        if made and not isinstance(known, bool) and (order := checks.common_numbering(data)) is not None:
+            sampler.strict_negatives = in_stored(order, known)
+        windows.check(sampler)
+        given.check(sampler)
+        warn_of_negatives(sampler, neg_sampling, neg_sampling_ratio, given.each_negatives())
         inputs = given.inputs()
         first = each_type(inputs)[0]
         links = torch.stack([first.row, first.col])
         super().__init__(
             data,
             num_neighbors,
-            neighbor_sampler,
+            sampler,
+            LoaderOptions.of(arguments),
             input_name="edge_label_index",
             inputs=links if isinstance(data, Data) else (first.input_type, links),
             time_name="edge_label_time",
@@ -198,17 +182,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
             input_id=first.input_id,
             by_type=inputs if isinstance(inputs, LinksByType) else None,
             sizes=given.sizes,
-            transform=transform,
-            transform_sampler_output=transform_sampler_output,
-            filter_per_worker=filter_per_worker,
             num_inputs=given.num_links,
-            seed=seed,
-            prefetch=prefetch,
-            bulk=bulk,
-            edge_layout=edge_layout,
-            shard=shard,
-            seed_order=seed_order,
-            uneven=uneven,
             **kwargs,
         )
         self.edge_label_index, self.neg_sampling = edge_label_index, given.neg_sampling
@@ -216,17 +190,14 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         self.time_window = time_window
         self.input_data = windows.of(self.input_data, given.start_time, given.typed)
         if self.order is not None:
-            bounds = neighbor_sampler.node_bounds() if isinstance(neighbor_sampler, KeyedSampler) else None
-            self.neg_sampling = given.in_stored_order(self.order, bounds or {})
+            self.neg_sampling = given.in_stored_order(self.order, sampler.node_bounds() or {})
         for entry in each_type(self.input_data):
             entry.label = given.labels(entry.input_type)
             if self.order is not None:
                 stored = to_stored(self.order, torch.stack([entry.row, entry.col]), entry.input_type)
                 entry.row, entry.col = stored
-            if isinstance(neighbor_sampler, KeyedSampler):
-                known = torch.stack([entry.row, entry.col]) if made and entry.input_type in given.chosen else None
-                negatives = negatives_of(self.neg_sampling, entry.input_type)
-                neighbor_sampler.prepare_links(entry.input_type, negatives, known)
+            known = torch.stack([entry.row, entry.col]) if made and entry.input_type in given.chosen else None
+            sampler.prepare_links(entry.input_type, negatives_of(self.neg_sampling, entry.input_type), known)
         self._meet_others()
 
     def _fingerprint(self) -> dict[str, Any]:

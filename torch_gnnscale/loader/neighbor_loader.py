@@ -17,17 +17,16 @@ from torch_geometric.typing import InputNodes, NodeType
 
 from .._host import on_host
 from ..memory import Budget
-from ..sampler.base import KeyedSampler
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.inputs import each_type
-from ..sampler.methods import NEIGHBOR, make_sampler
+from ..sampler.methods import NEIGHBOR, SamplingOptions, chosen_sampler
 from ..sampler.sources import check_data
 from . import checks
-from .checks import warn_of_options_beside_sampler, warn_of_options_of_links
+from .checks import warn_of_options_of_links
 from .fields import FieldsByType
 from .given_seeds import GivenSeeds
 from .given_windows import GivenWindows
-from .keyed_loader import KeyedLoader
+from .keyed_loader import KeyedLoader, LoaderOptions
 from .layout import EdgeLayout
 from .refusal import told_to_all
 from .share import Shard, SharedOrder, Uneven
@@ -76,7 +75,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         directed: deprecated; False means ``subgraph_type="induced"``.
         method: ``neighbor``; or ``ladies``, ``fastgcn`` or ``labor``: layer by layer, with the defaults of
             :class:`torch_gnnscale.LayerSampler`, whose ``num_nodes`` are ``num_neighbors``. Batches then have
-            ``edge_weight``.
+            ``edge_weight``. Or the name of a sampler of your own (:func:`torch_gnnscale.sampler.register_method`).
         layers: batches have ``layers`` instead of edges: one :class:`torch_gnnscale.sampler.Layer` per layer of the
             model, in the model's order. Each hop expands every node found so far, as in the papers.
         seed: decides every draw and the order; by default drawn from ``generator`` or torch's own generator.
@@ -173,6 +172,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         time_window: float | None = None,
         **kwargs: Any,
     ) -> None:
+        arguments = {**kwargs, **locals()}
         check_data(data)
         if input_time is not None and input_end_time is not None:
             raise ValueError("input_time, input_end_time: expected one of them, which mean the same, found both")
@@ -183,43 +183,20 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             input_nodes, times, input_start_time, kwargs.pop("input_id", None), kwargs.get("batch_size", 1),
             time_name=end_name,
         )  # fmt: skip
-        options: dict[str, Any] = {
-            "subgraph_type": subgraph_type,
-            "replace": replace,
-            "disjoint": disjoint,
-            "temporal_strategy": temporal_strategy,
-            "time_attr": time_attr,
-            "weight_attr": weight_attr,
-            "is_sorted": is_sorted,
-            "directed": directed,
-        }
-        if neighbor_sampler is None:
-            if split is not None and checks.of_part(data):  # before its sampler, which knows of no split
-                subgraph = subgraph_type if directed else SubgraphType.induced
-                check_modes(subgraph, {"time_attr, input_time": time_attr is not None})
-            options |= {
-                "layers": layers,
-                "device": device,
-                "graph_on_gpu": graph_on_gpu,
-                "graph_on_peers": graph_on_peers,
-            }
-            neighbor_sampler = make_sampler(method, data, num_neighbors, options)
-        elif method != NEIGHBOR:
-            raise ValueError(f"method={method!r}: expected none beside a neighbor_sampler")
-        elif device is not None or graph_on_gpu is not None or graph_on_peers != ():
-            name = "device" if device is not None else "graph_on_peers" if graph_on_gpu is None else "graph_on_gpu"
-            raise ValueError(f"{name}: expected none beside a neighbor_sampler; pass it to the sampler")
-        elif layers and not (isinstance(neighbor_sampler, KeyedSampler) and neighbor_sampler.layers):
-            raise ValueError("layers=True: expected a neighbor_sampler with layers=True, found one without")
-        else:
-            warn_of_options_beside_sampler(neighbor_sampler, num_neighbors, options, times=times is not None)
-            warn_of_options_of_links(neighbor_sampler)
-        windows.check(neighbor_sampler)
-        seeds = given.in_order(data, neighbor_sampler)
+        sampling = SamplingOptions.of(arguments)
+        if neighbor_sampler is None and split is not None and checks.of_part(data):
+            # before its sampler is made, which knows of no split
+            check_modes(sampling.subgraph, {"time_attr, input_time": time_attr is not None})
+        sampler = chosen_sampler(data, num_neighbors, neighbor_sampler, method, sampling, timed=times is not None)
+        if neighbor_sampler is not None:
+            warn_of_options_of_links(sampler)
+        windows.check(sampler)
+        seeds = given.in_order(data, sampler)
         super().__init__(
             data,
             num_neighbors,
-            neighbor_sampler,
+            sampler,
+            LoaderOptions.of(arguments),
             input_name="input_nodes",
             inputs=seeds.first,
             time_name="input_time",
@@ -227,24 +204,12 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             input_id=seeds.input_id,
             by_type=seeds.by_type,
             sizes=given.sizes,
-            transform=transform,
-            transform_sampler_output=transform_sampler_output,
-            filter_per_worker=filter_per_worker,
             num_inputs=seeds.num_seeds,
-            seed=seed,
-            prefetch=prefetch,
-            edge_layout=edge_layout,
-            shard=shard,
-            seed_order=seed_order,
-            uneven=uneven,
-            bulk=bulk,
-            split=split,
             **kwargs,
         )
         self.input_nodes, self.input_time, self.input_end_time = input_nodes, input_time, input_end_time
         self.input_start_time, self.time_window = input_start_time, time_window
-        if isinstance(neighbor_sampler, KeyedSampler):
-            given.check(self.input_data, neighbor_sampler.node_bounds())
+        given.check(self.input_data, sampler.node_bounds())
         self.input_data = windows.of(self.input_data, given.starts(self.input_data.input_type), given.typed)
         if self.order is not None:
             for entry in each_type(self.input_data):

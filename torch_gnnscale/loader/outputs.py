@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, NodeSamplerInput, SamplerOutput
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from ..sampler.base import KeyedSampler, Output
 from ..sampler.minibatch import HOMOGENEOUS, NO_EDGES, GraphTypes, MiniBatch, SampledEdges
@@ -18,26 +18,17 @@ from ..sampler.output import HeteroNeighborOutput, NeighborOutput
 class OutputsOf:
     """Asks a sampler of the user's, and writes its outputs into batches, as ours do (:meth:`OnExecutor.draw`)."""
 
-    def __init__(self, sampler: BaseSampler) -> None:
+    def __init__(self, sampler: KeyedSampler) -> None:
         self.sampler = sampler
-        self._keyed = isinstance(sampler, KeyedSampler)
 
     def draw(self, batch: MiniBatch, neg_sampling: Any = None) -> None:
         """See :meth:`OnExecutor.draw`."""
-        sampler: Any = self.sampler
-        if self._keyed:
-            out = sampler.sample_inputs(batch.inputs, batch.key, neg_sampling)
-        elif isinstance(batch.inputs, NodeSamplerInput):
-            out = sampler.sample_from_nodes(batch.inputs)
-        else:
-            out = sampler.sample_from_edges(batch.inputs, neg_sampling=neg_sampling)
-        self._write(batch, out)
+        self._write(batch, self.sampler.sample_inputs(batch.inputs, batch.key, neg_sampling))
 
     def draw_many(self, batches: Sequence[MiniBatch], neg_sampling: Any = None) -> None:
         """See :meth:`OnExecutor.draw_many`."""
-        sampler: Any = self.sampler
         inputs, keys = [batch.inputs for batch in batches], [batch.key for batch in batches]
-        for batch, out in zip(batches, sampler.sample_many(inputs, keys, neg_sampling), strict=True):
+        for batch, out in zip(batches, self.sampler.sample_many(inputs, keys, neg_sampling), strict=True):
             self._write(batch, out)
 
     def _write(self, batch: MiniBatch, out: Output) -> None:
@@ -45,7 +36,7 @@ class OutputsOf:
         write_output(batch, out, self.sampler.edge_permutation)
 
 
-def drawing_into_batches(sampler: BaseSampler) -> OnExecutor | OutputsOf:
+def drawing_into_batches(sampler: KeyedSampler) -> OnExecutor | OutputsOf:
     """What a loader asks for samples: one of our samplers itself, unless the user changed how it samples."""
     ours = isinstance(sampler, OnExecutor) and as_ours(sampler, (*OF_ONE, "sample_many"))
     return sampler if ours else OutputsOf(sampler)  # type: ignore[return-value]

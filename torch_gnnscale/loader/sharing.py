@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler
-from torch_geometric.sampler import BaseSampler, NodeSamplerInput
+from torch_geometric.sampler import NodeSamplerInput
 
 from ..comm.steps import Steps
 from ..feature.contract import CollectiveRowStore
@@ -41,7 +41,7 @@ class Sharing:
         share: what this rank takes of an epoch, without counts; None: everything.
     """
 
-    def __init__(self, sampler: BaseSampler, share: Share | None) -> None:
+    def __init__(self, sampler: KeyedSampler, share: Share | None) -> None:
         self.sampler, self.share = sampler, share
         self.has_met = False
         """Whether the ranks have met to make this loader, or need not meet."""
@@ -97,7 +97,7 @@ class SharedSteps(Sharing, ABC):
     steps: Steps
     """Of this loader, after :meth:`meet`."""
 
-    def __init__(self, sampler: BaseSampler, share: Share | None, inputs: type[Inputs]) -> None:
+    def __init__(self, sampler: KeyedSampler, share: Share | None, inputs: type[Inputs]) -> None:
         assert share is not None
         super().__init__(sampler, share)
         self._own_seeds = share.seed_order == "owned" and inputs is NodeSamplerInput
@@ -156,7 +156,7 @@ class SharedParts(SharedSteps):
     """Of a loader over the stores of a part: each rank makes its own batches, whose rows the ranks read together."""
 
     def __init__(
-        self, sampler: BaseSampler, share: Share | None, inputs: type[Inputs], rows: CollectiveRowStore
+        self, sampler: KeyedSampler, share: Share | None, inputs: type[Inputs], rows: CollectiveRowStore
     ) -> None:
         super().__init__(sampler, share, inputs)
         self._rows = rows
@@ -212,7 +212,7 @@ class SharedBatches(SharedSteps):
 
 
 def sharing_of(
-    split: Split | None, shard: Shard, seed_order: SharedOrder | None, uneven: Uneven, data: Any, sampler: BaseSampler,
+    split: Split | None, shard: Shard, seed_order: SharedOrder | None, uneven: Uneven, data: Any, sampler: KeyedSampler,
     inputs: type[Inputs], options: dict[str, Any], seed: Any,
 ) -> Sharing:  # fmt: skip
     """How a loader's batches are shared.
@@ -229,7 +229,7 @@ def sharing_of(
     if split is not None:
         if not isinstance(split, Split):
             raise TypeError(f"split: expected a split plan, found {type(split).__name__}")
-        made = split.of_loader(sampler, inputs, data, options.get("timeout"))  # type: ignore[arg-type]
+        made = split.of_loader(sampler, inputs, data, options.get("timeout"))
         share = share_of(shard, seed_order, uneven, data, options, seed, made.ranks)
         return SharedBatches(made, share, of_parts=seed_order == "owned")
     share = share_of(shard, seed_order, uneven, data, options, seed)

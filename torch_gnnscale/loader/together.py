@@ -15,7 +15,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from ..comm.steps import Steps
-from ..sampler.base import KeyedSampler
 from ..sampler.minibatch import MiniBatch
 from .line import Execution, Line
 from .pipeline import Pipeline, Stage
@@ -116,7 +115,7 @@ class Together:
         self._decides = decides
         self.source: CollectiveSource = line.collator.source
         self.reads = self.source.reads
-        self._samples_together = isinstance(line.sampler, KeyedSampler) and line.sampler.collective
+        self._samples_together = line.sampler.collective
         self._latest: weakref.ref[TogetherBatches] | None = None
         self._ahead: deque[_Prepared] = deque()  # steps whose needs were announced
         self._window = 0

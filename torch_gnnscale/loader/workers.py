@@ -21,7 +21,7 @@ PROCESS_OPTIONS = ("worker_init_fn", "multiprocessing_context")
 """Arguments of DataLoader that only processes can serve."""
 
 
-def without_processes(data: Any, sampler: Any, options: dict[str, Any], timed: bool = False) -> dict[str, Any]:
+def without_processes(data: Any, sampler: KeyedSampler, options: dict[str, Any], timed: bool = False) -> dict[str, Any]:
     """The DataLoader's options, without worker processes if threads can do the work.
 
     Threads are faster: processes have to send every batch. Processes are kept for a sampler or store that several
@@ -54,7 +54,7 @@ def _kept(data: Any, sampler: Any, options: dict[str, Any], workers: int, timed:
             check_no_processes(options, f"a {type(collective).__name__}, which is collective,")
         return options
     rows = not stores or may_be_read_by_threads(stores[0])
-    sampling = isinstance(sampler, KeyedSampler) and sampler.thread_safe
+    sampling = sampler.thread_safe
     if not part and collective is None and not (rows and sampling):
         return options
     of_processes = ("num_workers", "persistent_workers", "prefetch_factor", *(() if timed else ("timeout",)))

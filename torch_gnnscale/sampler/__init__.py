@@ -3,10 +3,11 @@
 from .base import KeyedSampler
 from .bidirectional import BidirectionalNeighborSampler
 from .layerwise import LayerSampler
+from .methods import register_method
 from .neighbor import NeighborSampler
 from .output import HeteroNeighborOutput, Layer, NeighborOutput, WeightedLayer
 
 __all__ = [
     "BidirectionalNeighborSampler", "HeteroNeighborOutput", "KeyedSampler", "Layer", "LayerSampler",
-    "NeighborOutput", "NeighborSampler", "WeightedLayer",
+    "NeighborOutput", "NeighborSampler", "WeightedLayer", "register_method",
 ]  # fmt: skip

@@ -78,6 +78,8 @@ class KeyedSampler(BaseSampler):
     """The field of batches that holds the weights of edges, if outputs have weights; none of :data:`OWN_FIELDS`."""
     usual_bulk: int = 1
     """Default of a loader's ``bulk``: how many batches are sampled at once."""
+    keyed: bool = True
+    """Whether a sample is a function of inputs and key. False of PyG's own samplers alone, as loaders see them."""
 
     # Samples #########################################################################################################
 
@@ -149,3 +151,50 @@ class KeyedSampler(BaseSampler):
             neg_sampling: how negatives are drawn.
             links: in the stores' ids, shape [2, m]: links that strict negatives must not be; None if there are none.
         """
+
+
+class UnkeyedSampler(KeyedSampler):
+    """A PyG sampler of any class as loaders see one: the thread that iterates calls it, for it may keep state.
+
+    Args:
+        sampler: makes its random draws itself.
+    """
+
+    keyed = False
+    thread_safe = False
+    is_temporal = True
+    """It may be: nothing says so."""
+
+    def __init__(self, sampler: BaseSampler) -> None:
+        self.sampler = sampler
+        self.collective = getattr(sampler, "collective", False)
+
+    @property
+    def edge_permutation(self) -> Any:
+        """That of the sampler."""
+        return self.sampler.edge_permutation
+
+    def sample_from_nodes(self, inputs: NodeSamplerInput, key: int | None = None) -> Output:
+        """What the sampler returns."""
+        return self.sampler.sample_from_nodes(inputs)
+
+    def sample_from_edges(
+        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, key: int | None = None
+    ) -> Output:
+        """What the sampler returns."""
+        return self.sampler.sample_from_edges(inputs, neg_sampling=neg_sampling)
+
+
+def keyed(sampler: BaseSampler) -> KeyedSampler:
+    """Any sampler as a KeyedSampler; loaders call it once, when they are made."""
+    return sampler if isinstance(sampler, KeyedSampler) else UnkeyedSampler(sampler)
+
+
+def users_own(sampler: KeyedSampler) -> BaseSampler:
+    """What was given to :func:`keyed`."""
+    return sampler.sampler if isinstance(sampler, UnkeyedSampler) else sampler
+
+
+def name_of(sampler: KeyedSampler) -> str:
+    """What messages call a sampler: its class."""
+    return type(users_own(sampler)).__name__

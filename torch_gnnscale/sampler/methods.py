@@ -1,43 +1,170 @@
-"""Samplers by the name of their method, the loaders' argument ``method``."""
+"""The options of sampling that loaders have as arguments, and samplers by the name of their method."""
 
 from __future__ import annotations
 
-import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
+import torch
+from torch import Tensor
+from torch_geometric.sampler import BaseSampler
+from torch_geometric.sampler.base import SubgraphType
+
+from .._warn import warn
+from ..memory import Budget
 from ..ops.layer_drawing import METHODS as LAYERWISE
+from .base import KeyedSampler, keyed
 from .layerwise import LayerSampler
+from .links import ExcludeSeedEdges, StrictNegatives
 from .neighbor import NeighborSampler
 
 NEIGHBOR = "neighbor"
 """The method of :class:`NeighborSampler`."""
-METHODS = (NEIGHBOR, *LAYERWISE)
-"""The values of ``method``."""
 
 
-def make_sampler(method: str, data: Any, num_neighbors: Any, options: dict[str, Any]) -> NeighborSampler | LayerSampler:
+@dataclass(frozen=True)
+class SamplingOptions:
+    """The arguments of loaders that are their sampler's, with its defaults; :class:`NeighborSampler` explains them."""
+
+    subgraph_type: SubgraphType | str = "directional"
+    replace: bool = False
+    disjoint: bool = False
+    temporal_strategy: str = "uniform"
+    time_attr: str | None = None
+    weight_attr: str | None = None
+    is_sorted: bool = False
+    directed: bool = True
+    layers: bool = False
+    exclude_seed_edges: ExcludeSeedEdges = False
+    strict_negatives: StrictNegatives = False
+    device: torch.device | str | None = None
+    graph_on_gpu: Budget | None = None
+    graph_on_peers: Sequence[Budget] = ()
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> SamplingOptions:
+        """Those of a loader's arguments that are options of sampling."""
+        return cls(**{entry.name: arguments[entry.name] for entry in fields(cls) if entry.name in arguments})
+
+    def changed(self) -> dict[str, Any]:
+        """The options that are not their defaults."""
+        values = {entry.name: (getattr(self, entry.name), entry.default) for entry in fields(self)}
+        return {name: value for name, (value, default) in values.items() if not _equal(value, default)}
+
+    @property
+    def subgraph(self) -> SubgraphType:
+        """Which edges a sample has."""
+        return SubgraphType(self.subgraph_type) if self.directed else SubgraphType.induced
+
+
+def _equal(value: Any, default: Any) -> bool:
+    return not isinstance(value, Tensor) and getattr(value, "value", value) == default
+
+
+@dataclass(frozen=True)
+class Method:
+    """How the sampler of a method is made; fields as the arguments of :func:`register_method`."""
+
+    make: Callable[..., KeyedSampler]
+    takes: Collection[str]
+
+
+METHODS: dict[str, Method] = {NEIGHBOR: Method(NeighborSampler, [entry.name for entry in fields(SamplingOptions)])}
+"""By the values of ``method``."""
+
+
+def register_method(name: str, make: Callable[..., KeyedSampler], takes: Collection[str] = ()) -> None:
+    """Gives a sampler a name, which loaders then take as ``method``.
+
+    Args:
+        name: of the method.
+        make: ``make(data, num_neighbors, **options)`` returns the sampler of a loader: data and num_neighbors are the
+            loader's arguments, and options those of ``takes`` that are not the loader's defaults.
+        takes: which arguments of sampling it takes. Of the others, such as ``replace``, a loader refuses values that
+            are not their defaults.
+
+    Raises:
+        TypeError, ValueError: no name, one that is there, or an unknown argument of sampling.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"name: expected a str, found {type(name).__name__}")
+    if not name or name in METHODS:
+        raise ValueError(f"name: expected one that no method has, unlike {[*METHODS]}, found {name!r}")
+    if unknown := [option for option in takes if option not in METHODS[NEIGHBOR].takes]:
+        raise ValueError(f"takes: expected names of {[*METHODS[NEIGHBOR].takes]}, found {unknown}")
+    METHODS[name] = Method(make, tuple(takes))
+
+
+def _layer_sampler(method: str, data: Any, num_nodes: Any, **options: Any) -> LayerSampler:
+    return LayerSampler(data, num_nodes, method, **options)
+
+
+for _name in LAYERWISE:
+    _takes = ("is_sorted", "layers", "strict_negatives", "device", "graph_on_gpu", "graph_on_peers")
+    register_method(_name, partial(_layer_sampler, _name), _takes)
+
+
+def make_sampler(method: str, data: Any, num_neighbors: Any, options: SamplingOptions) -> KeyedSampler:
     """A sampler of a method, with the sampler's defaults for all other options.
 
     Args:
-        method: ``neighbor``, or a method of :class:`LayerSampler`.
+        method: one that is registered.
         data: the graph.
         num_neighbors: for each hop, the fanout, or the number of nodes.
-        options: the loader's sampling arguments; a LayerSampler takes ``is_sorted``, ``layers``, ``strict_negatives``,
-            ``device``, ``graph_on_gpu`` and ``graph_on_peers`` of them, and the others must have their defaults.
+        options: the loader's.
 
     Raises:
         ValueError: an unknown method, or an option that the method does not have.
     """
-    if method == NEIGHBOR:
-        return NeighborSampler(data, num_neighbors, **options)
     if method not in METHODS:
-        raise ValueError(f"method: expected one of {METHODS}, found {method!r}")
-    names = ("is_sorted", "layers", "strict_negatives", "device", "graph_on_gpu", "graph_on_peers")
-    known = {name: options.pop(name) for name in names if name in options}
-    usual = inspect.signature(NeighborSampler).parameters
-    for name, value in options.items():
-        value, default = getattr(value, "value", value), usual[name].default
-        if value != default:
+        raise ValueError(f"method: expected one of {tuple(METHODS)}, found {method!r}")
+    changed, known = options.changed(), METHODS[method]
+    for name, value in changed.items():
+        if name not in known.takes:
+            default, value = getattr(SamplingOptions, name), getattr(value, "value", value)
             instead = "; use neighbor_sampler=LayerSampler(..., scheme='replace')" if name == "replace" else ""
             raise ValueError(f"{name}={value!r}: expected {default!r} with method={method!r}{instead}")
-    return LayerSampler(data, num_neighbors, method, **known)
+    return known.make(data, num_neighbors, **changed)
+
+
+_REFUSED = ("device", "graph_on_gpu", "graph_on_peers", "exclude_seed_edges", "strict_negatives")
+"""Options that a sampler of the user's cannot be given by its loader."""
+
+
+def chosen_sampler(
+    data: Any, num_neighbors: Any, given: BaseSampler | None, method: str, options: SamplingOptions, timed: bool
+) -> KeyedSampler:
+    """The sampler of a loader: the one that is ``given`` or, without one, that of the method.
+
+    Warns of fanouts and options that have no effect beside the one that is given. With times of seeds (``timed``), a
+    ``time_attr`` is no reason to warn: PyG's loaders require it then.
+
+    Raises:
+        TypeError: what is given is no sampler.
+        ValueError: as :func:`make_sampler`; a method, or an option that only a new sampler can have, beside one.
+    """
+    if given is None:
+        return make_sampler(method, data, num_neighbors, options)
+    if method != NEIGHBOR:
+        raise ValueError(f"method={method!r}: expected none beside a neighbor_sampler")
+    sampler, changed = keyed(given), options.changed()
+    if refused := [name for name in _REFUSED if name in changed]:
+        raise ValueError(f"{', '.join(refused)}: expected none beside a neighbor_sampler; pass it to the sampler")
+    if changed.pop("layers", False) and not sampler.layers:
+        raise ValueError("layers=True: expected a neighbor_sampler with layers=True, found one without")
+    if timed:
+        changed.pop("time_attr", None)
+    if changed:
+        verb = "has" if len(changed) == 1 else "have"
+        warn(f"{', '.join(changed)} {verb} no effect beside neighbor_sampler, which has options of its own")
+    own = None
+    if isinstance(sampler, LayerSampler):
+        own = sampler.num_nodes_of_hops
+    elif isinstance(sampler, NeighborSampler):
+        own = getattr(sampler.num_neighbors, "values", None)
+    fanouts = [*num_neighbors] if isinstance(num_neighbors, Sequence) else None
+    if fanouts and isinstance(own, list) and fanouts != own:
+        warn(f"num_neighbors={fanouts} has no effect beside neighbor_sampler, which has {own}")
+    return sampler

@@ -21,7 +21,7 @@ from ..loader.split import check_modes
 from ..ops.cuts import Cut
 from ..partition import PartitionBook
 from ..random import ids_key
-from ..sampler.base import Inputs, KeyedSampler, Output
+from ..sampler.base import Inputs, KeyedSampler, Output, keyed, name_of
 from ..sampler.minibatch import NO_IDS
 from ..sampler.neighbor import NeighborSampler
 from ..sampler.output import NeighborOutput
@@ -29,7 +29,7 @@ from ..topology.sort_on_disk import id_dtype
 from .shuffle_index import ShuffleIndex
 
 
-def check_sampler(sampler: Any, collective: bool = False) -> None:
+def check_sampler(sampler: KeyedSampler, collective: bool = False) -> None:
     """Refuses samplers whose batches cannot be cut: an edge must have one group, that of the hop which found its
     destination.
 
@@ -41,8 +41,8 @@ def check_sampler(sampler: Any, collective: bool = False) -> None:
         ValueError: it is not a KeyedSampler.
         NotImplementedError: its mode, by name.
     """
-    if not isinstance(sampler, KeyedSampler):
-        raise ValueError(f"split: expected a neighbor_sampler that is a KeyedSampler, found {type(sampler).__name__}")
+    if not sampler.keyed:
+        raise ValueError(f"split: expected a neighbor_sampler that is a KeyedSampler, found {name_of(sampler)}")
     bounds = sampler.node_bounds()
     check_modes(getattr(sampler, "subgraph_type", SubgraphType.directional), {
         "HeteroData": getattr(sampler, "is_hetero", False) or (bounds is not None and None not in bounds),
@@ -156,7 +156,7 @@ class SplitSampler(RankSampler):
     """
 
     def __init__(self, sampler: KeyedSampler, owners: Tensor | PartitionBook, parts: int = 1, part: int = 0) -> None:
-        check_sampler(sampler)
+        check_sampler(keyed(sampler))
         check_nodes(sampler, owners.num_nodes() if isinstance(owners, PartitionBook) else len(owners))
         super().__init__(sampler, parts, part)
         self.owners = owners if isinstance(owners, PartitionBook) else owners.to(sampler.device)

@@ -35,7 +35,7 @@ class NodeConfig(ClassifierConfig):
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise ValueError(f"method: expected one of {METHODS}, found {self.method!r}")
+            raise ValueError(f"method: expected one of {tuple(METHODS)}, found {self.method!r}")
         if self.method != NEIGHBOR and self.loader == "pyg":
             raise ValueError(f"method={self.method!r}: expected loader='gnnscale', found 'pyg'")
         super().__post_init__()
