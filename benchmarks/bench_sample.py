@@ -4,8 +4,7 @@
     python benchmarks/bench_sample.py --parts modes --modes "temporal, last"    # only this mode; not saved
     python benchmarks/bench_sample.py --parts modes --cpu-time                  # where other work runs; not saved
 
-The modes are those of sampler_modes.py, on one thread unless another number is named; the time windows those of
-sampler_windows.py.
+The modes are those of sampler_modes.py, on one thread unless another number is named.
 
 The operator samples batches of 1024 x (15, 10, 5). It and pyg-lib return local sources, node ids and edge ids. The
 fused operator also writes the column pointer; pyg-lib writes the destinations, and so does one more candidate of ours.
@@ -26,14 +25,13 @@ import torch
 from common import as_csc, compare, graph, has, parser, report, save
 from limits import SamplerAccesses
 from sampler_modes import measure_modes
-from sampler_windows import measure_windows
 
 from torch_gnnscale import ops
 
 FANOUTS = [15, 10, 5]
 BATCH = 1024
 LIMIT = "its memory accesses alone, 1 thread"
-PARTS = ("operator", "modes", "windows")
+PARTS = ("operator", "modes")
 IN_A_ROW = 8  # batches of one candidate in a round, as a loader draws them; each is dropped at once
 
 
@@ -171,10 +169,6 @@ def main() -> None:
         results = measure_modes(args.rounds, args.modes, clock)
         if not (args.no_save or args.modes or args.cpu_time):
             save("modes", results)
-    if "windows" in args.parts and not args.modes:
-        results = measure_windows(args.rounds)
-        if not args.no_save:
-            save("windows", results)
 
 
 if __name__ == "__main__":

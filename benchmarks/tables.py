@@ -17,7 +17,7 @@ from typing import Any
 from common import RESULTS, on_threads
 from markdown import by_graph, table, taken_on, title
 from tables_of_numbers import numbers
-from tables_of_ranks import breakdown, overlap, overlap_model, placements, split_steps
+from tables_of_ranks import placements, split_steps
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -51,15 +51,6 @@ def modes(results: Any) -> str:
         if least := entry.get("no neighbors"):
             rows.append([f"{mode}: its tensors, without edges", 0, least["median_ms"], theirs, least["speedup"]])
     return table(["mode", "edges per batch", "gnnscale, ms", "PyG with pyg-lib, ms", "speed-up"], rows)
-
-
-def windows(results: Any) -> str:
-    rows = [
-        [name, entry["edges"], entry["median_ms"], 1 / entry["speedup"]]
-        for name, entry in results.items()
-        if name != "aims"
-    ]
-    return table(["", "edges per batch", "CPU time, ms", "by the time without windows"], rows)
 
 
 def batches(results: Any) -> str:
@@ -157,18 +148,6 @@ def ahead(results: Any) -> str:
     return by_graph(results, make)
 
 
-def narrowing(results: Any) -> str:
-    """Narrowed steps over whole ones by the number of seeds, in parentheses where the batch is computed whole."""
-    by_model: dict[tuple, dict[int, str]] = {}
-    for case in results["cases"]:
-        found = f"{case['always_ratio']:.2f}"
-        model = by_model.setdefault((case["model"], case["layers"], f"{case['features']}, {case['hidden']}"), {})
-        model[case["seeds"]] = found if case["chosen"] == "narrowed" else f"({found})"
-    seeds = sorted({case["seeds"] for case in results["cases"]})
-    head = ["model", "layers", "features, hidden", *(f"{count} seed{'s' * (count > 1)}" for count in seeds)]
-    return table(head, ([*model, *map(found.get, seeds)] for model, found in by_model.items()))
-
-
 def typed_steps(results: Any) -> str:
     """Steps of narrowed models of typed graphs, beside PyG's."""
     times, ratios = ("whole ms", "trim ms", "narrowed ms"), ("over trim", "over whole")
@@ -234,11 +213,10 @@ def accuracy(results: Any) -> str:
 
 
 TABLES: dict[Callable[[Any], str], str] = {
-    sampling: "sample", modes: "modes", windows: "windows", batches: "loader",
+    sampling: "sample", modes: "modes", batches: "loader",
     figure: "figure", corners: "corners", gather: "gather", steps: "train", loop: "loop", ahead: "ahead",
-    narrowing: "narrow", typed_steps: "narrow_typed", tiers: "tiers", accuracy: "accuracy",
-    placements: "network", overlap: "prefetch", breakdown: "prefetch", overlap_model: "prefetch",
-    inference: "infer", inference_limited: "infer", split_steps: "split",
+    typed_steps: "narrow_typed", tiers: "tiers", accuracy: "accuracy",
+    placements: "network", inference: "infer", inference_limited: "infer", split_steps: "split",
 }  # fmt: skip
 """Each table and the JSON that it is made of."""
 

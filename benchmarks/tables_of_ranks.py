@@ -22,45 +22,6 @@ def placements(results: Any) -> str:
     return table(["training / batches alone", "", "fused, ms per step", *(f"{n}, over fused" for n in names)], rows)
 
 
-def overlap(results: Any) -> str:
-    """MassiveGNN's figures 6 and 7: milliseconds per step without a buffer, and the others over it."""
-    models = {model: networks for model, networks in results.items() if model != "aims"}
-    first = next(iter(next(iter(models.values())).values()))
-    names = [name for name, entry in first.items() if isinstance(entry, dict) and "step_ms" in entry]
-    shares = ["share of waiting", "share of waiting, later steps"]
-    rows = [
-        [model, rate, run["no buffer"]["step_ms"], *(f"{run[name]['over no buffer']:.2f}" for name in names),
-         *(run["no buffer"][share] for share in shares)]
-        for model, networks in models.items()
-        for rate, run in networks.items()
-    ]  # fmt: skip
-    return table(["", "rows take", "no buffer, ms", *names, *(f"{share}, no buffer" for share in shares)], rows)
-
-
-def breakdown(results: Any) -> str:
-    """MassiveGNN's figure 9: the parts of a step that does not overlap."""
-    keys = ["sampling", "lookup", "scoring", "rpc", "copy", "ddp"]
-    rows = []
-    for model, networks in results.items():
-        for rate, run in networks.items():
-            for name in ("no buffer, no overlap", "massivegnn, no overlap") if model != "aims" else ():
-                parts = run[name]["breakdown_ms"]
-                rows.append([model, rate, name, *(parts.get(key, "") for key in keys), run[name]["step_ms"]])
-    return table(["ms per step", "rows take", "", *keys, "all"], rows)
-
-
-def overlap_model(results: Any) -> str:
-    """MassiveGNN's equations against what was measured."""
-    keys = ["measured over equation 2", "measured over equation 5", "equation 6", "measured speed-up"]
-    rows = [
-        [model, rate, *(run["model"][key] for key in keys)]
-        for model, networks in results.items()
-        for rate, run in networks.items()
-        if model != "aims"
-    ]
-    return table(["", "rows take", *keys], rows)
-
-
 def split_steps(results: Any) -> str:
     """GSplit's tables 1 and 3, and its figure 6: split parallelism beside data parallelism."""
     rows = []
