@@ -15,7 +15,7 @@ from torch_geometric.sampler.base import SubgraphType
 from .loader.checks import common_numbering
 from .loader.collate import Collator
 from .loader.fetch import row_source
-from .loader.layout import edge_layouts_of
+from .loader.fields import edge_layouts_of
 from .loader.link_neighbor_loader import label_links
 from .loader.neighbor_loader import label_seeds
 from .loader.outputs import write_output

@@ -12,7 +12,7 @@
 namespace gnnscale {
 namespace {
 
-constexpr int64_t kMostIterations = 1 << 16;  // as in ops/scores.py
+constexpr int64_t kMostIterations = 1 << 16;  // as in ops/layer_drawing.py
 
 constexpr int64_t kMaxTasks = 8;     // each but the first needs scores of its own
 constexpr int64_t kGrain = 1 << 18;  // edges worth a task

@@ -1,4 +1,4 @@
-// The options of the sampling operators, bits of one integer, numbered as in torch_gnnscale/ops/sample_options.py.
+// The options of the sampling operators, bits of one integer, numbered as in torch_gnnscale/ops/graph.py.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -7,7 +7,7 @@
 
 namespace gnnscale {
 
-constexpr int64_t kMostFanout = int64_t{1} << 17;  // as in ops/sample_options.py
+constexpr int64_t kMostFanout = int64_t{1} << 17;  // as in ops/graph.py
 
 class SampleOptions {
  public:

@@ -290,10 +290,10 @@ def test_runs_of_other_tasks_models_and_data_have_folders_of_their_own(short, ta
 
 
 def test_runs_with_pygs_loader_have_folders_of_their_own(short, monkeypatch):
-    monkeypatch.setattr("torch_gnnscale.tasks.class_trainer.WITH_PYG_LIB", True)
+    monkeypatch.setattr("torch_gnnscale.tasks.node_trainer.WITH_PYG_LIB", True)
     monkeypatch.setattr(Trainer, "run", lambda trainer: {"history": [], "seconds": {}})
     monkeypatch.setattr("torch_gnnscale.cli.train.plot_run", lambda *_: None)
-    monkeypatch.setattr("torch_gnnscale.tasks.class_trainer.ClassTrainer.training_batches", lambda trainer: [])
+    monkeypatch.setattr("torch_gnnscale.tasks.node_trainer.ClassTrainer.training_batches", lambda trainer: [])
     short("--loader", "pyg")
     assert [path.name for path in Path("runs").iterdir()] == ["nodes-planted-sage-pyg"]
 
@@ -388,7 +388,7 @@ def test_runs_of_parts_and_plans_have_folders_of_their_own(given, folder):
 
 def test_pygs_loader_says_what_it_needs_before_data_is_loaded(capsys, monkeypatch, tmp_path):
     for name in ("WITH_PYG_LIB", "WITH_TORCH_SPARSE"):
-        monkeypatch.setattr(f"torch_gnnscale.tasks.class_trainer.{name}", False)
+        monkeypatch.setattr(f"torch_gnnscale.tasks.node_trainer.{name}", False)
     for kind in ("nodes", "hetero"):
         with pytest.raises(SystemExit) as stop:
             main(["train", "--task", kind, "--loader", "pyg", "--dataset", "lost", "--root", str(tmp_path)])

@@ -14,8 +14,7 @@ from torch_geometric.data import TensorAttr
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader
 from torch_gnnscale.feature.contract import BoundedAttr, RowStore, all_attrs, is_collective, may_be_read_by_threads
 from torch_gnnscale.loader.pipeline import PrefetchTrial
-from torch_gnnscale.topology.numbering import Numbering
-from torch_gnnscale.topology.reorder import Order, TypedOrder
+from torch_gnnscale.topology.reorder import Numbering, Order, TypedOrder
 
 
 class Recording(ForeignFeatureStore):

@@ -5,8 +5,8 @@ import torch
 from helpers.tiers import NODES, node_data
 
 from torch_gnnscale import TieredFeatureStore, _library
-from torch_gnnscale.feature import tier_devices, tiered_store
-from torch_gnnscale.feature.tier_devices import check_room, devices_of
+from torch_gnnscale.feature import tier_builder, tiered_store
+from torch_gnnscale.feature.tier_builder import check_room, devices_of
 from torch_gnnscale.feature.tier_plan import Tier, TierPlan
 from torch_gnnscale.memory import peer_gpus
 
@@ -19,7 +19,7 @@ def gpus(monkeypatch):
     unreadable = []
     monkeypatch.setitem(_library.status, "_CUDA", "loaded")
     monkeypatch.setattr(
-        tier_devices, "checked_device", lambda device: GPU if device == "cuda" else torch.device(device)
+        tier_builder, "checked_device", lambda device: GPU if device == "cuda" else torch.device(device)
     )
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda one, other: other not in unreadable)
@@ -68,7 +68,7 @@ def plan_of(**rows: int) -> TierPlan:
 )
 def test_room_on_each_gpu(device, num_peers, rows, wanted, monkeypatch):
     free = {torch.device("cuda", number): count for number, count in wanted.items()}
-    monkeypatch.setattr(tier_devices, "free_on_gpu", lambda gpu, wanted: free[gpu])
+    monkeypatch.setattr(tier_builder, "free_on_gpu", lambda gpu, wanted: free[gpu])
     check_room(plan_of(**rows), device, num_peers, 3)
     check_room(plan_of(**rows), torch.device("cpu"), num_peers, 1 << 60)
     for gpu, size in list(free.items()):

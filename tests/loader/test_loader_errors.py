@@ -20,7 +20,7 @@ from torch_gnnscale.loader import checks, share
 from torch_gnnscale.loader.adapter import InputPositions
 from torch_gnnscale.loader.data_rows import edge_device
 from torch_gnnscale.loader.epochs import Followed
-from torch_gnnscale.loader.layout import stored_values
+from torch_gnnscale.loader.fields import stored_values
 from torch_gnnscale.loader.line import Execution
 from torch_gnnscale.sampler.base import keyed
 from torch_gnnscale.sampler.links import check_links
@@ -293,7 +293,7 @@ class Partly:
 def test_an_order_that_lacks_methods_is_refused(which, order, missing):
     stores = stores_of()
     stores[which == "GraphStore"].__dict__["order"] = order
-    message = f"order of a {which}: expected the methods of a torch_gnnscale.topology.numbering.Numbering, found a "
+    message = f"order of a {which}: expected the methods of a torch_gnnscale.topology.reorder.Numbering, found a "
     with pytest.raises(TypeError, match=whole(f"{message}{type(order).__name__} without {missing}")):
         NeighborLoader(stores, [2])
 

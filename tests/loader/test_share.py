@@ -20,8 +20,7 @@ from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, Neighbo
 from torch_gnnscale.comm.mesh import Ranks
 from torch_gnnscale.feature.contract import CollectiveRowStore
 from torch_gnnscale.loader.epochs import Epochs
-from torch_gnnscale.loader.order import Chunks
-from torch_gnnscale.loader.positions import KeyedShuffle
+from torch_gnnscale.loader.order import Chunks, KeyedShuffle
 from torch_gnnscale.loader.share import Share, agreed_share
 
 

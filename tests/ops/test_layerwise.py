@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from reference import layerwise as twin
 
 from torch_gnnscale import ops
+from torch_gnnscale.ops.graph import MAX_HOPS
 from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, MAX_DRAWN, METHODS, SCHEMES, SCHEMES_OF, SCORES, WEIGHTS
-from torch_gnnscale.ops.sample_options import MAX_HOPS
 
 INDEX = [torch.int32, torch.int64]
 LADIES, LABOR = ops.LayerDrawing(), ops.LayerDrawing("labor", "sequential")

@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_map_only
 
 from torch_gnnscale import ops
-from torch_gnnscale.ops import sample_options
+from torch_gnnscale.ops import graph as sampled
 
 OPS = torch.ops.gnnscale
 EVERY_CHECK = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
@@ -87,12 +87,8 @@ def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool, subgraph:
     seed_time = [torch.arange(5), torch.arange(6)] if layers else none
     seed_start_time = [torch.arange(5) - 3, None] if layers else none
     relations = ([graph.colptr, back.colptr], rows, edge_id, weight, time, [0, 1], [1, 0], [1, 0], [30, 40])
-    options = sample_options.DISJOINT * disjoint | sample_options.LAYERS * (layers and subgraph == "directional")
-    options |= (
-        sample_options.WITH_EDGE_ID * with_edge_id
-        | sample_options.WITH_COL * with_col
-        | sample_options.OF_SUBGRAPH[subgraph]
-    )
+    options = sampled.DISJOINT * disjoint | sampled.LAYERS * (layers and subgraph == "directional")
+    options |= sampled.WITH_EDGE_ID * with_edge_id | sampled.WITH_COL * with_col | sampled.OF_SUBGRAPH[subgraph]
     return relations, (torch.tensor([[3, -1], [2, 2]]), seeds, seed_time, seed_start_time, exclude, [5],
                        options, 0)  # fmt: skip
 
@@ -102,9 +98,7 @@ def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool, subgraph:
     [SLOW(False, False, True), (True, False, True), SLOW(True, True, False), SLOW(False, True, True),
      SLOW(False, False, False)],
 )  # fmt: skip
-@pytest.mark.parametrize(
-    "subgraph", [name if name == "directional" else SLOW(name) for name in sample_options.SUBGRAPHS]
-)
+@pytest.mark.parametrize("subgraph", [name if name == "directional" else SLOW(name) for name in sampled.SUBGRAPHS])
 def test_sample_neighbors(with_edge_id, with_col, layers, subgraph):
     relations, arguments = sample_arguments(with_edge_id, with_col, layers, subgraph)
     check(OPS.hold_relations.default, *relations, tests=EVERY_CHECK[:3])  # each call returns another number
@@ -123,7 +117,7 @@ def test_hops(dtype, full):
     weight = ops.weight_sums(graph.colptr, torch.ones(edges))
     given = [torch.arange(edges, dtype=dtype), weight, torch.zeros(edges, dtype=torch.int64)] if full else [None] * 3
     tree, time = (torch.arange(9), torch.arange(9)) if full else (None, None)
-    options = sample_options.REPLACE | sample_options.LAST | sample_options.WITH_EDGE_ID if full else 0
+    options = sampled.REPLACE | sampled.LAST | sampled.WITH_EDGE_ID if full else 0
     check(OPS.pick_neighbors.default, graph.colptr, graph.row.to(dtype), *given, 0, 40, node, [0, 4, 9], [1, 2], tree,
           time, time, 5, 1, 3, options, 0)  # fmt: skip
     check(OPS.relabel.default, node, node.flip(0), tree, time)
@@ -135,9 +129,9 @@ def test_layers():
     held = OPS.hold_relations([graph.colptr], [graph.row], none, none, none, [0], [0], [0], [40])
     seeds, score = random_ids(40, 6), ops.node_scores(graph.relations())
     for scores, choices, options in (
-        (None, [0, 0, 0, 0, 0], sample_options.INCLUDE_DST | sample_options.KEEP_KNOWN),
-        (score, [1, 1, 1, 1, 1], sample_options.LAYERS),
-        (None, [2, 4, 0, 2, 0], sample_options.INCLUDE_DST | sample_options.LAYER_DEPENDENCY),
+        (None, [0, 0, 0, 0, 0], sampled.INCLUDE_DST | sampled.KEEP_KNOWN),
+        (score, [1, 1, 1, 1, 1], sampled.LAYERS),
+        (None, [2, 4, 0, 2, 0], sampled.INCLUDE_DST | sampled.LAYER_DEPENDENCY),
     ):
         check(OPS.sample_layers.default, held, [seeds, seeds[:2]], scores, [3, 2], [5, 6], choices, options, 0)
     check(OPS.choose_nodes.default, random_ids(40, 6), torch.arange(1, 7), 3, 0, 5, 0)
@@ -157,11 +151,11 @@ def test_options_that_an_operator_does_not_have(operator):
     }[operator]  # fmt: skip
     unknown = {
         "sample_neighbors": 1 << 8,
-        "sample_bulk": sample_options.DISJOINT,
-        "pick_neighbors": sample_options.LAYERS,
+        "sample_bulk": sampled.DISJOINT,
+        "pick_neighbors": sampled.LAYERS,
     }[operator]
     tail = ([], 1) if operator == "sample_bulk" else (1,)
-    getattr(OPS, operator)(*arguments, sample_options.REPLACE | sample_options.WITH_EDGE_ID, *tail)
+    getattr(OPS, operator)(*arguments, sampled.REPLACE | sampled.WITH_EDGE_ID, *tail)
     with pytest.raises(RuntimeError, match=f"{operator}: expected options among .*, found {unknown | 1}"):
         getattr(OPS, operator)(*arguments, unknown | 1, *tail)
 
@@ -313,7 +307,7 @@ def test_the_counts_of_a_cut_have_one_size_where_nothing_is_computed():
     assert found.shape == expected.shape
 
 
-OF_BULK = sample_options.REPLACE | sample_options.LAYERS | sample_options.WITH_EDGE_ID | sample_options.WITH_COL
+OF_BULK = sampled.REPLACE | sampled.LAYERS | sampled.WITH_EDGE_ID | sampled.WITH_COL
 
 
 @pytest.mark.parametrize("options", [0, OF_BULK])
@@ -332,7 +326,7 @@ def test_sample_layers_bulk(method, device):
     scores = ops.node_scores(graph.relations()).to(device) if method == 1 else None
     given = [graph.colptr, graph.row, torch.arange(len(graph.row)), random_ids(50, 6)]
     colptr, row, edge_id, seeds = (tensor.to(device) for tensor in given)
-    choices, options = [method, 4 if method == 2 else 0, 0, 0, 0], sample_options.INCLUDE_DST
+    choices, options = [method, 4 if method == 2 else 0, 0, 0, 0], sampled.INCLUDE_DST
     for ids in ([], [edge_id]):
         check(OPS.sample_layers_bulk.default, colptr, [row], ids, [1], seeds, scores, [0, 2, 6], [2, 40], [1, 2],
               choices, options, 1, tests=OF_VALUES)  # fmt: skip

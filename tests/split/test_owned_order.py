@@ -23,8 +23,7 @@ from hypothesis import strategies as st
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.loader.epochs import Epochs
-from torch_gnnscale.loader.order import ChunksOfParts
-from torch_gnnscale.loader.positions import KeyedShuffle
+from torch_gnnscale.loader.order import ChunksOfParts, KeyedShuffle
 
 OWNED = {"seed_order": "owned"}
 EVEN = GivenPlan(random_owners(200, 2), 2)  # of the 67 seeds, 34 and 33

@@ -23,7 +23,7 @@ from torch_gnnscale.tasks import (
     NodeConfig,
     NodeTrainer,
 )
-from torch_gnnscale.tasks import class_trainer as classes
+from torch_gnnscale.tasks import node_trainer as classes
 from torch_gnnscale.tasks.metrics import average_precision
 from torch_gnnscale.tasks.node_trainer import ResidualGNN, SeedScores, build_model, call_model
 from torch_gnnscale.tasks.split_nodes import SplitNodeTrainer, SplitRanks

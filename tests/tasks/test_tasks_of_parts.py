@@ -17,7 +17,7 @@ from torch_gnnscale.datasets import LinkTask, NodeTask, about_task, planted, pla
 from torch_gnnscale.datasets.parts import kind_of_parts
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.tasks import TASKS
-from torch_gnnscale.tasks import class_trainer as classes
+from torch_gnnscale.tasks import node_trainer as classes
 from torch_gnnscale.training import RankGroup
 
 CONFIGS = {

@@ -30,7 +30,7 @@ def numbering_of(parts: StoredParts) -> PartNumbering | None:
 
 
 class PartNumbering:
-    """The numbering of a partitioned graph, a :class:`torch_gnnscale.topology.numbering.Numbering`.
+    """The numbering of a partitioned graph, a :class:`torch_gnnscale.topology.reorder.Numbering`.
 
     The user's ids become stored ones by a table in a mapped file; the way back, ``n_id``, comes with the rows.
     """

@@ -2,7 +2,7 @@
 
 from .feature_store import FeatureStore
 from .tier_plan import TierPlan, plan_tiers
-from .tier_use import TierUse
+from .tiered_rows import TierUse
 from .tiered_store import TieredFeatureStore
 
 __all__ = ["FeatureStore", "TierPlan", "TierUse", "TieredFeatureStore", "plan_tiers"]

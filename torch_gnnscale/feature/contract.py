@@ -16,7 +16,7 @@ from torch_geometric.typing import NodeType
 
 from ..comm.mesh import Ranks
 from ..comm.steps import Steps
-from ..topology.numbering import Numbering
+from ..topology.reorder import Numbering
 from .composite import Composites
 
 Version: TypeAlias = tuple[Any, int | None]

@@ -18,8 +18,7 @@ from .._warn import warn
 from ..ops.arguments import check_ids, found_instead
 from ..ops.rows import has_contiguous_rows
 from ..topology.csc import check_graph
-from ..topology.numbering import Numbering
-from ..topology.reorder import Order, TypedOrder, order_arrays, saved_order
+from ..topology.reorder import Numbering, Order, TypedOrder, order_arrays, saved_order
 from .attributes import EDGES, check_layout, typed_storages, unlike_rows
 from .composite import Composite, is_composite, read_composites
 from .contract import BoundedAttr, RowStore, Version, version_of

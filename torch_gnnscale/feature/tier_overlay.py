@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import ops
 from ..memory import Budget, budget_bytes
 from ..topology.reorder import by_score
-from .tier_devices import check_room, devices_of
+from .tier_builder import check_room, devices_of
 from .tier_plan import Tier, TierPlan
 from .tiered_rows import Attribute, TieredRows
 from .tiered_store import TieredFeatureStore

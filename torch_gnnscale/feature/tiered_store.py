@@ -25,12 +25,9 @@ from .composite import Composites
 from .contract import BoundedAttr, Version
 from .feature_store import FeatureStore, row_ids
 from .hotness import scores_of
-from .tier_attributes import saved_sources, sources_of
-from .tier_builder import Source, build
-from .tier_devices import check_room, devices_of
+from .tier_builder import Source, build, check_room, devices_of, saved_sources, sources_of
 from .tier_plan import TierPlan, TypedTierPlan, of_types, plan_types, ranked
-from .tier_use import TierUse, summed, use_by_type
-from .tiered_rows import Attribute, TieredRows
+from .tiered_rows import Attribute, TieredRows, TierUse, summed, use_by_type
 
 
 class TieredFeatureStore(FeatureStore):

@@ -14,8 +14,7 @@ from .. import ops
 from ..feature.contract import is_collective
 from ..loader.checks import common_numbering
 from ..loader.fetch import row_source
-from ..loader.fields import storage_of
-from ..loader.layout import EdgeLayouts, has_own_values
+from ..loader.fields import EdgeLayouts, has_own_values, storage_of
 from ..loader.row_source import Bounds
 from ..sampler.graph import end_types
 from ..sampler.minibatch import NO_EDGES, GraphTypes, MiniBatch, SampledEdges

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from ..loader.refusal import waiting_to_tell
+from ..loader.sharing import waiting_to_tell
 from ..memory import Budget
 from ..nn.weigh import default_call
 from ..ops.arguments import check_int

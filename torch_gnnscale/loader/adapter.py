@@ -8,7 +8,7 @@
   DataLoader forbids assigning ``dataset``.
 - ``_index_sampler``: DataLoader, in worker processes too, takes the positions of batches from it. Ours returns numbered
   batches.
-- ``sampler``: DataLoader shuffles by torch's generator, so it gets a ``KeyedShuffle`` (``positions.py``) instead of
+- ``sampler``: DataLoader shuffles by torch's generator, so it gets a ``KeyedShuffle`` (``order.py``) instead of
   ``shuffle=True``, and ``InOrder`` otherwise. RandomSampler's constructor refuses an empty dataset; KeyedShuffle sets
   the fields itself then.
 - ``dataset`` and ``collate_fn`` are what tools (Accelerate, Ray) make another DataLoader of. The dataset tells their
@@ -36,8 +36,7 @@ from torch_geometric.sampler import BaseSampler
 
 from .._warn import warn
 from ..sampler.minibatch import MiniBatch
-from .order import FromElsewhere, NumberedBatches, SeedOrder
-from .positions import Place
+from .order import FromElsewhere, NumberedBatches, Place, SeedOrder
 
 FOREIGN = (
     "another DataLoader, such as those that Accelerate and Ray make, takes this loader's inputs: no batch is prepared "

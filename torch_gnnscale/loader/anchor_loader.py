@@ -30,7 +30,7 @@ from .fields import FieldsByType, put
 from .given_lists import anchor_lists, said_of_lists, with_positives
 from .given_seeds import GivenSeeds
 from .keyed_loader import KeyedLoader, LoaderOptions
-from .refusal import told_to_all
+from .sharing import told_to_all
 
 SAMPLING = (
     "replace", "subgraph_type", "disjoint", "temporal_strategy", "time_attr", "weight_attr", "is_sorted", "directed",

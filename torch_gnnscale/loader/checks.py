@@ -21,9 +21,8 @@ from ..sampler import NeighborSampler
 from ..sampler.base import KeyedSampler, name_of
 from ..sampler.layerwise import LayerSampler
 from ..topology import GraphStore
-from ..topology.numbering import Numbering
-from .fields import row_tensors
-from .layout import EdgeLayouts
+from ..topology.reorder import Numbering
+from .fields import EdgeLayouts, row_tensors
 
 
 def check_features(data: Any, sampler: KeyedSampler) -> None:
@@ -277,7 +276,7 @@ def _numbering_of(store: Any) -> Numbering | None:
         return None
     missing = [name for name in vars(Numbering) if not name.startswith("_") and not hasattr(order, name)]
     raise TypeError(
-        f"order of a {type(store).__name__}: expected the methods of a torch_gnnscale.topology.numbering.Numbering, "
+        f"order of a {type(store).__name__}: expected the methods of a torch_gnnscale.topology.reorder.Numbering, "
         f"found a {type(order).__name__} without {', '.join(missing)}"
     )
 

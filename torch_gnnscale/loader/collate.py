@@ -14,11 +14,9 @@ from .._host import as_user
 from ..random import NoDraws, seeded_draws
 from ..sampler import Layer, WeightedLayer
 from ..sampler.base import OWN_FIELDS, KeyedSampler
-from ..sampler.minibatch import MiniBatch, SampledEdges, end_types
-from ..sampler.output import output_of
-from ..topology.numbering import Numbering
-from .fields import FieldsByType, storage_of
-from .layout import SORTED, EdgeLayouts, edges_sorted, laid_out
+from ..sampler.minibatch import MiniBatch, SampledEdges, end_types, output_of
+from ..topology.reorder import Numbering
+from .fields import SORTED, EdgeLayouts, FieldsByType, edges_sorted, laid_out, storage_of
 from .outputs import drawn_by_type, write_output
 from .row_source import Bounds, RowSource
 

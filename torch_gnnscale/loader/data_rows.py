@@ -23,8 +23,18 @@ from ..feature.contract import Version, changed, version_of, without_number
 from ..ops.rows import select_each
 from ..sampler.base import OWN_FIELDS
 from ..sampler.minibatch import NO_EDGES, NO_IDS, MiniBatch, SampledEdges
-from .fields import as_batch, put, storage_of, with_fields
-from .layout import EdgeLayout, EdgeLayouts, adj_t_of, has_own_values, put_edges, stored_values
+from .fields import (
+    EdgeLayout,
+    EdgeLayouts,
+    adj_t_of,
+    as_batch,
+    has_own_values,
+    put,
+    put_edges,
+    storage_of,
+    stored_values,
+    with_fields,
+)
 from .row_source import NO_ROWS, Bounds, RowSource, unless_late
 
 OF_GRAPH = object()

@@ -27,8 +27,7 @@ from ..feature.contract import (
 )
 from ..sampler.minibatch import NO_EDGES, MiniBatch, SampledEdges
 from .data_rows import DataRows, Ids
-from .fields import storage_of
-from .layout import EdgeLayout, EdgeLayouts, put_edges
+from .fields import EdgeLayout, EdgeLayouts, put_edges, storage_of
 from .row_source import NO_ROWS, Bounds, CollectiveSource, RowSource, unless_late
 
 

@@ -17,10 +17,10 @@ from .._warn import warn
 from ..ops.arguments import as_tensor, check_tensor
 from ..sampler.base import name_of
 from ..sampler.graph import end_types
-from ..sampler.inputs import LinksByType
 from ..sampler.links import Negatives, check_links, check_weights, negatives_of
+from ..sampler.seeds import LinksByType
 from ..topology import CSC
-from ..topology.numbering import Numbering
+from ..topology.reorder import Numbering
 from . import checks
 from .given_seeds import check_types, sizes_by_type
 

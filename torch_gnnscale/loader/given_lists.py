@@ -19,7 +19,7 @@ from ..sampler import LayerSampler, NeighborSampler
 from ..sampler.anchors import AnchorLists, NodeLists
 from ..sampler.graph import SampledGraph, check_times, end_types, ordered
 from ..topology import CSC
-from ..topology.numbering import Numbering
+from ..topology.reorder import Numbering
 from .given_links import renumbered
 
 CHUNK = 1 << 16

@@ -23,24 +23,20 @@ from ..ops.arguments import check_int
 from ..random import ids_key
 from ..sampler.base import KeyedSampler, Output, check_weight_name, name_of, users_own
 from ..sampler.graph import end_types
-from ..sampler.inputs import ByType, each_type, inputs_ids, start_time_of
-from ..sampler.minibatch import MiniBatch
-from ..sampler.output import output_of
+from ..sampler.minibatch import MiniBatch, output_of
+from ..sampler.seeds import ByType, each_type, inputs_ids, start_time_of
 from . import checks
 from .adapter import PyGLoaderAdapter
 from .checks import warn_of_unused_arguments
 from .collate import Collator
 from .fetch import has_learned_rows, row_source
-from .fields import FieldsByType, check_classes, row_tensors
-from .layout import EdgeLayout, edge_layouts_of
+from .fields import EdgeLayout, FieldsByType, check_classes, edge_layouts_of, row_tensors
 from .line import Execution, Line
-from .order import ChunksOfTypes, FromElsewhere, SeedOrder
+from .order import ChunksOfTypes, FromElsewhere, InOrder, KeyedShuffle, PositionSampler, SeedOrder
 from .outputs import write_output
 from .pipeline import USUAL
-from .positions import InOrder, KeyedShuffle, PositionSampler
 from .share import Shard, SharedOrder, Uneven
-from .sharing import Owned, Sharing, sharing_of
-from .split import Split
+from .sharing import Owned, Sharing, Split, sharing_of
 from .workers import BatchesOfWorkers, RowsOfWorkers, without_processes
 
 OWN_NAMES = frozenset(

@@ -19,8 +19,8 @@ from .._host import as_user
 from ..feature.contract import Version, version_of
 from ..random import Purpose, batch_key, ids_key
 from ..sampler.base import Inputs, KeyedSampler
-from ..sampler.inputs import LinksByType
 from ..sampler.minibatch import MiniBatch
+from ..sampler.seeds import LinksByType
 from ..stream_time import StreamTime
 from .collate import Collator
 from .order import SeedOrder

@@ -18,19 +18,18 @@ from torch_geometric.typing import EdgeType, InputEdges
 from .._host import on_host
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.graph import end_types
-from ..sampler.inputs import LinksByType, each_type
 from ..sampler.links import ExcludeSeedEdges, Negatives, StrictNegatives, negatives_of
 from ..sampler.methods import NEIGHBOR, SamplingOptions, chosen_sampler
+from ..sampler.seeds import LinksByType, each_type
 from ..sampler.sources import check_data
 from . import checks
 from .checks import warn_of_negatives
-from .fields import FieldsByType, put
+from .fields import EdgeLayout, FieldsByType, put
 from .given_links import GivenLinks, in_stored, to_stored
-from .given_windows import GivenWindows
+from .given_seeds import GivenWindows
 from .keyed_loader import KeyedLoader, LoaderOptions
-from .layout import EdgeLayout
-from .refusal import told_to_all
 from .share import Shard, SharedOrder, Uneven
+from .sharing import told_to_all
 
 
 class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader):
@@ -85,7 +84,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         prefetch: how many batches threads prepare while the model trains; the default is that of
             :class:`torch_gnnscale.NeighborLoader`.
         bulk: how many batches are sampled by one call, as in :class:`torch_gnnscale.NeighborLoader`; by default 1.
-        edge_layout: the layout of a batch's edges (see :data:`torch_gnnscale.loader.layout.EdgeLayout`).
+        edge_layout: the layout of a batch's edges (see :data:`torch_gnnscale.loader.fields.EdgeLayout`).
         shard, seed_order, uneven: as in :class:`torch_gnnscale.NeighborLoader`.
         edge_label_start_time: a time per link, in the form of ``edge_label_time``, which is needed beside it: the trees
             of a link have only edges of times from the one to the other, both included. Negatives are not later than

@@ -18,19 +18,16 @@ from torch_geometric.typing import InputNodes, NodeType
 from .._host import on_host
 from ..memory import Budget
 from ..sampler.fanouts import NumNeighborsLike
-from ..sampler.inputs import each_type
 from ..sampler.methods import NEIGHBOR, SamplingOptions, chosen_sampler
+from ..sampler.seeds import each_type
 from ..sampler.sources import check_data
 from . import checks
 from .checks import warn_of_options_of_links
-from .fields import FieldsByType
-from .given_seeds import GivenSeeds
-from .given_windows import GivenWindows
+from .fields import EdgeLayout, FieldsByType
+from .given_seeds import GivenSeeds, GivenWindows
 from .keyed_loader import KeyedLoader, LoaderOptions
-from .layout import EdgeLayout
-from .refusal import told_to_all
 from .share import Shard, SharedOrder, Uneven
-from .split import Split, check_modes
+from .sharing import Split, check_modes, told_to_all
 
 
 class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
@@ -83,7 +80,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             a ``neighbor_sampler`` that is not a KeyedSampler. By default 0 or 4, whichever is faster in the first 72
             batches (:mod:`torch_gnnscale.loader.pipeline`); always 4 on a GPU, in bulks, and where sampling or reading
             rows is collective.
-        edge_layout: the layout of a batch's edges (see :data:`torch_gnnscale.loader.layout.EdgeLayout`); by default
+        edge_layout: the layout of a batch's edges (see :data:`torch_gnnscale.loader.fields.EdgeLayout`); by default
             that of the input, for each relation: ``edge_index`` and ``adj_t`` if it has both.
         shard: which batches this process makes, where several train together. True: its share among the ranks of
             torch.distributed; (rank, number of ranks): that share; False: all. By default all, and the ranks' share

@@ -10,9 +10,16 @@ from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from ..sampler.base import KeyedSampler, Output
-from ..sampler.minibatch import HOMOGENEOUS, NO_EDGES, GraphTypes, MiniBatch, SampledEdges
+from ..sampler.minibatch import (
+    HOMOGENEOUS,
+    NO_EDGES,
+    GraphTypes,
+    HeteroNeighborOutput,
+    MiniBatch,
+    NeighborOutput,
+    SampledEdges,
+)
 from ..sampler.on_executor import OF_ONE, OnExecutor, as_ours
-from ..sampler.output import HeteroNeighborOutput, NeighborOutput
 
 
 class OutputsOf:

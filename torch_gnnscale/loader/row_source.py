@@ -13,7 +13,7 @@ from torch_geometric.data import Data, HeteroData
 from ..feature.contract import CollectiveReads
 from ..sampler.base import KeyedSampler
 from ..sampler.minibatch import MiniBatch, SampledEdges
-from .layout import EdgeLayout, EdgeLayouts
+from .fields import EdgeLayout, EdgeLayouts
 
 
 class Bounds:

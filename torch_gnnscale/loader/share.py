@@ -133,7 +133,8 @@ def share_of(
         data: what it reads; the stores of a part know their ranks.
         options: its arguments of DataLoader.
         seed: its seed, which must be given with ``shard=(rank, world)``.
-        groups: of ranks that make each batch together, if they do (:class:`torch_gnnscale.loader.split.SplitBatches`).
+        groups: of ranks that make each batch together, if they do
+            (:class:`torch_gnnscale.loader.sharing.SplitBatches`).
 
     Raises:
         TypeError, ValueError: arguments that contradict each other, or ``shard=True`` without a process group.

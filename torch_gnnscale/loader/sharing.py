@@ -1,33 +1,107 @@
-"""How a loader's batches are shared among ranks: each rank makes its own alone, or all ranks make them together."""
+"""How a loader's batches are shared among ranks: each rank makes its own alone, or all ranks make them together; what a
+loader asks of its argument ``split``; and how the others learn what one rank refuses."""
 
 from __future__ import annotations
 
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler
 from torch_geometric.sampler import NodeSamplerInput
+from torch_geometric.sampler.base import SubgraphType
 
+from .._warn import warn
+from ..comm.mesh import Ranks
 from ..comm.steps import Steps
-from ..feature.contract import CollectiveRowStore
+from ..feature.contract import CollectiveRowStore, RowStore
 from ..ops.arguments import to_int
 from ..random import draw_seed
 from ..sampler.base import Inputs, KeyedSampler
 from ..sampler.minibatch import MiniBatch
 from . import checks
-from .layout import EdgeLayouts
+from .fields import EdgeLayouts
 from .line import Execution, Line
-from .order import Chunks, ChunksOfGroups, ChunksOfParts, SeedOrder
+from .order import Chunks, ChunksOfGroups, ChunksOfParts, KeyedShuffle, SeedOrder
 from .pipeline import USUAL
-from .positions import KeyedShuffle
-from .row_source import RowSource
+from .row_source import CollectiveSource, RowSource
 from .share import Shard, Share, SharedOrder, Uneven, agreed_share, common_seed, share_of
-from .split import Split, SplitBatches
 from .together import Together
+
+
+def check_modes(subgraph: SubgraphType | str, others: Mapping[str, bool]) -> None:
+    """Raises NotImplementedError by name for the first mode of sampling in use that split batches do not have.
+
+    Args:
+        subgraph: which edges a sample has.
+        others: other modes that they do not have, by name, and whether each is in use.
+    """
+    subgraph = SubgraphType(subgraph)
+    modes = {**others, f"subgraph_type={str(subgraph.value)!r}": subgraph != SubgraphType.directional}
+    for name, asked in modes.items():
+        if asked:
+            raise NotImplementedError(f"{name} with split parallelism is not implemented")
+
+
+class SplitBatches(ABC):
+    """One loader's share of batches that several ranks make together, each a part of every batch."""
+
+    sampler: KeyedSampler
+    """Samples this rank's part of a batch."""
+    ranks: Ranks
+    """``rank``: the number of this rank's group; ``world``: the number of groups. A group makes one batch together."""
+    parts: int
+    """K, the number of parts of the plan; it does not depend on the number of ranks."""
+
+    @abstractmethod
+    def owners_of(self, nodes: Tensor) -> Tensor:
+        """The part of each node: integers, shape [nodes]. ``nodes``: stored ids, all in range."""
+
+    @abstractmethod
+    def source(self, rows: RowSource) -> CollectiveSource:
+        """A source that reads the rows that this rank has of a batch. ``rows``: the source for whole batches."""
+
+    @abstractmethod
+    def open_steps(self) -> Steps:
+        """The loader's steps, which end with it. Called once, by all ranks.
+
+        Raises:
+            ValueError: on all ranks: their splits differ, or do not fit the stores.
+        """
+
+
+class Split(ABC):
+    """Which rank computes which nodes of a batch."""
+
+    @abstractmethod
+    def of_loader(
+        self, sampler: KeyedSampler, inputs: type[Inputs], data: Any, timeout: float | None
+    ) -> SplitBatches:  # fmt: skip
+        """What a new loader uses instead of ``sampler``. Needs no other rank.
+
+        Args:
+            sampler: samples whole batches.
+            inputs: what batches are sampled from.
+            data: of the loader.
+            timeout: seconds after which a rank that does not answer is an error; None or 0 for the default. With the
+                stores of a part, the part's timeout counts instead.
+
+        Raises:
+            ValueError: batches that cannot be split, or not over these ranks.
+            NotImplementedError: a sampler whose batches cannot be split.
+        """
+
+    @abstractmethod
+    def refuse(self, data: Any, timeout: float | None, why: str) -> None:
+        """Called in place of :meth:`SplitBatches.open_steps` on a rank that does not make its loader; see
+        :meth:`torch_gnnscale.feature.contract.RowStore.refuse`. Other arguments as of :meth:`of_loader`."""
+
 
 Owned: TypeAlias = list[tuple[Tensor, Any]]
 """Pairs (ids of nodes, their type)."""
@@ -235,3 +309,48 @@ def sharing_of(
     share = share_of(shard, seed_order, uneven, data, options, seed)
     together = share is not None and checks.reads_together(data)
     return SharedParts(sampler, share, inputs, data[0]) if together else Sharing(sampler, share)
+
+
+Init = TypeVar("Init", bound=Callable[..., None])
+WARNS_AFTER = 2.0
+"""Seconds after which a rank that waits to tell the others of its error says so."""
+
+
+def told_to_all(init: Init) -> Init:
+    """Of a loader's ``__init__``: an error of this rank, before the ranks meet, is raised on all ranks at once. It is
+    raised here as it is, when the others have come to make theirs; they raise a ValueError that names this rank."""
+
+    @wraps(init)
+    def made(self: Any, data: Any, *arguments: Any, **options: Any) -> None:
+        try:
+            init(self, data, *arguments, **options)
+        except Exception as error:
+            sharing = self.__dict__.get("_sharing")
+            if sharing is None or not sharing.has_met:
+                _tell(data, options, f"{type(error).__name__}: {error}")
+            raise
+
+    return cast(Init, made)
+
+
+@contextmanager
+def waiting_to_tell(lacks: str, others: str, why: str) -> Iterator[None]:
+    """A context in which this rank, which ``lacks`` something, waits until the others come to ``others``, to tell them
+    why; a warning says so if that takes long."""
+    text = f"this rank {lacks}, and waits for the other ranks, which come to {others}, to tell them: {why}"
+    waiting = threading.Timer(WARNS_AFTER, warn, [text])
+    waiting.daemon = True
+    waiting.start()
+    try:
+        yield
+    finally:
+        waiting.cancel()
+
+
+def _tell(data: Any, options: dict[str, Any], why: str) -> None:
+    split = options.get("split")
+    with waiting_to_tell("makes no loader", "make theirs", why):
+        if isinstance(split, Split):
+            split.refuse(data, options.get("timeout"), why)
+        elif isinstance(data, (tuple, list)) and data and isinstance(data[0], RowStore):
+            data[0].refuse(why)

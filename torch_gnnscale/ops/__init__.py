@@ -19,12 +19,11 @@ from .aggregation import (
 )
 from .arguments import ID_DTYPES, MAX_COUNT, first_outside, limit_threads
 from .bulk import MAX_BATCHES, beyond_bulks, sample_bulk
-from .cuts import MAX_PARTS, Cut, cut_batch
 from .generate import dropout_rows, permutation, random_bits, rmat_edges
-from .graph import Relations, relations
+from .graph import MAX_FANOUT, MAX_HOPS, Relations, Sample, Subgraph, relations
 from .hops import Picks, Relabelled, pick_neighbors, relabel
 from .layer_bulk import PreparedLayerBulks, sample_layers_bulk
-from .layer_drawing import LayerDrawing
+from .layer_drawing import MAX_ITERATIONS, LayerDrawing, count_ids, reverse_pagerank, score_unit
 from .layer_sampling import PreparedLayers, choose_nodes, draw_nodes, node_scores, sample_layers, weigh_edges
 from .memory import (
     BOARD_NUMBERS,
@@ -44,9 +43,7 @@ from .memory import (
 from .negatives import Candidates, EdgeSet, candidates, edge_set, sample_negatives
 from .neighbors import PreparedNeighbors, sample_neighbors, weight_sums
 from .rows import can_gather_rows, gather_rows, join_rows, pack_rows, select_rows
-from .sample_options import MAX_FANOUT, MAX_HOPS, Sample, Subgraph
-from .scores import MAX_ITERATIONS, count_ids, reverse_pagerank, score_unit
-from .shuffle import shuffle_rows
+from .shuffle import MAX_PARTS, Cut, cut_batch, shuffle_rows
 from .tiers import can_widen, gather_tiers, place_dtype
 from .topology import check_colptr, colptr_of_sorted, coo_to_csc, renumber, reverse_edges
 from .undirected import MAX_ROUNDS, MAX_STEPS, Side, contract, propagate_labels, transpose

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from .arguments import OPS, check_ids, check_int, check_key, check_readable, resolve_threads
-from .graph import relations
-from .sample_options import LAYERS, REPLACE, WITH_COL, WITH_EDGE_ID, Sample, Subgraph, check_fanouts
+from .graph import LAYERS, REPLACE, WITH_COL, WITH_EDGE_ID, Sample, Subgraph, check_fanouts, relations
 from .tiers import MAX_TIERS, check_spread, open_peer
 
 MAX_BATCHES = (1 << 24) - 1

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from .arguments import OPS, check_ids, check_readable, resolve_threads
 from .bulk import check_bulk_input, split_bulk
-from .graph import check_vector
+from .graph import Sample, check_vector
 from .layer_drawing import LayerDrawing, check_drawing, check_num_nodes, choices_of, options_of
-from .sample_options import Sample
 
 
 def sample_layers_bulk(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .arguments import ID_DTYPES, OPS, check_ids, check_int, check_key, check_tensor, resolve_threads
-from .graph import Relations, check_vector
+from .graph import MAX_HOPS, Relations, Sample, check_vector
 from .layer_bulk import sample_layers_bulk
 from .layer_drawing import (
     AGGREGATIONS,
@@ -24,7 +24,6 @@ from .layer_drawing import (
     choices_of,
     options_of,
 )
-from .sample_options import MAX_HOPS, Sample
 
 
 def square_bits(num_nodes: int) -> int:

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from .arguments import ID_DTYPES, OPS, check_ids, check_key, check_tensor, resolve_threads
 from .bulk import beyond_bulks, sample_bulk
-from .graph import Relations, check_vector
-from .sample_options import (
+from .graph import (
     DISJOINT,
     LAST,
     LAYERS,
@@ -21,9 +20,11 @@ from .sample_options import (
     SUBGRAPHS,
     WITH_COL,
     WITH_EDGE_ID,
+    Relations,
     Sample,
     Subgraph,
     check_fanouts,
+    check_vector,
 )
 
 

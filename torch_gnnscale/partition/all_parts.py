@@ -82,7 +82,7 @@ class RowsOfAllParts(WrittenRows):
 
 
 class NumberingOfAllParts:
-    """The numbering of a partitioned graph, a :class:`torch_gnnscale.topology.numbering.Numbering`.
+    """The numbering of a partitioned graph, a :class:`torch_gnnscale.topology.reorder.Numbering`.
 
     Args:
         to_stored: returns the stored ids of the user's nodes, by their ids and their type.

@@ -4,8 +4,8 @@ from .base import KeyedSampler
 from .bidirectional import BidirectionalNeighborSampler
 from .layerwise import LayerSampler
 from .methods import register_method
+from .minibatch import HeteroNeighborOutput, Layer, NeighborOutput, WeightedLayer
 from .neighbor import NeighborSampler
-from .output import HeteroNeighborOutput, Layer, NeighborOutput, WeightedLayer
 
 __all__ = [
     "BidirectionalNeighborSampler", "HeteroNeighborOutput", "KeyedSampler", "Layer", "LayerSampler",

@@ -21,7 +21,7 @@ from ..comm.steps import Steps
 Inputs: TypeAlias = NodeSamplerInput | EdgeSamplerInput
 """What a batch is sampled from: seeds, or links."""
 Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
-"""What a sampler returns. Our own outputs (:mod:`torch_gnnscale.sampler.output`) add the CSC, weights and fields."""
+"""What a sampler returns. Our own outputs (:mod:`torch_gnnscale.sampler.minibatch`) add the CSC, weights and fields."""
 
 OWN_FIELDS = frozenset(
     ("edge_index", "adj_t", "layers", "n_id", "e_id", "batch", "num_nodes", "num_sampled_nodes", "num_sampled_edges",
@@ -66,7 +66,7 @@ class KeyedSampler(BaseSampler):
     """Whether the inputs of a sampler with times may have ``start_time``: where their time windows begin."""
     takes_types: bool = False
     """Whether inputs may be seeds of several node types or links of several relations. Their fields, and then those of
-    ``metadata``, are dictionaries by type (:mod:`torch_gnnscale.sampler.inputs`), and so is ``neg_sampling``."""
+    ``metadata``, are dictionaries by type (:mod:`torch_gnnscale.sampler.seeds`), and so is ``neg_sampling``."""
     thread_safe: bool = True
     """Whether several threads may sample at once. If not, one thread samples, in the order of the batches."""
     collective: bool = False

@@ -24,8 +24,7 @@ from .fanouts import NumNeighborsLike, as_num_neighbors, drawable, fanouts_of
 from .graph import SampledGraph
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
 from .on_executor import OnExecutor
-from .relations import sampled_graph
-from .reverse import ReverseIds
+from .relations import ReverseIds, sampled_graph
 from .seeds import PreparedSeeds
 from .sources import warn_of_sorted
 

@@ -20,9 +20,8 @@ from .base import Inputs, KeyedSampler
 from .executor import Executor
 from .graph import SampledGraph
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
-from .minibatch import MiniBatch, SampledEdges
-from .output import output_of
-from .reverse import ReverseIds, add_reverses
+from .minibatch import MiniBatch, SampledEdges, output_of
+from .relations import ReverseIds, add_reverses
 from .seeds import PreparedSeeds, Seeds, check_starts, prepared_seeds, seeds_of_nodes
 
 

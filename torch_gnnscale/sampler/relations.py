@@ -1,4 +1,4 @@
-"""Builds the relations that the operator samples from PyG's data."""
+"""Builds the relations that the operator samples from PyG's data; adds the reverse of each drawn edge to samples."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler.base import DataType
+from torch_geometric.sampler.utils import to_bidirectional
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
 from ..topology import CSC
 from .graph import Relation, SampledGraph, check_exact, check_times, end_types, ordered
+from .minibatch import MiniBatch, SampledEdges
 from .sources import DataSource, Source, StoreSource, check_data, of_type
 
 
@@ -207,3 +209,57 @@ def _check_type(name: str, type_name: NodeType | EdgeType | None, types: dict) -
     """Raises ValueError for an attribute of a type that the graph does not have, as stores may."""
     if type_name not in types:
         raise ValueError(f"{name}: expected a type of {list(types)}, found {type_name!r}")
+
+
+class ReverseIds:
+    """The ids of the edges that are the reverses of others, for each relation of a graph. Made on first use.
+
+    The reverse of an edge of a relation is an edge of its reverse relation between the same nodes and, where edges have
+    times, at the same time; of several, the k-th that is stored belongs to the k-th. Relations have ids of reverses if
+    every edge of both has a reverse.
+    """
+
+    def __init__(self, graph: SampledGraph) -> None:
+        self._graph = graph
+        self._tables: dict[int, Tensor | None] = {}
+
+    def __getitem__(self, number: int) -> Tensor | None:
+        """For a relation that has a reverse relation: result[id of an edge of that one] is the id of this relation's
+        edge that leads the other way; None unless every edge has such an edge."""
+        if number not in self._tables:
+            graph = self._graph
+            reverse = graph.relations[graph.stored.reverse[number]]
+            self._tables[number] = ops.reverse_edges(
+                graph.stored, number, reverse.id_bound, same_time=graph.edge_time is not None
+            )
+        return self._tables[number]
+
+    def found(self, number: int, edge: Tensor) -> Tensor | None:
+        """The ids of a relation's sampled edges, of which those that were turned have -1 - (the id of the edge of the
+        reverse relation); None if there are reverses that the graph does not have."""
+        if self._graph.stored.reverse[number] < 0:
+            return edge
+        if (table := self[number]) is None:
+            return None
+        turned = edge < 0
+        return torch.where(turned, table[(-1 - edge).clamp(min=0)].to(edge.dtype), edge) if bool(turned.any()) else edge
+
+
+def add_reverses(batch: MiniBatch, graph: SampledGraph, reverse_ids: ReverseIds) -> None:
+    """Adds to a batch of drawn edges their reverses, each once, and keeps the drawn ones as ``original``; like PyG's
+    ``to_bidirectional(keep_orig_edges=True)``, but for the ids of edges."""
+    drawn = batch.edges
+    batch.original = [edges.edge_index for edges in drawn]
+    batch.edges = []
+    for number, edges in enumerate(drawn):
+        if (reverse := graph.stored.reverse[number]) < 0:
+            batch.edges.append(edges._replace(colptr=None))
+            continue
+        others = drawn[reverse]
+        assert edges.edge_id is not None
+        assert others.edge_id is not None
+        row, col, ids = to_bidirectional(
+            *edges.edge_index, *others.edge_index, edges.edge_id, -1 - others.edge_id
+        )  # fmt: skip
+        assert ids is not None
+        batch.edges.append(SampledEdges(torch.stack([row, col]), None, reverse_ids.found(number, ids), edges.weight))

@@ -17,14 +17,13 @@ from torch_geometric.typing import EdgeType, NodeType
 from .. import ops
 from ..comm.steps import Steps
 from ..distributed.neighbor_sampling import PartitionedExecutor, not_implemented
-from ..loader.split import check_modes
-from ..ops.cuts import Cut
+from ..loader.sharing import check_modes
+from ..ops.shuffle import Cut
 from ..partition import PartitionBook
 from ..random import ids_key
 from ..sampler.base import Inputs, KeyedSampler, Output, keyed, name_of
-from ..sampler.minibatch import NO_IDS
+from ..sampler.minibatch import NO_IDS, NeighborOutput
 from ..sampler.neighbor import NeighborSampler
-from ..sampler.output import NeighborOutput
 from ..topology.sort_on_disk import id_dtype
 from .shuffle_index import ShuffleIndex
 

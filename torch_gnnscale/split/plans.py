@@ -27,13 +27,13 @@ from ..distributed.feature_store import PartRows
 from ..feature import FeatureStore, TieredFeatureStore
 from ..loader.checks import common_numbering
 from ..loader.row_source import CollectiveSource, RowSource
-from ..loader.split import Split, SplitBatches
+from ..loader.sharing import Split, SplitBatches
 from ..memory import Budget
 from ..ops.arguments import check_int
 from ..partition.report import of_parts
 from ..sampler.base import Inputs, KeyedSampler
 from ..text import table
-from ..topology.numbering import Numbering
+from ..topology.reorder import Numbering
 from ..version import __version__
 from .cut_sampler import CooperativeSampler, RankSampler, SplitSampler, check_nodes
 from .rank_rows import SplitRows, own_store

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from ..ops.cuts import cut_batch
+from ..ops.shuffle import cut_batch
 from .shuffle_index import ShuffleIndex
 
 SEEDS = 32

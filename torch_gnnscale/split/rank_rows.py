@@ -23,11 +23,10 @@ from ..distributed.own_tiers import opened_once
 from ..feature import FeatureStore, TieredFeatureStore
 from ..feature.contract import CollectiveReads
 from ..feature.feature_store import KIND
-from ..feature.tier_attributes import attributes_of
-from ..feature.tier_builder import Source
+from ..feature.tier_builder import Source, attributes_of
 from ..feature.tier_overlay import own_view
 from ..feature.tiered_rows import FileRows, sent
-from ..loader.layout import EdgeLayout, EdgeLayouts
+from ..loader.fields import EdgeLayout, EdgeLayouts
 from ..loader.row_source import Bounds, CollectiveSource, RowSource
 from ..memory import Budget
 from ..ops.rows import row_bytes

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from ..datasets import NodeTask, load_types
 from ..nn import narrow
-from .class_trainer import ClassifierConfig, ClassTrainer
 from .metrics import Accuracy
 from .models import Categories, HeteroSAGE, call_model
+from .node_trainer import ClassifierConfig, ClassTrainer
 
 
 @dataclass

@@ -14,9 +14,9 @@ from ..datasets import load_links
 from ..loader import LinkNeighborLoader, NeighborLoader
 from ..nn import narrow
 from ..training import Config, Trainer
-from .class_trainer import fanouts_of_tests
 from .metrics import ranking
 from .models import HeteroSAGE, call_model
+from .node_trainer import fanouts_of_tests
 
 OFFERED = 20
 """The k of Recall@k: how many destinations are recommended to each source."""

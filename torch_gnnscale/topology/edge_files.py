@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from .csc import CHUNK
-from .edge_columns import Columns, find_ends, position
-from .edge_text import HEADERS, OF_WORDS, TextFormat, find_format, first_refused
+from .edge_text import HEADERS, OF_WORDS, Columns, TextFormat, find_ends, find_format, first_refused, position
 
 Source = str | os.PathLike | tuple[str | os.PathLike, str | os.PathLike]
 _TEXT = (".csv", ".tsv", ".txt", ".edges")

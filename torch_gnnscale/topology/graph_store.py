@@ -16,8 +16,7 @@ from torch_geometric.typing import EdgeType, NodeType
 from .. import files, ops
 from .._host import on_host
 from .csc import CSC, bound_of, check_graph
-from .numbering import Numbering
-from .reorder import Order, TypedOrder, order_arrays, reorder_csc, reorder_relation, saved_order
+from .reorder import Numbering, Order, TypedOrder, order_arrays, reorder_csc, reorder_relation, saved_order
 
 KIND = "graph"
 

@@ -1,10 +1,11 @@
-"""Nodes renumbered by score, hottest first (Data Tiering, section 3.2, algorithm 2), and back."""
+"""Renumberings of nodes: the contract between the user's ids and the stored ones, and nodes by score, hottest first
+(Data Tiering, section 3.2, algorithm 2)."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,7 +16,32 @@ from torch_geometric.typing import NodeType
 from .. import files, ops
 from ..ops.arguments import check_ids, check_permutation
 from .csc import CSC
-from .numbering import Numbering
+
+
+@runtime_checkable
+class Numbering(Protocol):
+    """Maps the user's node ids to stored ids and back, for each node type (None in a homogeneous graph).
+
+    A pair of stores whose ids differ from the user's has one as ``order``. Loaders accept seeds as user ids and return
+    ``n_id`` as user ids; samplers and row stores see stored ids only.
+    """
+
+    def to_stored(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
+        """User ids to stored ids: int64, the shape of ``ids``. IndexError for ids that are no nodes."""
+        ...
+
+    def to_user(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor | None:
+        """Stored ids to user ids: int64, on the device of ``ids``. None if the feature store has the user ids as an
+        attribute ``n_id``, which is then read like any other row, and no process keeps a table of all nodes."""
+        ...
+
+    def to(self, device: torch.device) -> Numbering:
+        """The same numbering, for ids on ``device``."""
+        ...
+
+    def equals(self, other: Any) -> bool:
+        """Whether ``other`` maps every node to the same stored id."""
+        ...
 
 
 class Order(NamedTuple):
@@ -42,7 +68,7 @@ class Order(NamedTuple):
         """The renumbering that undoes this one."""
         return Order(self.new, self.old)
 
-    # As a :class:`torch_gnnscale.topology.numbering.Numbering` of a homogeneous graph's nodes
+    # As a :class:`torch_gnnscale.topology.reorder.Numbering` of a homogeneous graph's nodes
 
     def to_stored(self, ids: Tensor, node_type: Any = None) -> Tensor:
         """See :meth:`Numbering.to_stored`."""
@@ -69,7 +95,7 @@ class TypedOrder(dict[NodeType, Order]):
     """A renumbering of the nodes of several types; the types that it does not have keep their ids, of whose number it
     knows nothing."""
 
-    # As a :class:`torch_gnnscale.topology.numbering.Numbering`
+    # As a :class:`torch_gnnscale.topology.reorder.Numbering`
 
     def to_stored(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
         """See :meth:`Numbering.to_stored`."""
