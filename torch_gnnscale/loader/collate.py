@@ -16,7 +16,7 @@ from ..sampler import Layer, WeightedLayer
 from ..sampler.base import OWN_FIELDS, KeyedSampler
 from ..sampler.minibatch import MiniBatch, SampledEdges, end_types, output_of
 from ..topology.reorder import Numbering
-from .fields import SORTED, EdgeLayouts, FieldsByType, edges_sorted, laid_out, storage_of
+from .fields import SORTED, EdgeLayouts, FieldsByType, edges_sorted, laid_out
 from .outputs import drawn_by_type, write_output
 from .row_source import Bounds, RowSource
 
@@ -91,6 +91,7 @@ class Collator:
         self.source, self.layouts, self.label = source, layouts, label
         self.sampler = sampler
         self.layers = sampler.layers
+        self._laid = None if self.layers else layouts  # layers have the edges
         self.weight_name = sampler.weight_name
         self.numbering = numbering if numbering is None or device is None else numbering.to(device)
         self.owner, self.device = owner, device
@@ -132,7 +133,8 @@ class Collator:
         """:meth:`fetch`, :meth:`collate` and :meth:`deliver`, all in the thread that iterates, so that no row can
         change meanwhile."""
         self.transform(batch)
-        batch.data = self._data(batch, self.source.fetch(batch, self.bounds(batch)))
+        rows = self.source.fetch(batch, self.bounds(batch))
+        self._complete(batch, rows, FieldsByType(self.source.batch(batch, rows, self._laid), batch.types))
         return batch
 
     def bounds(self, batch: MiniBatch) -> Bounds:
@@ -161,16 +163,18 @@ class Collator:
     def collate(self, batch: MiniBatch) -> MiniBatch:
         """Makes the Data with all of PyG's fields, before ``transform``, if there are rows."""
         if batch.rows is not None:
-            batch.data, batch.rows = self._data(batch, batch.rows), None
+            rows = batch.rows
+            self._complete(batch, rows, FieldsByType(self.source.batch(batch, rows, self._laid), batch.types))
+            batch.rows = None
         return batch
 
-    def _data(self, batch: MiniBatch, rows: Any) -> Data | HeteroData:
-        data = self.source.batch(batch, rows, None if self.layers else self.layouts)
+    def _complete(self, batch: MiniBatch, rows: Any, of_types: FieldsByType) -> None:
+        """Puts all other fields into the Data that the source made of the rows, and the Data into the batch."""
+        data = of_types.data
         if self.layers:
             put_layers(batch, self.source, rows, data, self.layouts)
         else:
-            self._put_weights(batch, data)
-        of_types = FieldsByType(data, batch.types)
+            self._put_weights(batch, of_types)
         self._put_ids(batch, of_types)
         if fields := batch.fields:
             of_graph = data._store if isinstance(data, Data) else data._global_store
@@ -181,7 +185,7 @@ class Collator:
             _check_names(name for name, value in fields.items() if of_graph[name] is not value)
         else:
             self.label(of_types, batch.metadata)
-        return data if self.device is None else self._on_device(data)
+        batch.data = data if self.device is None else self._on_device(data)
 
     def _on_device(self, batch: Data | HeteroData) -> Data | HeteroData:
         # The layers are on the GPU already, and PyG's `to` would turn their sizes into lists.
@@ -208,23 +212,24 @@ class Collator:
         bounds = self.bounds(batch)
         # The loader's own fields may have taken the place of rows that have their names.
         if batch.data is None or any(name in OWN_FIELDS for _, name in keys):
-            batch.data = self._data(batch, self.source.fetch(batch, bounds))
+            rows = self.source.fetch(batch, bounds)
+            self._complete(batch, rows, FieldsByType(self.source.batch(batch, rows, self._laid), batch.types))
             return
         self.source.renew(batch.data, batch, bounds, keys)
         if self.device is not None:
             batch.data = batch.data.to(self.device, *(name for _, name in keys), non_blocking=True)
 
-    def _put_weights(self, batch: MiniBatch, data: Data | HeteroData) -> None:
+    def _put_weights(self, batch: MiniBatch, of_types: FieldsByType) -> None:
         """Puts the weights of sampled edges under their name; in an ``adj_t`` they are its values already."""
         for edge_type, edges in zip(batch.types.edges, batch.edges, strict=True):
             if edges.weight is not None:
-                fields, name = storage_of(data, edge_type)._mapping, self.weight_name
+                fields, name = of_types[edge_type], self.weight_name
                 if name in fields:
                     raise ValueError(
                         f"{name}: expected data without this attribute, because the sampler's weights get this name; "
                         f"pass another weight_name= to the sampler"
                     )
-                if self.layouts.with_edge_index(edge_type):
+                if "edge_index" in fields:
                     fields[name] = edges.weight.to(fields["edge_index"].device)
 
     def _put_ids(self, batch: MiniBatch, fields_of: FieldsByType) -> None:

@@ -111,12 +111,12 @@ class FieldsByType(dict[Any, dict[str, Any]]):
     so. None is no value of a field (:func:`put`). ``types``: those of its sample."""
 
     def __init__(self, batch: Data | HeteroData, types: GraphTypes) -> None:
-        self._batch = batch
+        self.data = batch
         for of in types.nodes if types.nodes == types.edges else (*types.nodes, *types.edges):
             self[of] = storage_of(batch, of)._mapping
 
     def __missing__(self, type_name: Any) -> dict[str, Any]:
-        fields = self[type_name] = storage_of(self._batch, type_name)._mapping
+        fields = self[type_name] = storage_of(self.data, type_name)._mapping
         return fields
 
 
@@ -159,10 +159,6 @@ class EdgeLayouts(dict[Any, EdgeLayout]):
 
     def __reduce__(self):
         return EdgeLayouts, (self.usual, self.both), None, None, iter(self.items())
-
-    def with_edge_index(self, edge_type: Any) -> bool:
-        """Whether batches have ``edge_index`` for this edge type."""
-        return self[edge_type] in ("coo", "EdgeIndex") or edge_type in self.both
 
 
 def edge_layouts_of(data: Any, asked: EdgeLayout | None) -> EdgeLayouts:

@@ -120,9 +120,10 @@ def gather_rows(src: Tensor, index: Tensor, threads: int = 0, *, check: bool = T
         raise ValueError("src: expected at least one dimension, found a scalar")
     if index.device != src.device:
         raise ValueError(f"index: expected it on {src.device} like src, found {index.device}")
-    if not has_contiguous_rows(src):
+    if not (src.is_contiguous() or has_contiguous_rows(src)):
         raise ValueError(f"src: expected contiguous rows, found strides {src.stride()} for shape {tuple(src.shape)}")
-    check_row_bytes("src", src, src.device)
+    if src.is_cuda:
+        check_row_bytes("src", src, src.device)
     checks_itself = src.device.type == "cpu" and src.numel() > 0  # while it copies
     check_ids("index", index, src.size(0) if check and not checks_itself else None, "rows", threads)
     index, threads = index.contiguous(), resolve_threads(threads)
