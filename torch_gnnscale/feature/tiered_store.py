@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData, TensorAttr
 from torch_geometric.typing import NodeType
+from typing_extensions import override
 
 from .._host import on_host
 from ..memory import Budget, HostArray, HostMemory, is_bytes
@@ -361,8 +362,8 @@ class TieredFeatureStore(FeatureStore):
         self._check_open()
         return super()._get_tensor_size(attr)
 
+    @override
     def all_attrs(self) -> list[TensorAttr]:
-        """See :meth:`FeatureStore.all_attrs`."""
         self._check_open()
         return super().all_attrs()
 

@@ -18,6 +18,7 @@ from urllib.parse import quote
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from .. import files
 from ..memory.budget import format_bytes
@@ -154,8 +155,8 @@ class DiskRows(Rows):
         if time.monotonic() - self._saved > max(_SECONDS, 10 * self._took):
             self._save(self.stage, batches)
 
+    @override
     def completed(self, stage: int) -> None:
-        """See :meth:`Rows.completed`."""
         self._save(stage + 1, 0)
 
     def finish(self) -> dict[Any, Tensor]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.utils import index_select
+from typing_extensions import override
 
 from .. import ops
 from .._warn import warn
@@ -264,13 +265,13 @@ class DataRows(RowSource):
         self._kinds = keys, [_reference(value) for value in values], (kinds := {})
         return kinds
 
+    @override
     def changed(self, versions: DataVersions) -> list[Any]:
-        """See :meth:`RowSource.changed`."""
         now = self.versions()
         return [] if now.equal(versions) else changed(versions.by_key(), now.by_key())
 
+    @override
     def learned(self) -> list[Any]:
-        """See :meth:`RowSource.learned`."""
         return self.versions().learned()
 
     def fetch(
@@ -301,8 +302,8 @@ class DataRows(RowSource):
                 found[of_type] = reader.all_rows(names)
         return FoundRows(graph, found, storages)
 
+    @override
     def renew(self, batch: Data | HeteroData, sampled: MiniBatch, bounds: Bounds, keys: Collection[Any]) -> None:
-        """See :meth:`RowSource.renew`."""
         types = {of for of, _ in keys}
         storages = [storage for storage in typed_storages(self.data) if storage.type_name in types]
         readers = {storage.type_name: _Reader(self.data, storage, sampled, bounds) for storage in storages}
@@ -319,8 +320,8 @@ class DataRows(RowSource):
                 value = reader.rows(name, kind)
             put(storage_of(batch, of)._mapping, {name: value})
 
+    @override
     def put_plain(self, batch: Data | HeteroData, versions: DataVersions, keys: list[Any]) -> list[Any]:
-        """See :meth:`RowSource.put_plain`."""
         now, others = self._fields(), []
         for of, name in keys:
             before, after = (fields.get(of, {}).get(name) for fields in (versions.fields, now))
@@ -352,14 +353,14 @@ class DataRows(RowSource):
                     fields["num_edges"] = edges.edge_index.size(1)
         return batch
 
+    @override
     def node_rows(self, rows: FoundRows, name: str) -> Any:
-        """See :meth:`RowSource.node_rows`."""
         return unless_late(rows.by_type[None].get(name))
 
+    @override
     def edges(
         self, rows: FoundRows, edge_type: Any, edges: SampledEdges, layout: EdgeLayout
     ) -> tuple[SampledEdges, Tensor | None]:
-        """See :meth:`RowSource.edges`."""
         return self._edges(storage_of(rows.graph, edge_type), edge_type, edges, layout)
 
     def _edges(

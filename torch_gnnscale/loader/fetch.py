@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, HeteroData, TensorAttr
+from typing_extensions import override
 
 from ..feature.composite import Composites, keys_of_parts, with_composites
 from ..feature.contract import (
@@ -52,12 +53,12 @@ class StoreRows(RowSource):
         attrs, said = self.features.all_attrs(), self.features.versions()
         return {(key := _key(attr)): said.get(key, (None, 0)) for attr in attrs}
 
+    @override
     def changed(self, versions: Mapping[Any, Version]) -> list[Any]:
-        """See :meth:`RowSource.changed`."""
         return changed(versions, self.versions())
 
+    @override
     def learned(self) -> list[Any]:
-        """See :meth:`RowSource.learned`."""
         return without_number(self.versions())
 
     def fetch(
@@ -101,8 +102,8 @@ class StoreRows(RowSource):
         """The function returns the rows of attributes."""
         return partial(self.features.multi_get_tensor, attrs) if self._reads is None else self._reads.start(attrs)
 
+    @override
     def renew(self, batch: Data | HeteroData, sampled: MiniBatch, bounds: Bounds, keys: Collection[Any]) -> None:
-        """See :meth:`RowSource.renew`."""
         stored, keys = all_attrs(self.features), keys_of_parts(self._composites, keys)
         wanted = self.wanted(sampled, bounds, [attr for attr in stored if _key(attr) in keys])
         rows = list(zip(wanted, self._read(wanted)(), strict=True))
@@ -137,8 +138,8 @@ class StoreRows(RowSource):
                 wanted.append(attr)
         return wanted
 
+    @override
     def batch(self, sampled: MiniBatch, rows: list[tuple[Any, Any]], layouts: EdgeLayouts | None) -> Data | HeteroData:
-        """See :meth:`RowSource.batch`."""
         hetero, rows = sampled.types.hetero, with_composites(self._composites, rows, NO_ROWS)
         kind = self.custom_cls or (HeteroData if hetero else Data)
         batch = kind()
@@ -170,8 +171,8 @@ class StoreRows(RowSource):
         """See :meth:`RowSource.edges`: they stay where they were sampled, and have the sampler's weights as values."""
         return edges, edges.weight
 
+    @override
     def node_rows(self, rows: list[tuple[Any, Any]], name: str) -> Any:
-        """See :meth:`RowSource.node_rows`."""
         found = (value for attr, value in rows if attr.attr_name == name and not isinstance(attr.group_name, tuple))
         return unless_late(next(found, None))
 
@@ -188,12 +189,12 @@ class CollectiveRows(StoreRows, CollectiveSource):
         """The store."""
         return self.features
 
+    @override
     def needs(self, sampled: MiniBatch, bounds: Bounds, versions: Any) -> Any:
-        """See :meth:`CollectiveSource.needs`."""
         return self.features.needs(self.wanted(sampled, bounds))
 
+    @override
     def rows(self, needs: Any) -> list[tuple[Any, Any]]:
-        """See :meth:`CollectiveSource.rows`."""
         return list(zip(needs.attrs, self.features.rows(needs), strict=True))
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler
+from typing_extensions import override
 
 from .. import ops
 from ..random import Purpose, batch_key, ids_key
@@ -78,8 +79,8 @@ class KeyedShuffle(PositionSampler, RandomSampler):
             self.data_source, self.replacement, self._num_samples, self.generator = data_source, False, None, None
         self.epochs, self.batch_size, self.part = epochs, batch_size, part
 
+    @override
     def positions(self, epoch: int) -> np.ndarray:
-        """See :meth:`PositionSampler.positions`."""
         return self.permutation(len(self.data_source), epoch, self.part)
 
     def permutation(self, count: int, epoch: int, part: int) -> np.ndarray:
@@ -94,8 +95,8 @@ class InOrder(PositionSampler, SequentialSampler):
         SequentialSampler.__init__(self, data_source)
         self.epochs, self.batch_size = epochs, batch_size
 
+    @override
     def positions(self, epoch: int) -> np.ndarray:
-        """See :meth:`PositionSampler.positions`."""
         return np.arange(len(self.data_source))
 
 
@@ -172,16 +173,16 @@ class ChunksOfGroups:
 
     @property
     def counts(self) -> list[int]:
-        """See :meth:`Chunks.counts`."""
+        """How many batches there are, in a list of one."""
         return [self.count]
 
     def of_epoch(self, epoch: int) -> Callable[[int], np.ndarray]:
-        """See :meth:`Chunks.of_epoch`."""
+        """A function that returns the positions of a batch's inputs, by its number: int64."""
         taken = [chunks.of_epoch(epoch) for chunks in self.each]
         return lambda number: np.concatenate([taken[group](at) for group, at in self._adding(number)] or [_NONE])
 
     def size_of(self, number: int) -> int:
-        """See :meth:`Chunks.size_of`."""
+        """How many inputs a batch has."""
         return sum(self.each[group].size_of(at) for group, at in self._adding(number))
 
     def _adding(self, number: int) -> list[tuple[int, int]]:

@@ -29,11 +29,11 @@ class OutputsOf:
         self.sampler = sampler
 
     def draw(self, batch: MiniBatch, neg_sampling: Any = None) -> None:
-        """See :meth:`OnExecutor.draw`."""
+        """Samples for ``batch.inputs`` and writes what the sampler returns."""
         self._write(batch, self.sampler.sample_inputs(batch.inputs, batch.key, neg_sampling))
 
     def draw_many(self, batches: Sequence[MiniBatch], neg_sampling: Any = None) -> None:
-        """See :meth:`OnExecutor.draw_many`."""
+        """:meth:`draw` for many batches, by one call of the sampler."""
         inputs, keys = [batch.inputs for batch in batches], [batch.key for batch in batches]
         for batch, out in zip(batches, self.sampler.sample_many(inputs, keys, neg_sampling), strict=True):
             self._write(batch, out)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler
 from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.sampler.base import SubgraphType
+from typing_extensions import override
 
 from .._warn import warn
 from ..comm.mesh import Ranks
@@ -191,11 +192,11 @@ class SharedSteps(Sharing, ABC):
     def _ordered(self, order: SeedOrder, batches: BatchSampler, owned: Owned) -> str | None:
         """Orders the inputs; returns None, or why that is not possible."""
 
+    @override
     def meet(
         self, order: SeedOrder, batches: BatchSampler, owned: Callable[[], Owned],
         decides: Callable[[], dict[str, Any]],
     ) -> None:  # fmt: skip
-        """See :meth:`Sharing.meet`."""
         problem = self._ordered(order, batches, owned())
 
         def all_that_decides() -> dict[str, Any]:
@@ -214,10 +215,10 @@ class SharedSteps(Sharing, ABC):
         self.share = order.share
         self.sampler.join(self.steps, self._own_seeds)
 
+    @override
     def batches(
         self, line: Line, execution: Execution, numbered: Iterator[MiniBatch], prefetch: int | None
     ) -> Iterator[Any]:
-        """See :meth:`Sharing.batches`."""
         assert self._chunks is not None
         if self._together is None:
             size_of = self._chunks.size_of
@@ -258,14 +259,14 @@ class SharedBatches(SharedSteps):
         super().__init__(split.sampler, share, NodeSamplerInput)
         self._split, self._of_parts = split, of_parts
 
+    @override
     def check(self, options: Mapping[str, Any], layouts: EdgeLayouts) -> None:
-        """See :meth:`Sharing.check`."""
         checks.check_no_processes(options, "split=")
         if (layout := layouts[None]) != "coo":
             raise NotImplementedError(f"edge_layout={layout!r} with split= is not implemented; use 'coo'")
 
+    @override
     def source(self, rows: RowSource) -> RowSource:
-        """See :meth:`Sharing.source`."""
         return self._split.source(rows)
 
     def _open_steps(self) -> Steps:

@@ -14,6 +14,7 @@ from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import GraphStore as PyGGraphStore
 from torch_geometric.sampler import NegativeSampling
 from torch_geometric.typing import EdgeType
+from typing_extensions import override
 
 from .. import ops
 from .._host import on_host
@@ -147,7 +148,7 @@ class LayerSampler(OnExecutor):
             raise NotImplementedError(f"method={method!r} with edge types is not implemented; use method='neighbor'")
 
     def on(self, device: torch.device | str | int) -> LayerSampler:
-        """See :meth:`NeighborSampler.on`."""
+        """The same sampler on another GPU of this machine, as :meth:`NeighborSampler.on`."""
         if not isinstance(self.executor, GPULayers):
             raise ValueError(f"device: expected a sampler on a GPU, found one on {self.device}")
         other = copy.copy(self)
@@ -157,8 +158,8 @@ class LayerSampler(OnExecutor):
 
     # The contract of samplers ########################################################################################
 
+    @override
     def options(self) -> dict[str, Any]:
-        """See :meth:`KeyedSampler.options`."""
         return {
             **self.drawing._asdict(),
             "num_nodes": list(self.num_nodes_of_hops),
@@ -170,10 +171,10 @@ class LayerSampler(OnExecutor):
             "strict_negatives": self.strict_negatives is not False,
         }
 
+    @override
     def prepare_links(
         self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, links: Tensor | None
     ) -> None:
-        """See :meth:`KeyedSampler.prepare_links`."""
         if neg_sampling is not None and self.batches_per_key > 1:
             raise ValueError(
                 f"batch_dependency={self.batches_per_key}: expected 1 with negatives, which are drawn for each batch"

@@ -11,6 +11,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import GraphStore as PyGGraphStore
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
+from typing_extensions import override
 
 from .. import ops
 from .._host import on_host
@@ -256,8 +257,8 @@ class NeighborSampler(OnExecutor):
         """Whether nodes or edges have times."""
         return self.graph.is_temporal
 
+    @override
     def options(self) -> dict[str, Any]:
-        """See :meth:`KeyedSampler.options`."""
         return {
             "num_neighbors": [list(fanouts) for fanouts in self.fanouts] if self.is_hetero else list(self.fanouts[0]),
             "replace": self.replace,
@@ -273,8 +274,8 @@ class NeighborSampler(OnExecutor):
             "strict_negatives": self.strict_negatives is not False,
         }
 
+    @override
     def check_many(self, inputs: type[Inputs], how: str) -> None:
-        """See :meth:`KeyedSampler.check_many`."""
         super().check_many(inputs, how)
         self.executor.check(self.drawing, how)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 from torch_geometric.sampler.base import DataType
 from torch_geometric.typing import EdgeType, NodeType
+from typing_extensions import override
 
 from .. import ops
 from .._host import on_host
@@ -123,19 +124,19 @@ class OnExecutor(PyGAttributes, KeyedSampler):
         """All of the user's edge ids of a type are in [0, edge_bound)."""
         return self.graph.relations[self.graph.types.edge_number[edge_type]].id_bound
 
+    @override
     def join(self, steps: Steps, own_seeds: bool) -> None:
-        """See :meth:`KeyedSampler.join`."""
         self.executor.join(steps, own_seeds)
 
+    @override
     def check_many(self, inputs: type[Inputs], how: str) -> None:
-        """See :meth:`KeyedSampler.check_many`."""
         if not issubclass(inputs, NodeSamplerInput):
             self.executor.check_links(self.links)
 
+    @override
     def prepare_links(
         self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, links: Tensor | None
     ) -> None:
-        """See :meth:`KeyedSampler.prepare_links`."""
         self.executor.check_links(self.links)
         self.links.prepare(edge_type, neg_sampling, links)
 

@@ -15,6 +15,7 @@ from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import GraphStore as PyGGraphStore
 from torch_geometric.data.graph_store import EdgeLayout
 from torch_geometric.typing import EdgeType, NodeType
+from typing_extensions import override
 
 from .._warn import warn
 from ..feature.contract import all_attrs
@@ -85,14 +86,14 @@ class DataSource(Source):
         self.data, self.is_sorted = data, is_sorted
         self.is_hetero = isinstance(data, HeteroData)
 
+    @override
     def num_nodes(self) -> dict[NodeType | None, int | None]:
-        """See :meth:`Source.num_nodes`."""
         if not self.is_hetero:
             return {None: self.data.num_nodes}
         return dict(count_nodes(self.data))
 
+    @override
     def edges(self) -> dict[EdgeType | None, CSC]:
-        """See :meth:`Source.edges`."""
         if not self.is_hetero:
             return {None: CSC.from_data(self.data, self.is_sorted)}
         sizes = count_nodes(self.data)
@@ -101,14 +102,14 @@ class DataSource(Source):
             for edge_type, store in self.data.edge_items()
         }
 
+    @override
     def of_nodes(self, name: str, sizes: dict) -> dict[NodeType | None, Tensor]:
-        """See :meth:`Source.of_nodes`."""
         if not self.is_hetero:
             return {None: _tensor(name, self.data[name])} if name in self.data and self.data.is_node_attr(name) else {}
         return {t: _tensor(name, store[name]) for t, store in self.data.node_items() if name in store}
 
+    @override
     def of_edges(self, name: str, edges: dict) -> dict[EdgeType | None, Tensor]:
-        """See :meth:`Source.of_edges`."""
         if self.is_hetero:
             return {t: _tensor(name, store[name]) for t, store in self.data.edge_items() if name in store}
         if name not in self.data:
@@ -116,8 +117,8 @@ class DataSource(Source):
         value = _tensor(name, self.data[name])
         return {None: value} if value.shape[:1] == (edges[None].num_edges,) else {}
 
+    @override
     def shapes(self, name: str) -> list[tuple[int, ...]]:
-        """See :meth:`Source.shapes`."""
         return [tuple(_tensor(name, store[name]).shape) for store in self.data.stores if name in store]
 
 
@@ -132,8 +133,8 @@ class StoreSource(Source):
         if self.is_hetero and None in self.edge_types:
             raise ValueError(f"data: expected typed edges, or only edges of type None, found {self.edge_types}")
 
+    @override
     def num_nodes(self) -> dict[NodeType | None, int | None]:
-        """See :meth:`Source.num_nodes`."""
         named = [attr for attr in self.features.get_all_tensor_attrs() if isinstance(attr.group_name, str)]
         counts: dict[NodeType | None, int | None] = {attr.group_name: None for attr in named if self.is_hetero}
         for attr in self.attrs:
@@ -152,8 +153,8 @@ class StoreSource(Source):
                 counts[attr.group_name] = None if size is None else size[0]
         return counts
 
+    @override
     def edges(self) -> dict[EdgeType | None, CSC]:
-        """See :meth:`Source.edges`."""
         if isinstance(self.graph, GraphStore):
             return {edge_type: self.graph.relation(edge_type) for edge_type in self.edge_types}
         ours = GraphStore()  # converts every layout by a stable sort, so that samples do not depend on the store
@@ -168,16 +169,16 @@ class StoreSource(Source):
             ours.put_edge_index(self.graph.get_edge_index(attr), put)
         return {edge_type: ours.relation(edge_type) for edge_type in self.edge_types}
 
+    @override
     def of_nodes(self, name: str, sizes: dict) -> dict[NodeType | None, Tensor]:
-        """See :meth:`Source.of_nodes`."""
         if self.is_hetero:
             return self._groups(name, lambda group: isinstance(group, str))
         # A tuple as group means edges. Else PyG decides: "time" belongs to nodes, others to what has their length.
         found = self._groups(name, lambda group: not isinstance(group, tuple))
         return _only({g: v for g, v in found.items() if name == "time" or len(v) == sizes[None]})
 
+    @override
     def of_edges(self, name: str, edges: dict) -> dict[EdgeType | None, Tensor]:
-        """See :meth:`Source.of_edges`."""
         if self.is_hetero:
             return self._groups(name, lambda group: isinstance(group, tuple))
         found = self._groups(name, lambda group: isinstance(group, tuple))
@@ -186,8 +187,8 @@ class StoreSource(Source):
             found = {} if name == "time" else {g: v for g, v in others.items() if len(v) == edges[None].num_edges}
         return _only(found)
 
+    @override
     def shapes(self, name: str) -> list[tuple[int, ...]]:
-        """See :meth:`Source.shapes`."""
         return [tuple(value.shape) for value in self._groups(name, lambda group: True).values()]
 
     def _groups(self, name: str, wanted: Callable[[Any], bool]) -> dict:

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ..ops import first_outside
 from ..ops.arguments import as_ids, check_int
@@ -31,12 +32,12 @@ class Accuracy(Metric):
     def __init__(self) -> None:
         self._right_and_all = torch.zeros(2, dtype=torch.int64)
 
+    @override
     def add(self, out: Tensor, target: Tensor) -> None:
-        """See :meth:`Metric.add`."""
         self._right_and_all += torch.tensor([int((out.argmax(1) == target).sum()), len(target)])
 
+    @override
     def value(self, ranks: RankGroup) -> float:
-        """See :meth:`Metric.value`."""
         right, number = ranks.total(self._right_and_all).tolist()
         return right / number if number else math.nan
 
@@ -48,13 +49,13 @@ class RocAuc(Metric):
         self._score: list[Tensor] = [torch.empty(0)]
         self._positive: list[Tensor] = [torch.empty(0, dtype=torch.bool)]
 
+    @override
     def add(self, out: Tensor, target: Tensor) -> None:
-        """See :meth:`Metric.add`."""
         self._score.append((out[:, 1] - out[:, 0]).cpu())
         self._positive.append((target == 1).cpu())
 
+    @override
     def value(self, ranks: RankGroup) -> float:
-        """See :meth:`Metric.value`."""
         return roc_auc(ranks.gathered(torch.cat(self._score)), ranks.gathered(torch.cat(self._positive)))
 
 

@@ -66,7 +66,7 @@ class SplitNodeTrainer(NodeTrainer):
         return SeedScores(self.model, self.config.method != NEIGHBOR, parallelize)
 
     def drawing(self, fanouts: list[int], training: bool) -> dict[str, Any]:
-        """See :meth:`ClassTrainer.drawing`."""
+        """How batches are drawn, as :meth:`ClassTrainer.drawing` says, and which seeds they have."""
         shared = {"seed_order": self.order} if training else {"uneven": "serve"}
         return {**super().drawing(fanouts, training), "split": self.plan, **shared}
 

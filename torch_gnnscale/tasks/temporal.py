@@ -112,7 +112,7 @@ class EventScores(nn.Module):
         self.module = narrow(model, embed)
 
     def forward(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """See :meth:`TemporalGNN.scores`."""
+        """The scores of a batch's links, as :meth:`TemporalGNN.scores`."""
         return self.model.scores(batch, self.module(batch))
 
 

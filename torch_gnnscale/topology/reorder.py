@@ -71,14 +71,14 @@ class Order(NamedTuple):
     # As a :class:`torch_gnnscale.topology.reorder.Numbering` of a homogeneous graph's nodes
 
     def to_stored(self, ids: Tensor, node_type: Any = None) -> Tensor:
-        """See :meth:`Numbering.to_stored`."""
+        """User ids to stored ids: int64, the shape of ``ids``."""
         assert node_type is None
         stored = ids.to(self.new.device, torch.int64)
         check_ids("ids", stored.reshape(-1), len(self.new), "nodes")
         return self.new[stored]
 
     def to_user(self, ids: Tensor, node_type: Any = None) -> Tensor:
-        """See :meth:`Numbering.to_user`."""
+        """Stored ids to user ids: int64, on the device of ``ids``."""
         assert node_type is None
         return self.old[ids]
 
@@ -87,7 +87,7 @@ class Order(NamedTuple):
         return Order(self.old.to(device), self.new)
 
     def equals(self, other: Any) -> bool:
-        """See :meth:`Numbering.equals`."""
+        """Whether ``other`` maps every node to the same stored id."""
         return isinstance(other, Order) and (other is self or torch.equal(other.old, self.old))
 
 
@@ -98,19 +98,19 @@ class TypedOrder(dict[NodeType, Order]):
     # As a :class:`torch_gnnscale.topology.reorder.Numbering`
 
     def to_stored(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
-        """See :meth:`Numbering.to_stored`."""
+        """User ids to stored ids: int64, the shape of ``ids``."""
         return self[node_type].to_stored(ids) if node_type in self else ids.to(torch.int64)
 
     def to_user(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
-        """See :meth:`Numbering.to_user`."""
+        """Stored ids to user ids: int64, on the device of ``ids``."""
         return self[node_type].to_user(ids) if node_type in self else ids
 
     def to(self, device: torch.device) -> TypedOrder:
-        """See :meth:`Numbering.to`."""
+        """The same numbering, for ids on ``device``."""
         return TypedOrder({node_type: order.to(device) for node_type, order in self.items()})
 
     def equals(self, other: Any) -> bool:
-        """See :meth:`Numbering.equals`."""
+        """Whether ``other`` maps every node to the same stored id."""
         same = isinstance(other, TypedOrder) and self.keys() == other.keys()
         return same and all(order.equals(other[node_type]) for node_type, order in self.items())
 
