@@ -101,6 +101,7 @@ def inferred(
             model, call = model_and_call(name, typed)
             out = infer(model, (part.features, part.graph), call, **{"batch_size": SIZE, **options})
             ids, nodes = part.stored.user_ids, options.get("nodes")
+            ids = {t: of.tensor_split(part.ranks.copies)[part.ranks.copy] for t, of in ids.items()}
             if nodes is not None:
                 by_type = nodes if typed else {None: nodes}
                 ids = {t: of[torch.isin(of, torch.as_tensor(by_type.get(t, [])))] for t, of in ids.items()}

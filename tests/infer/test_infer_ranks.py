@@ -193,6 +193,34 @@ def test_typed_parts_without_nodes(tmp_path):
             torch.testing.assert_close(of_type[torch.arange(len(rows))], rows, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("world", "count", "topology"),
+    [(2, 1, "replicated"), SLOW(2, 1, "partitioned"), SLOW(4, 2, "partitioned"), SLOW(4, 2, "replicated")],
+)
+def test_several_ranks_of_a_part(parts, tmp_path, world, count, topology):
+    """Each computes its share of the part's nodes; the files have all of them."""
+    names = ["gcn", "attributes of edges", "ids"]
+    for name, found in zip(names, found_by(world, parts(count, topology), names, {}), strict=True):
+        assert [len(of[None][0]) for of in found] == [200 // world] * world
+        check(found, expected_of(name))
+    nodes = torch.tensor([3, 150, 3, 0])
+    (found,) = found_by(world, parts(count, topology), ["gcn"], {"out": tmp_path / "rows", "nodes": nodes})
+    results, expected = open_results(tmp_path / "rows"), expected_of("gcn")[None]
+    assert len(results.parts) == world
+    torch.testing.assert_close(results[nodes], expected[nodes], rtol=0, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_several_ranks_of_typed_parts_with_few_nodes(tmp_path):
+    owners = {"a": torch.arange(30) % 2, "b": torch.zeros(20, dtype=torch.int64), "c": (torch.arange(10) > 0).long()}
+    for topology in ("replicated", "partitioned"):
+        path = str(tmp_path / topology)
+        partition.write(GRAPH, path, parts=2, method="random", owners=owners, topology=topology)
+        opening = {"tiers": {"host": "50%", "hotness": "out_degree"}}
+        for name, found in zip(names := ["mixed", "HGT"], found_by(4, path, names, {}, opening), strict=True):
+            check(found, expected_of(name, typed=True))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "opening", [{"buffer": 0.3, "policy": "lookahead"}, {"tiers": {"host": "25%", "hotness": "out_degree"}}]

@@ -78,6 +78,22 @@ def test_killed_ranks_go_on_with_the_same_bits(parts, finished, tmp_path, which)
 
 
 @pytest.mark.slow
+def test_killed_ranks_of_one_part_go_on_with_the_same_bits(parts, tmp_path):
+    outs = [tmp_path / name for name in ("killed", "not")]
+    ranks = Cluster(4)
+    try:
+        answers = ranks.results(killed, parts(2), "gcn", str(outs[0]), {1: 4})
+    finally:
+        ranks.kill()
+    assert not any(returned for returned, _ in answers)
+    assert answers[1][1] == f"ended with {-signal.SIGKILL}"
+    for out in outs:
+        cluster(4).run(inferred, parts(2), ["gcn"], {"out": out})
+    assert len(bits(outs[0])) == 4
+    assert bits(outs[0]) == bits(outs[1])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("left", ["part-0", "part-1"])
 def test_a_rank_whose_folder_is_gone(parts, finished, left):
     """The rows between the stages are gone, so the other part cannot be computed alone."""
@@ -323,10 +339,11 @@ def test_ranks_that_share_a_disk_need_space_for_all(parts, tmp_path):
 
 
 @pytest.mark.slow
-def test_several_ranks_of_a_part(parts):
-    answers = cluster(4).results(inferred, parts(2), ["gcn"], {})
+def test_several_ranks_of_a_part_that_are_not_consecutive(parts):
+    answers = cluster(4).results(inferred, parts(2), ["gcn"], {}, {"consecutive": "parts"})
     text = (
-        "NotImplementedError: data: inference by 2 ranks per part is not implemented; start as many ranks as parts, 2"
+        "NotImplementedError: data: inference by 2 ranks per part with consecutive='parts' is not implemented; open "
+        "the part with consecutive='copies'"
     )
     assert answers == [(False, text)] * 4
 

@@ -117,7 +117,7 @@ def _ids(args: argparse.Namespace) -> dict[str, Ids]:
 
 
 def _embed_part(args: argparse.Namespace) -> None:
-    """Embeds with the other ranks, each the nodes of its part."""
+    """Embeds with the other ranks, each its share of the nodes of its part."""
     if given := [name for name in cli_data.OPTIONS if name in args]:
         raise ValueError(
             f"--{given[0]}: expected none beside --parts, which hold the data set, found {vars(args)[given[0]]!r}"
@@ -131,8 +131,9 @@ def _embed_part(args: argparse.Namespace) -> None:
         if task.name != learned_from:
             raise ValueError(f"--parts: expected {learned_from!r}, which the run learned from, found {task.name!r}")
         alone = part.ranks.parts == 1 and not part.features.collective
-        folder = Path(args.out) if alone else part_folder(Path(args.out), part.ranks.part)
-        of_part = _embedded(args, _trained(TASKS[kind], task, state, ranks), folder, part.stored.user_ids)
+        folder = Path(args.out) if alone else part_folder(Path(args.out), part.ranks.rank)
+        own = {t: of.tensor_split(part.ranks.copies)[part.ranks.copy] for t, of in part.stored.user_ids.items()}
+        of_part = _embedded(args, _trained(TASKS[kind], task, state, ranks), folder, own)
         for lines in ranks.everyone(of_part):
             for line in lines if ranks.is_first else ():
                 print(line)

@@ -46,6 +46,11 @@ class Ranks(NamedTuple):
         """Which of the ranks that hold its part this one is, from 0."""
         return self.grid.copy(self.rank)
 
+    @property
+    def alone(self) -> Ranks:
+        """The same ranks, each of which holds a part that no other one holds: its share of its part."""
+        return Ranks(self.rank, self.world, self.rank, self.world)
+
 
 @dataclass(frozen=True)
 class Grid:

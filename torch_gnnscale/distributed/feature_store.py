@@ -107,12 +107,12 @@ class PartRows(WrittenRows):
         return self._open_steps(identity, by_column=True)
 
     def open_inference_steps(self, identity: dict[str, Any]) -> Steps:
-        """The steps of an inference over the parts.
+        """The steps of an inference, in which each rank has its share of its part.
 
         Args:
             identity: what all ranks must have alike besides the parts, by name.
         """
-        return self._open_steps(identity)
+        return self._open_steps(identity, grid=self.ranks.alone.grid)
 
     def refuse(self, why: str) -> None:
         """See :meth:`RowStore.refuse`."""
@@ -255,6 +255,13 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         steps = self._open_steps()
         self._buffers[steps] = LoaderBuffers(self._make_buffers())
         return steps
+
+    def of_share(self, parts: StoredParts, part: StoredPart) -> PartitionedFeatureStore:
+        """The rows of this rank's share of the part, which are read where they are mapped; ``parts`` and ``part`` are
+        those of :func:`torch_gnnscale.partition.shares.share`."""
+        return PartitionedFeatureStore(
+            parts, part, self.ranks.alone, None, self._refuse, self._open_steps, Kept(), self._row_group
+        )
 
     def check_splittable(self) -> None:
         """See :meth:`PartRows.check_splittable`."""

@@ -173,12 +173,14 @@ class Part:
                 _count(total, steps)
         return {purpose: asdict(traffic) for purpose, traffic in total.items()}
 
-    def _open_steps(self, identity: Mapping[str, Any] | None = None, *, by_column: bool = False) -> Steps:
+    def _open_steps(
+        self, identity: Mapping[str, Any] | None = None, *, by_column: bool = False, grid: Grid | None = None
+    ) -> Steps:
         """The steps of a loader. ``identity`` and ``by_column``, as in :class:`Steps`, are given for a loader of
-        split batches."""
+        split batches; ``grid`` where each rank holds its share of its part alone."""
         alike = {"version": __version__, "partition book": self.parts.fingerprint, **(identity or {})}
         steps = Steps(
-            self._rendezvous, self._grid, alike, self._dropped, by_column=by_column, transport=self._transport
+            self._rendezvous, grid or self._grid, alike, self._dropped, by_column=by_column, transport=self._transport
         )
         self._steps.append(steps)
         return steps

@@ -65,13 +65,14 @@ def infer(
         model: any module that :func:`torch_gnnscale.nn.narrow` takes, or what it returned; in evaluation mode, on the
             CPU.
         data: a Data, a HeteroData or a (FeatureStore, GraphStore) pair, as a loader takes it. With the stores of a part
-            (:func:`torch_gnnscale.distributed.open_part`) all ranks call this together, with the same arguments, and
-            each computes the nodes of its part.
+            (:func:`torch_gnnscale.distributed.open_part`) all ranks call this together, with the same arguments. Each
+            computes its share of its part's nodes, ``ids.tensor_split(part.ranks.copies)[part.ranks.copy]`` of their
+            ids by type; if no other rank holds the part, all of them.
         call: ``call(model, batch)`` returns a row for each node of the batch, by type in a graph with types. A batch
             has the graph's attributes, ``edge_index``, and ``n_id`` and ``e_id``: the ids of its nodes and edges.
         out: the folder of the results and of the rows between stages; None: all of them are in memory. With a folder,
             an inference that was stopped goes on where it was, if it is called with the same arguments. Over ranks,
-            each writes into the folder ``part-K`` of its part in it: :func:`open_results`.
+            rank r writes into the folder ``part-r`` in it: :func:`open_results`.
         nodes: ids or a mask of the nodes whose results are wanted, by type in a graph with types; None: all nodes. Only
             what they depend on is computed.
         batch_size: how many nodes are computed at a time, at most.
@@ -86,7 +87,8 @@ def infer(
     Raises:
         ValueError: the model is in training mode, reads more than a node and its neighbors in a layer, or changes the
             order of its layers; ``out`` holds another inference.
-        NotImplementedError: a model on a GPU; parts with rows on a GPU, or that several ranks hold.
+        NotImplementedError: a model on a GPU; parts with rows on a GPU; ``consecutive="parts"`` with several ranks per
+            part.
         RuntimeError: another rank failed, or is gone; the message names it.
         FileExistsError: ``out`` holds something else.
         MemoryError, OSError: there is too little memory or disk space for the rows.

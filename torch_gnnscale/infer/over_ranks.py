@@ -1,4 +1,4 @@
-"""Inference over the parts of several ranks: each computes its own nodes, and reads the rows of others in steps."""
+"""Inference over ranks: each computes its share of the nodes of its part, and reads the rows of others in steps."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def infer_over_ranks(
         if out is None:
             rows = Rows(plan, graph, places)
         else:
-            number, count = graph.part.number, graph.features.ranks.parts
+            number, count = steps.ranks.rank, steps.ranks.world
             partition = [number, count, graph.features.parts.fingerprint]
             of = steps.all_made(lambda: fingerprint(model.module, graph, plan, nodes, partition=partition, **options))
             users, folder = graph.part.user_ids, part_folder(out, number)
@@ -81,7 +81,7 @@ def infer_over_ranks(
 
 
 def _own(graph: PartOfGraph, node_type: Any, ids: Tensor) -> Tensor:
-    """Those of some nodes that are of this part: each once, rising."""
+    """Those of some nodes that are this rank's: each once, rising."""
     first = graph.first[node_type]
     return torch.unique(ids[(ids >= first) & (ids < first + graph.sizes[node_type])])
 

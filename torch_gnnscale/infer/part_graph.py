@@ -1,4 +1,4 @@
-"""A part of a graph whose other parts are held by other ranks, and the steps that they take together."""
+"""A rank's share of a part of a graph, whose other nodes other ranks have, and the steps that they take together."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from ..comm.exchange import Exchange
 from ..comm.mesh import check_alike
 from ..comm.rendezvous import outcomes
 from ..distributed.feature_store import PartitionedFeatureStore
+from ..distributed.graph_store import PartitionedGraphStore
 from ..distributed.own_rows import OwnRows
 from ..distributed.row_exchange import NOWHERE, RowKind, counts_by_part, exchange_ids, exchange_rows, locate
 from ..loader.row_source import Bounds
+from ..partition.shares import share
 from ..sampler.executor import Drawing, Executor, sampled_store
 from ..sampler.minibatch import MiniBatch
 from ..sampler.neighbor import HostExecutor
@@ -28,7 +30,8 @@ T = TypeVar("T")
 
 
 class InferenceSteps:
-    """The steps of the ranks of an inference, each of which holds another part. A context manager, which ends them.
+    """The steps of the ranks of an inference, each of which has another share of a part. A context manager, which ends
+    them.
 
     All ranks call the same methods in the same order. An error of this rank is given to one of them, which raises it
     here, and on the other ranks a RuntimeError that names this rank. If another error leaves the context, the others
@@ -43,13 +46,13 @@ class InferenceSteps:
 
     def __init__(self, features: PartitionedFeatureStore) -> None:
         self.rank_steps = features.open_inference_steps({"purpose": "inference"})
-        self.ranks, self.part = features.ranks, features.part.number
+        self.ranks = features.ranks.alone
         self._taken = 0
         self._raised: Exception | None = None  # which the other ranks know of
 
     @property
     def rows(self) -> Exchange:
-        """Over the ranks of all parts, by part."""
+        """Over all ranks."""
         return self.rank_steps.rows
 
     def gather(self, value: Any) -> list[Any]:
@@ -85,7 +88,7 @@ class InferenceSteps:
         self.rank_steps.thread.submit(self.rank_steps.begin, number, 0, count, counted, {}).result()
 
     def step(self, counts: Tensor | None, error: Exception | None, run: Callable[[Tensor], T]) -> T:
-        """One step: all ranks agree to take it, then ``run(what each part asks of this one)`` is called. Arguments and
+        """One step: all ranks agree to take it, then ``run(what each rank asks of this one)`` is called. Arguments and
         errors as of :meth:`Steps.step`."""
         number = self._taken * self.ranks.world + self.ranks.rank
         self._taken += 1
@@ -115,9 +118,9 @@ class RowsOfParts:
 
     Args:
         steps: of these ranks.
-        bounds: of each group: part i has the ids bounds[i]..bounds[i + 1] - 1.
+        bounds: of each group: rank i has the ids bounds[i]..bounds[i + 1] - 1.
         kinds: the rows of each group's tables.
-        own: this part's.
+        own: this rank's.
     """
 
     def __init__(
@@ -135,7 +138,7 @@ class RowsOfParts:
         """
         located = [NOWHERE] * len(self._bounds)
         if ids is not None and error is None:
-            located = [locate(of, b, self._steps.part) for of, b in zip(ids, self._bounds, strict=True)]
+            located = [locate(of, b, self._steps.ranks.rank) for of, b in zip(ids, self._bounds, strict=True)]
         each = [counts_by_part(of.remote, b) for of, b in zip(located, self._bounds, strict=True)]
         starts = [b[:-1].repeat_interleave(n) for b, n in zip(self._bounds, each, strict=True)]
         wanted = [of.remote - start for of, start in zip(located, starts, strict=True)]
@@ -154,11 +157,11 @@ def ids_at_owners(steps: InferenceSteps, bounds: Sequence[Tensor], ids: Sequence
 
     Args:
         steps: of the ranks.
-        bounds: of each group: part i has the ids bounds[i]..bounds[i + 1] - 1.
-        ids: of each group, rising, none of this part: int64.
+        bounds: of each group: rank i has the ids bounds[i]..bounds[i + 1] - 1.
+        ids: of each group, rising, none of this rank: int64.
 
     Returns:
-        Of each group, the ids of this part that others have sent, as row numbers in the part; there may be repeats.
+        Of each group, the ids of this rank that others have sent, as numbers of its rows; there may be repeats.
     """
     each = [counts_by_part(of, b) for of, b in zip(ids, bounds, strict=True)]
     starts = [b[:-1].repeat_interleave(n) for b, n in zip(bounds, each, strict=True)]
@@ -178,21 +181,23 @@ def features_of_part(data: Any) -> PartitionedFeatureStore | None:
 
 
 class PartOfGraph(StagedGraph):
-    """The nodes of this rank's part, the edges into them and their rows. Sources are of all parts.
+    """The nodes of this rank's share of a part, the edges into them and their rows. Sources are of all parts.
+
+    Before :meth:`join`, it has all nodes of the part.
 
     Args:
         features, graph: the stores of the part.
 
     Raises:
-        NotImplementedError: several ranks hold the part, or its rows are on a GPU.
+        NotImplementedError: ranks with consecutive numbers do not hold one part; rows are on a GPU.
         ValueError: the part was closed.
     """
 
     def __init__(self, features: PartitionedFeatureStore, graph: Any) -> None:
-        if features.ranks.copies > 1:
+        if (ranks := features.ranks).copies > 1 and ranks.consecutive != "copies":
             raise NotImplementedError(
-                f"data: inference by {features.ranks.copies} ranks per part is not implemented; start as many ranks as "
-                f"parts, {features.ranks.parts}"
+                f"data: inference by {ranks.copies} ranks per part with consecutive={ranks.consecutive!r} is not "
+                f"implemented; open the part with consecutive='copies'"
             )
         tiers = {} if features.tiers is None else features.tiers.rows_by_attribute()
         if features.rows_here or any(rows.device.type != "cpu" for rows in tiers.values()):
@@ -201,6 +206,11 @@ class PartOfGraph(StagedGraph):
                 "in host memory"
             )
         features.check_graph(features.parts.hetero, {})
+        self._take(features, graph)
+        self._steps: InferenceSteps
+        self._executor: Executor
+
+    def _take(self, features: PartitionedFeatureStore, graph: Any) -> None:
         self.features, self.part, book = features, features.part, features.parts.book
         own = {node_type: book.nodes(self.part.number, node_type) for node_type in book.bounds}
         super().__init__(
@@ -208,12 +218,16 @@ class PartOfGraph(StagedGraph):
             {t: book.num_nodes(t) for t in own}, {t: nodes.start for t, nodes in own.items()},
         )  # fmt: skip
         self.bounds = book.bounds
-        """By type, the bounds of the parts' stored ids."""
-        self._steps: InferenceSteps
-        self._executor: Executor
+        """By type, the bounds of the ranks' stored ids."""
 
     def join(self, steps: InferenceSteps) -> None:
-        """Lets :meth:`small` draw and read in these steps. All ranks call it."""
+        """Divides the part among the ranks that hold it, and lets :meth:`small` draw and read in these steps. All ranks
+        call it."""
+        if (ranks := self.features.ranks).copies > 1:
+            parts, part = share(self.features.parts, self.part, ranks.copy, ranks.copies, steps.gather)
+            features, replicated = self.features.of_share(parts, part), parts.topology == "replicated"
+            graph = parts.graph().numbered_by(features.order) if replicated else PartitionedGraphStore(parts, part)
+            self._take(features, graph)
         store, device = sampled_store(self._data), torch.device("cpu")
         self._steps = steps
         if store is None:
