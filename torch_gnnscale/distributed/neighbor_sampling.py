@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch_geometric.typing import NodeType
+from typing_extensions import override
 
 from .. import ops
 from ..comm.steps import Steps
@@ -360,6 +361,12 @@ class PartitionedExecutor(OverParts):
         ]  # fmt: skip
         draw = partial(self._drawn, drawing=options)
         return self._drawn_by_owners(samples, [check_key(key) for key in keys], draw)
+
+    @override
+    def edges_into(self, nodes: Tensor, relation: int) -> ops.Picks:
+        taking_all = Drawing([], False, False, False, False, "directional")
+        frontier = Frontier(0, -1, nodes, None, None, relation=relation)
+        return self.owners.picks([frontier], [0], partial(self._drawn, drawing=taking_all))[0]
 
     def pick_own(self, node: Tensor, key: int, hop: int, drawing: Drawing) -> ops.Picks:
         """The edges that one batch draws into nodes of this part, in the order of ``node``, without other ranks.

@@ -6,8 +6,9 @@ from .layerwise import LayerSampler
 from .methods import register_method
 from .minibatch import HeteroNeighborOutput, Layer, NeighborOutput, WeightedLayer
 from .neighbor import NeighborSampler
+from .neighbors import EdgesInto, Neighbors
 
 __all__ = [
-    "BidirectionalNeighborSampler", "HeteroNeighborOutput", "KeyedSampler", "Layer", "LayerSampler",
-    "NeighborOutput", "NeighborSampler", "WeightedLayer", "register_method",
+    "BidirectionalNeighborSampler", "EdgesInto", "HeteroNeighborOutput", "KeyedSampler", "Layer", "LayerSampler",
+    "NeighborOutput", "NeighborSampler", "Neighbors", "WeightedLayer", "register_method",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import GraphStore as PyGGraphStore
 
@@ -71,6 +72,10 @@ class Executor:
             options: of all batches: a :class:`Drawing`; layer by layer, the :class:`LayerOptions` of the sampler, which
                 never change.
         """
+        raise NotImplementedError
+
+    def edges_into(self, nodes: Tensor, relation: int) -> ops.Picks:
+        """All edges of a relation, given by its number, into nodes, in their order; ``nodes``: stored ids, int64."""
         raise NotImplementedError
 
 

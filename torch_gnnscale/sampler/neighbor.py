@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import GraphStore as PyGGraphStore
@@ -352,6 +353,10 @@ class HostExecutor(Executor):
             return [last[1].sample(of.nodes, keys[0], of.times, of.start_times, of.pairs)]
         nodes, _, times, starts, pairs, *_ = map(list, zip(*seeds, strict=True))
         return last[1].sample_many(nodes, keys, times, starts, pairs)
+
+    @override
+    def edges_into(self, nodes: Tensor, relation: int) -> ops.Picks:
+        return ops.pick_neighbors(self.graph.stored, nodes, [0, len(nodes)], [0], 0, -1, relation=relation)
 
 
 class GPUExecutor(Executor):
