@@ -9,11 +9,21 @@ import pytest
 import torch
 import yaml
 from helpers.tables import arrays, built, put
+from hypothesis import given
+from hypothesis import strategies as st
 
 from torch_gnnscale import tables
 from torch_gnnscale.cli import main
 from torch_gnnscale.datasets import load_types, planted_shop
 from torch_gnnscale.tables import Schema, read_manifest
+from torch_gnnscale.tables.layout import exact_sum
+
+
+@given(st.lists(st.floats(-1e77, 1e77)), st.integers(0, 9))
+def test_sums_are_those_of_fsum(values, cut):
+    """In any order and pieces, of numbers of any size."""
+    pieces = [np.array(some, dtype=np.float64) for some in (values[cut:], values[:cut])]
+    assert exact_sum(pieces) == (len(values), math.fsum(values))
 
 
 def lengths(texts):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,20 +97,38 @@ def _moments(engine: Engine, sql: str) -> tuple[float, float]:
         for batch in engine.batches(sql, MOST_ROWS):
             yield batch.column(0).to_numpy(zero_copy_only=False)
 
-    count = 0
-
-    def counted() -> Iterator[float]:
-        nonlocal count
-        for some in values():
-            count += len(some)
-            yield from some.tolist()
-
-    total = math.fsum(counted())
+    count, total = exact_sum(values())
     if not count:
         return 0.0, 1.0
     mean = total / count
-    squares = math.fsum(square for some in values() for square in ((some - mean) ** 2).tolist())
+    _, squares = exact_sum((some - mean) ** 2 for some in values())
     return mean, math.sqrt(squares / count) or 1.0
+
+
+def exact_sum(pieces: Iterable[np.ndarray]) -> tuple[int, float]:
+    """The number of finite float64 and the float64 nearest to their sum, as math.fsum rounds it.
+
+    A number is (high * 2^27 + low) * 2^(exponent - 53) with integers |high| <= 2^26 and low < 2^27. Those of one
+    exponent are added in float64, exactly while a piece has at most 2^26 numbers; the sums are Python's integers.
+    """
+    count = 0
+    sums = [0] * _EXPONENTS
+    for piece in pieces:
+        assert len(piece) <= 1 << 26
+        count += len(piece)
+        fraction, exponent = np.frexp(piece)
+        high, low = np.divmod(np.ldexp(fraction, 53), 1 << 27)
+        place = exponent + _LEAST_EXPONENT
+        found = [np.bincount(place, weights=of, minlength=_EXPONENTS) for of in (high, low)]
+        for at in np.flatnonzero((found[0] != 0) | (found[1] != 0)).tolist():
+            sums[at] += (int(found[0][at]) << 27) + int(found[1][at])
+    whole = sum(of << at for at, of in enumerate(sums) if of)
+    return count, whole / (1 << (_LEAST_EXPONENT + 53))
+
+
+_LEAST_EXPONENT = 1074
+"""The least exponent of a float64 that np.frexp finds is -1073."""
+_EXPONENTS = _LEAST_EXPONENT + 1025
 
 
 def selected(features: Sequence[Feature], table: str) -> tuple[str, str]:
