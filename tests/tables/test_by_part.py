@@ -6,6 +6,7 @@ import shutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
 from helpers.forked import run_ranks
 from helpers.tables import SHOP, built, put, shop, write
@@ -148,3 +149,32 @@ def test_owners_of_a_schema():
     assert schema.nodes["item"].owner.files == ("owners.parquet",)
     with pytest.raises(ValueError, match=r"nodes.item.owner.part: expected it, found nothing"):
         Schema.parse({"nodes": {"item": {"files": "a", "key": "b", "owner": {"files": "c", "key": "d"}}}})
+
+
+def test_small_parts_of_tables(tmp_path):
+    """Ids that several types share, and a relation without edges."""
+    keys = pa.table({"k": [10, 20, 30, 40, 50], "part": [0, 1, 1, 0, 1], "value": [1.0, 2.0, 3.0, 4.0, 5.0]})
+    put(tmp_path / "keys.parquet", keys)
+    put(tmp_path / "links.parquet", pa.table({"a": [10, 20, 30, 40, 50, 10], "b": [20, 10, 50, 50, 10, 10]}))
+    put(tmp_path / "none.parquet", pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.int64())}))
+    of = {"files": "keys.parquet", "key": "k", "columns": {"value": {"kind": "number", "scale": "none"}}}
+    ends = {"source": "a", "destination": "b"}
+    schema = {
+        "nodes": {name: of | {"owner": "part"} for name in ("user", "item")},
+        "edges": {
+            "user.likes.item": {"files": "links.parquet", **ends},
+            "user.rates.item": {"files": "links.parquet", **ends},
+            "item.of.user": {"files": "links.parquet", **ends},
+            "user.knows.user": {"files": "none.parquet", **ends},
+        },
+    }
+    parsed = Schema.parse(schema, tmp_path)
+    tables.build(parsed, tmp_path / "by_part", parts=2)
+    tables.build(parsed, tmp_path / "graph")
+    owner = torch.tensor([0, 1, 1, 0, 1], dtype=torch.int32)
+    partition.write(
+        tables.open(tmp_path / "graph"), tmp_path / "whole", 2, owners={"user": owner, "item": owner},
+        topology="partitioned", about={"dataset": "by_part"},
+    )  # fmt: skip
+    assert tables.write_parts(tmp_path / "by_part", tmp_path / "parts") == []
+    assert files_of(tmp_path / "parts") == files_of(tmp_path / "whole")
