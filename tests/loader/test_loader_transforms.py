@@ -311,3 +311,14 @@ def test_relations_without_column_pointers_keep_their_edges():
     for batch, other in zip(usual, some, strict=True):
         assert plain(batch.edge_index_dict) == plain(other.edge_index_dict)
         assert sum(map(len, batch.e_id_dict.values())) > len(batch[WRITES].e_id)
+
+
+def test_original_edges_pass_a_transform(data):
+    def loader_with(**options):
+        sampler = NeighborSampler(data, [3, 2], "bidirectional")
+        sampler.keep_orig_edges = True
+        return loader_of(data, neighbor_sampler=sampler, **options)
+
+    for found, expected in zip(loader_with(transform_sampler_output=same_output), loader_with(), strict=True):
+        assert torch.equal(found._orig_edge_index, expected._orig_edge_index)
+        assert torch.equal(found.edge_index, expected.edge_index)
