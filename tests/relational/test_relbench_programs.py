@@ -11,7 +11,7 @@ BEGIN = """
 import torch
 from relbench import load_dataset
 from relbench.modeling.graph import *
-from relbench.modeling.loader import LinkNeighborLoader
+from {links} import LinkNeighborLoader
 from relbench.modeling.nn import HeteroEncoder, HeteroGraphSAGE, HeteroTemporalEncoder
 from relbench.modeling.utils import get_stype_proposal
 from torch_frame.config.text_embedder import TextEmbedderConfig
@@ -109,10 +109,10 @@ for of, count in ((task.src_entity_table, 60), (task.dst_entity_table, table_inp
 """
 
 
-def run(program, loader, folder, name):
-    """(losses, rows) that a program leaves."""
+def run(program, loader, folder, name, links="relbench.modeling.loader"):
+    """(losses, rows) that a program leaves; ``links``: the module of its LinkNeighborLoader."""
     names = {"folder": folder, "name": name}
-    exec(compile((BEGIN + program).format(loader=loader), name, "exec"), names)
+    exec(compile((BEGIN + program).format(loader=loader, links=links), name, "exec"), names)
     assert len(names["losses"]) > 2
     assert all(loss == loss for loss in names["losses"])
     return names["losses"], names["rows"]
@@ -140,6 +140,12 @@ def test_a_program_of_an_entity_task(plain_shop):
         _, patched = run(ENTITY, "torch_geometric.loader", plain_shop, "customer-orders")
     assert ours == patched
     assert len(ours) > 10
+
+
+def test_a_program_of_a_recommendation_with_both_imports_changed(plain_shop):
+    _, rows = run(RECOMMENDATION, "torch_gnnscale", plain_shop, "customer-products", "torch_gnnscale.relational")
+    assert rows
+    assert all(rows)
 
 
 def test_a_program_of_a_recommendation(plain_shop):

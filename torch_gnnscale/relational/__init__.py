@@ -2,6 +2,7 @@
 
 from .columns import NEVER
 from .graph import HashedWords
+from .link_loader import LinkNeighborLoader
 from .task_graph import TaskGraph, open_task, task_loaders
 
-__all__ = ["NEVER", "HashedWords", "TaskGraph", "open_task", "task_loaders"]
+__all__ = ["NEVER", "HashedWords", "LinkNeighborLoader", "TaskGraph", "open_task", "task_loaders"]
