@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from .. import machine
 from .exchange import Broken, Exchange, OtherRankFailed
@@ -90,12 +91,12 @@ class MemoryTransport(RowTransport):
         _close(memories)  # its own, the first, last
         return problems[0]
 
+    @override
     def pull(self, own: Tensor, moves: RowMoves, purpose: str, meanwhile: Callable[[], None] | None = None) -> Tensor:
-        """See :class:`RowTransport`."""
         return self._read(own[:0], own, moves, purpose, meanwhile)
 
+    @override
     def joined(self, own: Tensor, moves: RowMoves, purpose: str) -> Tensor:
-        """See :class:`RowTransport`."""
         return self._read(own, own, moves, purpose)
 
     def rows(self, own: Tensor, moves: RowMoves, purpose: str, meanwhile: Callable[[], None] | None = None) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from .. import ops
 from .._private import share_on_gpu, shared_on_gpu
@@ -96,12 +97,12 @@ class HostPeerMemory(PeerMemory):
     def __init__(self, memory: HostMemory) -> None:
         self.memory, self.bytes = memory, memory._check()
 
+    @override
     def handle(self) -> bytes:
-        """See :meth:`PeerMemory.handle`."""
         return pickle.dumps(self.memory)
 
+    @override
     def close(self) -> None:
-        """See :meth:`PeerMemory.close`."""
         self.memory.close()
         self.bytes = torch.empty(0, dtype=torch.uint8)
 
@@ -111,8 +112,8 @@ class HostMemories(PeerMemories):
 
     device = torch.device("cpu")
 
+    @override
     def allocated(self, num_bytes: int) -> HostPeerMemory:
-        """See :meth:`PeerMemories.allocated`."""
         return HostPeerMemory(HostMemory(num_bytes, "split", _HINT))
 
     def opened(self, handle: bytes) -> HostPeerMemory:
@@ -125,8 +126,8 @@ class HostMemories(PeerMemories):
     def settle(self) -> None:
         """See :meth:`PeerMemories.settle`: nothing is queued."""
 
+    @override
     def joined(self, own: Tensor, offered: Sequence[Offered]) -> Tensor:
-        """See :meth:`PeerMemories.joined`."""
         counts = [entry.num_rows for entry in offered]
         out = empty_rows(len(own) + sum(counts), own)
         out[: len(own)] = own
@@ -164,8 +165,8 @@ class GPUPeerMemory(PeerMemory):
         its device, which need not be the other's."""
         return share_on_gpu(self.bytes.untyped_storage())[1:]
 
+    @override
     def close(self) -> None:
-        """See :meth:`PeerMemory.close`."""
         self.bytes = torch.empty(0, dtype=torch.uint8)  # not on the GPU, which may have failed
 
 
@@ -179,8 +180,8 @@ class GPUMemories(PeerMemories):
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
+    @override
     def allocated(self, num_bytes: int) -> GPUPeerMemory:
-        """See :meth:`PeerMemories.allocated`."""
         return GPUPeerMemory(torch.empty(num_bytes, dtype=torch.uint8, device=self.device))
 
     def opened(self, handle: tuple[Any, ...]) -> GPUPeerMemory:

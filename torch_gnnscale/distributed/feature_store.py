@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import TensorAttr
 from torch_geometric.typing import NodeType
+from typing_extensions import override
 
 from .. import ops
 from ..comm.liveness import CLOSED
@@ -114,8 +115,8 @@ class PartRows(WrittenRows):
         """
         return self._open_steps(identity, grid=self.ranks.alone.grid)
 
+    @override
     def refuse(self, why: str) -> None:
-        """See :meth:`RowStore.refuse`."""
         if not self.closed:
             self._refuse(why)
 
@@ -263,8 +264,8 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
             parts, part, self.ranks.alone, None, self._refuse, self._open_steps, Kept(), self._row_group
         )
 
+    @override
     def check_splittable(self) -> None:
-        """See :meth:`PartRows.check_splittable`."""
         if self.rows_here:
             raise NotImplementedError("open_part(transport='nccl') with split= is not implemented; use 'auto'")
         if self._kept.budget is not None:
@@ -288,8 +289,8 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
                 made[number] = PrefetchBuffer(policy, attrs, self._device)
         return made
 
+    @override
     def beyond_part(self, ids: Tensor, node_type: NodeType | None) -> str | None:
-        """See :meth:`CollectiveRowStore.beyond_part`."""
         found = self.parts.book.part_of(ids, node_type)
         others = (found != self.part.number).nonzero()
         if not len(others):
@@ -299,8 +300,8 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
             f"{int(others[0])} in part {int(found[others[0]])}; use part.input_nodes(...) or seed_order='global'"
         )
 
+    @override
     def needs(self, attrs: list[TensorAttr]) -> RowNeeds:
-        """See :meth:`CollectiveRowStore.needs`."""
         located = [NOWHERE] * len(self._groups)
         for attr in attrs:
             if located[number := self._groups[attr.group_name]] is NOWHERE:
@@ -311,12 +312,12 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         """See :meth:`CollectiveReads.looks_ahead`: as many as the policy of the prefetch buffer looks ahead."""
         return self._buffers[steps].window
 
+    @override
     def announce(self, needs: RowNeeds, steps: Steps) -> None:
-        """See :meth:`CollectiveReads.announce`."""
         self._buffers[steps].announce([found.remote for found in needs.located])
 
+    @override
     def withdraw(self, steps: Steps) -> None:
-        """See :meth:`CollectiveReads.withdraw`."""
         self._buffers[steps].withdraw()
 
     @property
@@ -324,16 +325,16 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         """See :meth:`CollectiveReads.counted`: one for each type that has rows."""
         return len(self._groups)
 
+    @override
     def counts(self, needs: RowNeeds, steps: Steps) -> Tensor:
-        """See :meth:`CollectiveReads.counts`."""
         needs.asked = self._buffers[steps].ask([found.remote for found in needs.located])
         needs.counts = torch.empty(self.ranks.parts, len(self._groups), dtype=torch.int64)
         for t, group in enumerate(self._groups):
             needs.counts[:, t] = counts_by_part(needs.asked.ids[t], self.bounds(group))
         return needs.counts
 
+    @override
     def read(self, needs: RowNeeds, asked: Tensor, steps: Steps) -> None:
-        """See :meth:`CollectiveReads.read`."""
         assert needs.asked is not None
         assert needs.counts is not None
         with steps.rows.awaited():
@@ -358,15 +359,15 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
             error = failed
         steps.agree(error, "rows")  # from here on every rank exchanges them
 
+    @override
     def taken(self, needs: RowNeeds, steps: Steps) -> None:
-        """See :meth:`CollectiveReads.taken`."""
         assert needs.asked is not None
         if not self.rows_here:
             needs.remote = self._buffers[steps].take(needs.asked, needs.remote)
         self._buffers[steps].entered(needs.asked)
 
+    @override
     def arrive(self, needs: RowNeeds, steps: Steps) -> None:
-        """See :meth:`CollectiveReads.arrive`."""
         assert needs.asked is not None
         assert needs.coming is not None
         assert steps.rows_here is not None
@@ -382,8 +383,8 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         needs.remote = buffers.take(needs.asked, came)
         buffers.is_lost = False
 
+    @override
     def rows(self, needs: RowNeeds) -> list[Tensor]:
-        """See :meth:`CollectiveRowStore.rows`."""
         found = []
         for k, (t, name) in enumerate(self._numbers(needs)):
             place, came = needs.located[t].place, needs.remote[t][name]

@@ -11,6 +11,7 @@ from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 from torch_geometric.sampler.base import DataType
 from torch_geometric.typing import EdgeType, NodeType
+from typing_extensions import override
 
 from .. import ops
 from ..partition import StoredPart, StoredParts
@@ -39,18 +40,18 @@ class PartNumbering:
         self._parts = parts
 
     def to_stored(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
-        """See :meth:`Numbering.to_stored`."""
+        """User ids to stored ids: int64, the shape of ``ids``. IndexError for ids that are no nodes."""
         return self._parts.to_stored(ids.to(torch.int64), node_type)
 
     def to_user(self, ids: Tensor, node_type: NodeType | None = None) -> None:
-        """See :meth:`Numbering.to_user`."""
+        """None: the feature store has the user ids as an attribute ``n_id``."""
 
     def to(self, device: torch.device) -> PartNumbering:
         """See :meth:`Numbering.to`; seeds are mapped on the CPU."""
         return self
 
     def equals(self, other: Any) -> bool:
-        """See :meth:`Numbering.equals`."""
+        """Whether ``other`` is the numbering of the same parts."""
         return isinstance(other, PartNumbering) and other._parts.fingerprint == self._parts.fingerprint
 
 
@@ -117,10 +118,10 @@ class PartitionedGraphStore(SampledStore):
         state = self.__dict__
         state["parts"], state["part"], state["order"] = parts, part, numbering_of(parts)
 
+    @override
     def sampled_graph(
         self, features: PyGFeatureStore, *, time_attr: str | None, weight_attr: str | None, backward: bool
     ) -> PartGraph:
-        """See :meth:`SampledStore.sampled_graph`."""
         if backward:
             raise not_implemented("sample_direction='backward'")
         weights, of_edges = self._of_own_edges(weight_attr), self._of_own_edges(time_attr)

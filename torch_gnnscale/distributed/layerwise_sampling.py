@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from .. import ops
 from ..comm.steps import Steps
@@ -74,8 +75,8 @@ class PartitionedLayers(OverParts):
         self.degrees: Tensor | None = None
         """With ``aggregation="gcn"``, the number of edges into each node of the graph, once a loader was made."""
 
+    @override
     def join(self, steps: Steps, own_seeds: bool) -> None:
-        """See :meth:`OverParts.join`."""
         super().join(steps, own_seeds)
         if self.options.drawing.aggregation == "gcn":
             assert self._owners is not None

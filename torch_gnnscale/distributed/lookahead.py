@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ..ops.arguments import check_int
 from .policies import NONE, BufferStep, Policy, id_array, least
@@ -60,8 +61,8 @@ class Lookahead(Policy):
         """See :meth:`Policy.start`: none."""
         return torch.from_numpy(NONE)
 
+    @override
     def announce(self, ids: Tensor) -> None:
-        """See :meth:`Policy.announce`."""
         wanted = id_array(ids)
         if self._numbers.count > self._most:
             self._forget()
@@ -75,8 +76,8 @@ class Lookahead(Policy):
         self._use[number] = self._links.add(len(wanted))
         self._queue.append(_Batch(wanted, number))
 
+    @override
     def step(self, ids: Tensor) -> BufferStep:
-        """See :meth:`Policy.step`."""
         if not self._queue:
             self.announce(ids)
         wanted, number = self._queue.popleft()
@@ -91,8 +92,8 @@ class Lookahead(Policy):
         found = (hit, slot[hit], fetch, np.arange(len(fetch)), fetch[source], at, source)
         return BufferStep(*map(torch.from_numpy, found))
 
+    @override
     def withdraw(self) -> None:
-        """See :meth:`Policy.withdraw`."""
         for batch in self._queue:
             self._links.pop(len(batch.ids))
         self._queue.clear()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from .. import ops
 from ..feature.tiered_rows import TieredRows, sent
@@ -59,16 +60,16 @@ class MappedRows(OwnRows):
     def __len__(self) -> int:
         return len(self._rows)
 
+    @override
     def gather(self, ids: Tensor) -> Tensor:
-        """See :meth:`OwnRows.gather`."""
         return ops.gather_rows(self._rows, ids, check=False)
 
     def table(self, ids: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
         """See :meth:`OwnRows.table`: all rows, and the ids."""
         return self._rows, ids
 
+    @override
     def join(self, place: Tensor, other: Tensor, at: Tensor) -> Tensor:
-        """See :meth:`OwnRows.join`."""
         return ops.join_rows(self._rows, other, at, place, check=False)
 
 
@@ -83,8 +84,8 @@ class TierRows(OwnRows):
     def __len__(self) -> int:
         return self._rows.shape[0]
 
+    @override
     def gather(self, ids: Tensor) -> Tensor:
-        """See :meth:`OwnRows.gather`."""
         return self._rows.gather(ids, check=False)
 
     def table(self, ids: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
@@ -93,8 +94,8 @@ class TierRows(OwnRows):
             rows = self._rows.gather(torch.cat(list(ids))).cpu()
         return rows, torch.arange(len(rows)).split([len(some) for some in ids])
 
+    @override
     def join(self, place: Tensor, other: Tensor, at: Tensor) -> Tensor:
-        """See :meth:`OwnRows.join`."""
         is_own = place >= 0
         own = self.gather(place[is_own])
         if len(own) == len(place):

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ..ops.arguments import check_int
 from ..topology.reorder import by_score
@@ -115,8 +116,8 @@ class HaloPolicy(Policy):
 class Static(HaloPolicy):
     """Keeps the rows that it starts with: those of the halo's largest out-degrees. For arguments see HaloPolicy."""
 
+    @override
     def step(self, ids: Tensor) -> BufferStep:
-        """See :meth:`Policy.step`."""
         _, slot = self._find(id_array(ids))
         return buffer_step(id_array(ids), slot, NONE, NONE)
 
@@ -165,8 +166,8 @@ class MassiveGNN(HaloPolicy):
         self._due = np.full(self.capacity, self.delta)
         self._pending: tuple[np.ndarray, np.ndarray] | None = None  # of the last step: slots used, places missed
 
+    @override
     def step(self, ids: Tensor) -> BufferStep:
-        """See :meth:`Policy.step`."""
         self.update()
         self.steps += 1
         wanted = id_array(ids)

@@ -91,11 +91,11 @@ class _Local:
             self.path = opened.path
 
     def sizes(self, name: str) -> dict[str, int]:
-        """See :meth:`_Remote.sizes`."""
+        """The bytes of a folder's files by their names; FileNotFoundError if there is none."""
         return {file.name: file.stat().st_size for file in (self.path / name).iterdir()}
 
     def get(self, name: str, file: str, to: Path) -> None:
-        """See :meth:`_Remote.get`."""
+        """Copies a file of a folder into a folder."""
         shutil.copyfile(self.path / name / file, to / file)
 
     @contextmanager
@@ -104,7 +104,7 @@ class _Local:
         yield self.path
 
     def checksum(self, name: str, to: Path) -> int:
-        """See :meth:`_Remote.checksum`."""
+        """The checksum of a folder's manifest."""
         return files.checksum(self.path / name)
 
 

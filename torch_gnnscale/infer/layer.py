@@ -149,7 +149,7 @@ class StagedLayer(NarrowedLayer):
         return (None, None) if key is None else (key[0], key[-1])
 
     def row_inputs(self, given: Mapping[str, Any]) -> dict[Input, NodeType]:
-        """See :class:`Layer`."""
+        """The arguments that have a row for each node that the model was called with, and their node type."""
         relation, (src, dst) = self._called_on(dict(given)), self._types(given)
         found: dict[Input, NodeType] = {}
         for name, value in given.items():
@@ -164,11 +164,11 @@ class StagedLayer(NarrowedLayer):
         return found
 
     def whole(self, given: dict[str, Any]) -> dict[NodeType, Tensor | None]:
-        """See :class:`Layer`."""
+        """What the layer computes from these arguments as they are, by node type."""
         return {self._types(given)[1]: self._rows(self.forward(**given))}
 
     def compute(self, given: dict[str, Any], inputs: Mapping[Input, Tensor]) -> dict[NodeType, Tensor | None]:
-        """See :class:`Layer`."""
+        """The rows of the seeds, by node type, from the rows of all nodes."""
         self.forward_pass.degree = inputs.get(DEGREE)
         rows = {key: value for key, value in inputs.items() if key != DEGREE}
         return {self._types(given)[1]: self._rows(super().computed(**_with_rows(given, rows)))}
@@ -179,12 +179,12 @@ class StagedLayer(NarrowedLayer):
         return out
 
     def returned(self, outputs: dict[NodeType, Any]) -> Any:
-        """See :class:`Layer`."""
+        """What the layer returns, if these are its outputs."""
         (rows,) = outputs.values()
         return rows
 
     def normalization(self) -> tuple[bool, bool] | None:
-        """See :class:`Layer`."""
+        """(Whether added self loops count twice, whether there are any) of GCNConv and its like; else None."""
         layer = self.layer
         if not isinstance(layer, _NORMALIZES) or not layer.normalize:
             return None
@@ -193,7 +193,7 @@ class StagedLayer(NarrowedLayer):
         return getattr(layer, "improved", False), getattr(layer, "add_self_loops", False)
 
     def degrees(self, given: Mapping[str, Any]) -> Tensor:
-        """See :class:`Layer`."""
+        """The degrees of the seeds by which the layer normalizes: [s], the dtype of its input."""
         relation, normalization, pieces = self._called_on(dict(given)), self.normalization(), self.forward_pass.pieces
         assert normalization is not None
         index, weight = self.forward_pass.with_loops(
@@ -221,7 +221,7 @@ class StagedDictionaryLayer(DictionaryLayer):
         return self.forward_pass.caller.called(self, {**dict(zip(self._names, args, strict=False)), **kwargs})
 
     def row_inputs(self, given: Mapping[str, Any]) -> dict[Input, NodeType]:
-        """See :class:`Layer`."""
+        """The arguments that have a row for each node that the model was called with, and their node type."""
         nodes = self.forward_pass.hops.nodes
         return {
             Input(name, key): key
@@ -232,11 +232,11 @@ class StagedDictionaryLayer(DictionaryLayer):
         }
 
     def whole(self, given: dict[str, Any]) -> dict[NodeType, Tensor | None]:
-        """See :class:`Layer`."""
+        """What the layer computes from these arguments as they are, by node type."""
         return self._by_type(self.forward(**given))
 
     def compute(self, given: dict[str, Any], inputs: Mapping[Input, Tensor]) -> dict[NodeType, Tensor | None]:
-        """See :class:`Layer`."""
+        """The rows of the seeds, by node type, from the rows of all nodes."""
         return self._by_type(super().computed(**_with_rows(given, inputs)))
 
     def _by_type(self, out: Any) -> dict[NodeType, Tensor | None]:
@@ -245,11 +245,11 @@ class StagedDictionaryLayer(DictionaryLayer):
         return dict(out)
 
     def returned(self, outputs: dict[NodeType, Any]) -> Any:
-        """See :class:`Layer`."""
+        """What the layer returns, if these are its outputs."""
         return outputs
 
     def normalization(self) -> None:
-        """See :class:`Layer`."""
+        """None: no such layer weighs its edges by degrees."""
 
     def degrees(self, given: Mapping[str, Any]) -> Tensor:
         """See :class:`Layer`; not called, for no such layer normalizes."""

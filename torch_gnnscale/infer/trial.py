@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
+from typing_extensions import override
 
 from .._warn import warn
 from ..loader.fields import storage_of
@@ -119,8 +120,8 @@ class _Seen(Caller):
         self._alive: list[Any] = []  # so that identities stay those of one tensor
         self._degrees: dict[Any, Tensor] = {}
 
+    @override
     def called(self, layer: Layer, given: dict[str, Any]) -> Any:
-        """See :class:`Caller`."""
         keys = layer.row_inputs(given)
         rows = {key: row_of(given, key) for key in keys}
         inputs = {
@@ -191,8 +192,8 @@ class _Replay(Caller):
         """Runs the model."""
         model.run(self._batch, {t: len(nodes) for t, nodes in self._hop.nodes.items()}, self)
 
+    @override
     def called(self, layer: Layer, given: dict[str, Any]) -> Any:
-        """See :class:`Caller`."""
         call, hop = self._calls[self._next], self._hop
         self._next += 1
         found = layer.compute(given, {key: of.rows[hop.nodes[of.node_type]] for key, of in call.inputs.items()})

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import TensorAttr
 from torch_geometric.typing import NodeType
+from typing_extensions import override
 
 from .. import ops
 from ..feature.composite import Composites
@@ -61,8 +62,8 @@ class RowsOfAllParts(WrittenRows):
         state["composites"] = composites
         state["_rows"], state["_positions"], state["order"] = rows, positions, order
 
+    @override
     def all_attrs(self) -> list[TensorAttr]:
-        """See :meth:`RowStore.all_attrs`."""
         return [TensorAttr(group, name) for group, name in self._attrs]
 
     def _get_tensor(self, attr: TensorAttr) -> Tensor | None:
@@ -99,11 +100,11 @@ class NumberingOfAllParts:
         return {node_type: torch.cat(list(of_parts)) for node_type, of_parts in self._user_ids.items()}
 
     def to_stored(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
-        """See :meth:`Numbering.to_stored`."""
+        """User ids to stored ids: int64 on the CPU, the shape of ``ids``."""
         return self._to_stored(ids.to("cpu", torch.int64), node_type)
 
     def to_user(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
-        """See :meth:`Numbering.to_user`."""
+        """Stored ids to user ids: int64, on the device of ``ids``."""
         return self._users[node_type][ids.cpu()].to(ids.device)
 
     def to(self, device: torch.device) -> NumberingOfAllParts:
@@ -111,7 +112,7 @@ class NumberingOfAllParts:
         return self
 
     def equals(self, other: Any) -> bool:
-        """See :meth:`Numbering.equals`."""
+        """Whether ``other`` is this numbering."""
         return other is self
 
 

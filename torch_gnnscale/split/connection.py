@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary
+from typing_extensions import override
 
 from .. import machine
 from .._private import current_graph_task_id, queue_callback
@@ -148,15 +149,15 @@ class _Connected(Exchange):
                 except RuntimeError as error:
                     raise Broken(str(error)) from error
 
+    @override
     def numbers(self, sent: Tensor, purpose: str, *args: Any, **options: Any) -> Tensor:
-        """See :meth:`Exchange.numbers`."""
         with self._named(purpose):
             return super().numbers(sent, purpose, *args, **options)
 
+    @override
     def bytes(
         self, sent: Tensor, lengths: Sequence[int], sizes: Sequence[int], purpose: str, *args: Any, **options: Any
     ) -> Tensor:
-        """See :meth:`Exchange.bytes`."""
         with self._named(purpose):
             return super().bytes(sent, lengths, sizes, purpose, *args, **options)
 

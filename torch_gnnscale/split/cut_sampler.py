@@ -13,6 +13,7 @@ from torch import Tensor
 from torch_geometric.sampler import NegativeSampling, NodeSamplerInput
 from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.typing import EdgeType, NodeType
+from typing_extensions import override
 
 from .. import ops
 from ..comm.steps import Steps
@@ -99,12 +100,12 @@ class RankSampler(KeyedSampler):
         """See :meth:`KeyedSampler.options`: those of whole batches, which may be cut in any way."""
         return self.sampler.options()
 
+    @override
     def node_bounds(self) -> Mapping[NodeType | None, int] | None:
-        """See :meth:`KeyedSampler.node_bounds`."""
         return self.sampler.node_bounds()
 
+    @override
     def edge_bound(self, edge_type: EdgeType | None) -> int | None:
-        """See :meth:`KeyedSampler.edge_bound`."""
         return self.sampler.edge_bound(edge_type)
 
     def _output(self, cut: Cut, edge: Tensor | None, metadata: Any, seeds: Tensor, key: int) -> SplitOutput:
@@ -164,17 +165,17 @@ class SplitSampler(RankSampler):
         self.thread_safe = sampler.thread_safe
         self.usual_bulk = sampler.usual_bulk
 
+    @override
     def check_many(self, inputs: type[Inputs], how: str) -> None:
-        """See :meth:`KeyedSampler.check_many`."""
         self.sampler.check_many(inputs, how)
 
     def _sampled(self, inputs: NodeSamplerInput, key: int) -> SplitOutput:
         return self._cut(self.sampler.sample_from_nodes(inputs, key), key)
 
+    @override
     def sample_many(
         self, inputs: Sequence[Inputs], keys: Sequence[int], neg_sampling: NegativeSampling | None = None
     ) -> list[Output]:
-        """See :meth:`KeyedSampler.sample_many`."""
         found = self.sampler.sample_many(inputs, keys, neg_sampling)
         return [self._cut(out, key) for out, key in zip(found, keys, strict=True)]
 
@@ -346,8 +347,8 @@ class CooperativeSampler(RankSampler):
         """
         self._executor.join(steps, own_seeds)
 
+    @override
     def check_many(self, inputs: type[Inputs], how: str) -> None:
-        """See :meth:`KeyedSampler.check_many`."""
         raise not_implemented(f"{how} of split batches")
 
     def _sampled(self, inputs: NodeSamplerInput, key: int) -> SplitOutput:

@@ -69,7 +69,7 @@ class _ExplicitPass(SplitPass):
             self.made.append(call)
 
     def layer_input(self, x: Tensor, layer: int) -> LayerInput:
-        """See :func:`exchange`."""
+        """What :func:`exchange` returns for this layer: the rows of its sources and seeds, and its edges."""
         groups = len(self.hops.rows) - layer
         self.returned[None] = min(self.returned.get(None, groups), groups - 1)
         name = f"layer {layer}"

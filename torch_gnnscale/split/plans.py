@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
+from typing_extensions import override
 
 from .. import files, ops
 from .._warn import warn
@@ -169,10 +170,10 @@ class Plan(Split):
         """
         return own_store(self.owners, self.parts, self.rows, data, gpu, host, disk, names, device, timeout)
 
+    @override
     def of_loader(
         self, sampler: KeyedSampler, inputs: type[Inputs], data: Any, timeout: float | None
     ) -> SplitBatches:  # fmt: skip
-        """See :meth:`Split.of_loader`."""
         if inputs is not NodeSamplerInput:
             raise NotImplementedError("links with split= are not implemented; use NeighborLoader")
         features = data[0] if isinstance(data, (tuple, list)) else None
@@ -187,8 +188,8 @@ class Plan(Split):
             check_nodes(sampler, len(self.owners))
         return OwnedBatches(self, sampler, self.owners_in(order), timeout or TIMEOUT)
 
+    @override
     def refuse(self, data: Any, timeout: float | None, why: str) -> None:
-        """See :meth:`Split.refuse`."""
         features = data[0] if isinstance(data, (tuple, list)) and data else None
         if isinstance(features, PartRows):
             features.refuse(why)
@@ -252,18 +253,18 @@ class OwnedBatches(SplitBatches):
             self._identity |= {"parts of the split plan": plan.parts, "split plan": plan.fingerprint}
         self._timeout = timeout
 
+    @override
     def owners_of(self, nodes: Tensor) -> Tensor:
-        """See :meth:`SplitBatches.owners_of`."""
         return ops.gather_rows(self._owners, nodes)
 
+    @override
     def source(self, rows: RowSource) -> CollectiveSource:
-        """See :meth:`SplitBatches.source`."""
         if not rows.threads:
             raise ValueError("data: expected stores that threads may read (thread_safe) with split=, found others")
         return SplitRows(rows)
 
+    @override
     def open_steps(self) -> Steps:
-        """See :meth:`SplitBatches.open_steps`."""
         rendezvous = Rendezvous(*rank_and_world(), self._timeout)
         try:
             rendezvous.all_made(lambda: True)  # here a rank refuses
@@ -303,16 +304,16 @@ class PartBatches(SplitBatches):
         else:
             self.sampler = SplitSampler(sampler, book, ranks.parts, ranks.part)
 
+    @override
     def owners_of(self, nodes: Tensor) -> Tensor:
-        """See :meth:`SplitBatches.owners_of`."""
         return self._features.parts.book.part_of(nodes)
 
     def source(self, rows: RowSource) -> CollectiveSource:
         """See :meth:`SplitBatches.source`: own rows are all in this part, so that they are read without other ranks."""
         return SplitRows(rows)
 
+    @override
     def open_steps(self) -> Steps:
-        """See :meth:`SplitBatches.open_steps`."""
         steps = self._features.open_split_steps(
             {"parts of the split plan": self._parts_of_plan, "split plan": self._fingerprint}
         )

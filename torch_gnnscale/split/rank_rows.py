@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
+from typing_extensions import override
 
 from ..comm.exchange import Exchange
 from ..comm.memory_transport import MemoryTransport
@@ -76,16 +77,16 @@ class SplitRows(CollectiveSource, CollectiveReads):
         """This source itself."""
         return self
 
+    @override
     def versions(self) -> Any:
-        """See :meth:`RowSource.versions`."""
         return self.inner.versions()
 
+    @override
     def changed(self, versions: Any) -> list[Any]:
-        """See :meth:`RowSource.changed`."""
         return self.inner.changed(versions)
 
+    @override
     def learned(self) -> list[Any]:
-        """See :meth:`RowSource.learned`."""
         return self.inner.learned()
 
     def renew(self, batch: Data | HeteroData, sampled: MiniBatch, bounds: Bounds, keys: Collection[Any]) -> None:
@@ -130,8 +131,8 @@ class SplitRows(CollectiveSource, CollectiveReads):
         """See :meth:`CollectiveReads.counted`: :meth:`read` tells how many rows are exchanged."""
         return 0
 
+    @override
     def counts(self, needs: HaloNeeds, steps: Steps) -> Tensor:
-        """See :meth:`CollectiveReads.counts`."""
         return torch.empty(needs.index.parts, 0, dtype=torch.int64)
 
     def read(self, needs: HaloNeeds, asked: Tensor, steps: Steps) -> None:
@@ -164,12 +165,12 @@ class SplitRows(CollectiveSource, CollectiveReads):
             self._transports[exchange] = by_gloo if isinstance(found, str) else found
         return self._transports[exchange]
 
+    @override
     def rows(self, needs: HaloNeeds) -> FetchedRows:
-        """See :meth:`CollectiveSource.rows`."""
         return needs.rows, needs.x, needs.halo
 
+    @override
     def batch(self, sampled: MiniBatch, rows: FetchedRows, layouts: EdgeLayouts | None) -> Data | HeteroData:
-        """See :meth:`RowSource.batch`."""
         own, x, halo = rows
         batch = self.inner.batch(sampled, own, layouts)
         if halo is not None:
@@ -178,14 +179,14 @@ class SplitRows(CollectiveSource, CollectiveReads):
             fields["shuffle_index"] = fields["shuffle_index"].with_halo_of(batch[X])
         return batch
 
+    @override
     def edges(
         self, rows: FetchedRows, edge_type: Any, edges: SampledEdges, layout: EdgeLayout
     ) -> tuple[SampledEdges, Tensor | None]:
-        """See :meth:`RowSource.edges`."""
         return self.inner.edges(rows[0], edge_type, edges, layout)
 
+    @override
     def node_rows(self, rows: FetchedRows, name: str) -> Any:
-        """See :meth:`RowSource.node_rows`."""
         return self.inner.node_rows(rows[0], name)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.typing import EdgeType
+from typing_extensions import override
 
 from .. import files
 from ..partition.book import RowsMeta
@@ -167,8 +168,8 @@ class _PartRows(RowWriter):
             if not (isinstance(group, tuple) and attr in ENDS)
         ]
 
+    @override
     def append(self, group: Any, name: str, rows: Tensor) -> None:
-        """See :meth:`RowWriter.append`."""
         if group != self._group:
             self.close()
             self._group, self._at = group, 0

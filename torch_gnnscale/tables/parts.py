@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch_geometric.typing import NodeType
+from typing_extensions import override
 
 from .. import files
 from ..ops.arguments import check_int
@@ -106,12 +107,12 @@ class _Whole(InputGraph):
         degrees = {node_type: arrays[f"degree_{number}"] for number, node_type in enumerate(num_nodes)}
         return cls(relations, num_nodes, rows, splits, {}, degrees=degrees, checksums=meta["edge_checksums"])  # type: ignore[arg-type]
 
+    @override
     def out_degree(self, node_type: NodeType | None) -> Tensor:
-        """See :meth:`InputGraph.out_degree`."""
         return self.degrees[node_type]
 
+    @override
     def edge_checksums(self) -> list[int]:
-        """See :meth:`InputGraph.edge_checksums`."""
         return self.checksums
 
     def part(self, path: Path, number: int, owner: dict[Any, Tensor]) -> InputGraph:

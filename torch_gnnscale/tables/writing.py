@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from .. import files
 from ..feature.feature_store import KIND as FEATURES
@@ -74,14 +75,14 @@ class FeatureWriter(RowWriter):
         self._folder, self._stack = folder, ExitStack()
         self._writers: dict[tuple[Any, str], files.ArrayWriter] = {}
 
+    @override
     def add(self, group: Any, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-        """See :meth:`RowWriter.add`."""
         super().add(group, name, dtype, shape)
         file = self._folder / f"{len(self._writers)}.npy"
         self._writers[group, name] = self._stack.enter_context(files.ArrayWriter(file, dtype, shape))
 
+    @override
     def append(self, group: Any, name: str, rows: Tensor) -> None:
-        """See :meth:`RowWriter.append`."""
         if (group, name) in self._writers:
             self._writers[group, name].append(rows)
 
