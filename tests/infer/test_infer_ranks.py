@@ -1,6 +1,7 @@
 """Inference over the parts of several ranks gives the rows of the model on the whole graph."""
 
 import functools
+import warnings
 
 import pytest
 import torch
@@ -208,6 +209,20 @@ def test_several_ranks_of_a_part(parts, tmp_path, world, count, topology):
     results, expected = open_results(tmp_path / "rows"), expected_of("gcn")[None]
     assert len(results.parts) == world
     torch.testing.assert_close(results[nodes], expected[nodes], rtol=0, atol=1e-12)
+
+
+def warned(path: str, tiers: dict) -> list[str]:
+    """The warnings of an inference over a part in tiers."""
+    with open_part(path, tiers=tiers) as part, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        infer(model_and_call("gcn", False)[0], (part.features, part.graph))
+        return [str(warning.message) for warning in caught]
+
+
+def test_tiers_of_a_part_of_several_ranks_have_no_effect(parts):
+    text = "tiers of the part have no effect in inference by 2 ranks per part, which read its rows from its files"
+    found = cluster(2).run(warned, parts(1, "replicated"), {"host": "50%", "hotness": "out_degree"})
+    assert found == [[text]] * 2
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from .._warn import warn
 from ..comm.exchange import Exchange
 from ..comm.mesh import check_alike
 from ..comm.rendezvous import outcomes
@@ -204,6 +205,11 @@ class PartOfGraph(StagedGraph):
             raise NotImplementedError(
                 "data: inference with rows on a GPU is not implemented; open the part with transport='auto' and tiers "
                 "in host memory"
+            )
+        if tiers and ranks.copies > 1:
+            warn(
+                f"tiers of the part have no effect in inference by {ranks.copies} ranks per part, which read its rows "
+                f"from its files"
             )
         features.check_graph(features.parts.hetero, {})
         self._take(features, graph)
