@@ -38,6 +38,9 @@ def test_a_sampler_of_ones_own_has_a_name(twice):
     assert [plain(batch) for batch in loader] == [plain(batch) for batch in expected]
     with pytest.raises(ValueError, match=whole("disjoint=True: expected False with method='twice'")):
         NeighborLoader(DATA, [3], method="twice", disjoint=True)
+    register_method("bare", first_hop_twice)
+    with pytest.raises(ValueError, match=whole("replace=True: expected False with method='bare'")):
+        NeighborLoader(DATA, [3], method="bare", replace=True)
 
 
 def test_names_that_are_refused(twice):

@@ -124,7 +124,8 @@ def make_sampler(method: str, data: Any, num_neighbors: Any, options: SamplingOp
     for name, value in changed.items():
         if name not in known.takes:
             default, value = getattr(SamplingOptions, name), getattr(value, "value", value)
-            instead = "; use neighbor_sampler=LayerSampler(..., scheme='replace')" if name == "replace" else ""
+            layerwise = name == "replace" and method in LAYERWISE
+            instead = "; use neighbor_sampler=LayerSampler(..., scheme='replace')" if layerwise else ""
             raise ValueError(f"{name}={value!r}: expected {default!r} with method={method!r}{instead}")
     return known.make(data, num_neighbors, **changed)
 
