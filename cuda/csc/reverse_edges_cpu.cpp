@@ -20,6 +20,8 @@ namespace {
 constexpr int64_t kMaxTasks = 8;     // few, because each has a pointer for every node
 constexpr int64_t kGrain = 1 << 16;  // edges worth a task
 constexpr int64_t kAhead = 12;       // edges between a prefetch and what it is for
+constexpr int64_t kLooked = 64;      // edges whose reverses are looked for before anything is sorted
+constexpr int64_t kLong = 1 << 12;   // edges of a column that is not searched for one of these
 
 // The ids of stored edges: int32 or int64, of any stride; without data, their positions.
 struct EdgeIds {
@@ -76,6 +78,25 @@ struct Columns {
     return sorted.load();
   }
 };
+
+// Whether some edge of a few, spread over all edges, surely has no reverse, as in graphs whose edges lead one way only.
+template <typename Id>
+bool finds_one_without_reverse(const Columns<Id>& edges, const Columns<Id>& reverse) {
+  const int64_t looked = std::min(kLooked, edges.num_edges);
+  bool missing = false;
+  for (int64_t k = 0; k < looked; ++k) {
+    const int64_t position = part(edges.num_edges, k, looked).first;
+    const int64_t column = std::upper_bound(edges.colptr, edges.colptr + edges.num_dst, position) - edges.colptr - 1;
+    const int64_t source = edges.source(position);
+    if (source < 0 || source >= reverse.num_dst) return false;  // Walk raises
+    const int64_t begin = reverse.colptr[source], end = reverse.colptr[source + 1];
+    if (end - begin > kLong) continue;
+    bool found = false;
+    for (int64_t i = begin; i < end; ++i) found |= static_cast<int64_t>(reverse.source(i)) == column;
+    missing |= !found;
+  }
+  return missing;
+}
 
 // A copy of columns, each sorted by source, stably.
 template <typename Id, typename Out>
@@ -246,7 +267,8 @@ Columns<Id> columns(const Tensor& colptr, const Tensor& row, const OptionalTenso
           data_or_null(time)};
 }
 
-// See torch_gnnscale.ops.reverse_edges, which checks the arguments.
+// See torch_gnnscale.ops.reverse_edges, which checks the arguments. Without a reverse for each edge, the table has no
+// meaning, and may be empty.
 std::tuple<Tensor, bool> reverse_edges(const Tensor& colptr, const Tensor& row, const OptionalTensor& edge_id,
                                        const OptionalTensor& time, const Tensor& reverse_colptr,
                                        const Tensor& reverse_row, const OptionalTensor& reverse_edge_id,
@@ -266,6 +288,9 @@ std::tuple<Tensor, bool> reverse_edges(const Tensor& colptr, const Tensor& row, 
       using Out = std::remove_pointer_t<decltype(tag)>;
       const Columns<Id> edges = columns<Id>(colptr, row, edge_id, time);
       Columns<Id> reverse = columns<Id>(reverse_colptr, reverse_row, reverse_edge_id, reverse_time);
+      if (finds_one_without_reverse(edges, reverse)) {
+        return std::tuple(to_tensor(PooledArray<Out>(0), {0}, type), false);
+      }
       SortedCopy<Id, Out> copy;
       if (!reverse.is_sorted_by_source(tasks)) reverse = copy.of(reverse, tasks);
       PooledArray<Out> table(size);

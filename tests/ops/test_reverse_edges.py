@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_gnnscale import ops
+from torch_gnnscale.ops.arguments import OPS
 from torch_gnnscale.topology import CSC
 
 LINKS = torch.tensor([[0, 1, 1, 2, 3, 3, 0], [1, 2, 2, 2, 0, 3, 1]])
@@ -54,6 +55,30 @@ def test_links_of_a_graph(id_type, in_order):
         ends = ends[:, torch.argsort(ends[0], stable=True)]
     assert assert_equals_the_twin(relations(ends, id_type=id_type)) is not None
     assert assert_equals_the_twin(relations(ends[:, :0], id_type=id_type)) is not None
+
+
+@pytest.mark.parametrize("id_type", [torch.int32, torch.int64])
+def test_edges_that_lead_one_way_are_not_sorted(id_type):
+    colptr = torch.arange(101)
+    row = torch.arange(100, dtype=id_type).roll(-1)  # a ring
+    given = (colptr, row, None, None)
+    table, complete = OPS.reverse_edges(*given, *given, 100, True, 1)
+    assert not complete
+    assert len(table) == 0
+    both = torch.stack([row, row.roll(2)], dim=1).flatten()
+    given = (2 * colptr, both, None, None)
+    table, complete = OPS.reverse_edges(*given, *given, 200, True, 1)
+    assert complete
+    assert table[table.long()].tolist() == list(range(200))
+
+
+def test_an_edge_without_reverse_among_many():
+    """That a look at a few edges does not find, because its reverse would be in a long column or it is one of many."""
+    star = torch.stack([torch.arange(1, 5001), torch.zeros(5000, dtype=torch.int64)])
+    assert assert_equals_the_twin(relations(star, sizes=(5001,))) is None
+    ends = both_ways(torch.stack([torch.arange(1000), torch.arange(1000).roll(1)]))
+    ends[0, 7] = 500
+    assert assert_equals_the_twin(relations(ends, sizes=(1000,))) is None
 
 
 def test_copies_of_an_edge_belong_together_in_their_order():
