@@ -16,7 +16,7 @@ from .shadow import Shadow
 
 OF_NUMBER = 32
 """How many multiply-adds take the time in which a number of a row is compared and gathered
-(benchmarks/bench_trees.py at commit 1d5844e5)."""
+(benchmarks/bench_trees.py at commit ad4f2413)."""
 _FORWARDS = (nn.Linear.forward, pyg_nn.Linear.forward)
 
 

@@ -12,7 +12,7 @@ from .hops import EdgeType, NodeType
 LEAST_SAVED = 3 << 20
 """Multiply-adds of the forward pass: if narrowing saves fewer, the whole batch is computed. With this constant and the
 two below, the way that is chosen is the faster one, or slower by less than a tenth, for GraphSAGE, GIN, GCN and GAT of
-two and three layers (benchmarks/bench_narrow.py at commit 1d5844e5)."""
+two and three layers (benchmarks/bench_narrow.py at commit ad4f2413)."""
 EDGE = 1750
 """The cost of an edge in multiply-adds: PyG computes and aggregates its message in the time of that many."""
 CHANNEL = 60
