@@ -43,6 +43,11 @@ def test_a_sampler_of_ones_own_has_a_name(twice):
         NeighborLoader(DATA, [3], method="bare", replace=True)
 
 
+def test_what_is_no_sampler_is_refused():
+    with pytest.raises(TypeError, match=whole("neighbor_sampler: expected a BaseSampler, found int")):
+        NeighborLoader(DATA, [3], neighbor_sampler=3)
+
+
 def test_names_that_are_refused(twice):
     for name, takes, error, text in (
         (3, (), TypeError, "name: expected a str, found int"),

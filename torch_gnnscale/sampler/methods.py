@@ -150,6 +150,8 @@ def chosen_sampler(
         return make_sampler(method, data, num_neighbors, options)
     if method != NEIGHBOR:
         raise ValueError(f"method={method!r}: expected none beside a neighbor_sampler")
+    if not any(hasattr(given, name) for name in ("sample_from_nodes", "sample_from_edges")):
+        raise TypeError(f"neighbor_sampler: expected a BaseSampler, found {type(given).__name__}")
     sampler, changed = keyed(given), options.changed()
     if refused := [name for name in _REFUSED if name in changed]:
         raise ValueError(f"{', '.join(refused)}: expected none beside a neighbor_sampler; pass it to the sampler")
