@@ -21,7 +21,7 @@ from ..topology.reorder import Order
 from .attributes import EDGES, typed_storages
 from .composite import Composite, Composites
 from .feature_store import HOMOGENEOUS_EDGES, KIND, FeatureStore
-from .tier_plan import TierPlan, TypedTierPlan
+from .tier_plan import TierPlan, TypedTierPlan, ranked
 from .tiered_rows import STEP, Attribute, FileRows, Rows, copy_rows, narrowed
 
 
@@ -98,6 +98,31 @@ class Source(NamedTuple):
     def row_bytes(self) -> int:
         """Bytes of a stored row."""
         return math.prod(self.tensor.shape[1:]) * self.storage.itemsize
+
+
+def ranked_by_group(sources: list[Source], scores: Mapping[Any, Tensor]) -> tuple[dict[Any, Order], dict[Any, Tensor]]:
+    """By group of the sources, the order of its rows by falling score, and the scores in that order.
+
+    Raises:
+        ValueError: scores of a group are missing, are not in host memory, or are not one for each row.
+    """
+    orders: dict[Any, Order] = {}
+    falling: dict[Any, Tensor] = {}
+    for group in dict.fromkeys(source.key[0] for source in sources):
+        if group not in scores:
+            kind = "edges" if isinstance(group, tuple) else "nodes"
+            names = [source.key[1] for source in sources if source.key[0] == group]
+            raise ValueError(
+                f"hotness: expected scores of the {kind} of {group!r}, which have {names}, found those of "
+                f"{list(scores)}"
+            )
+        if isinstance(scores[group], Tensor) and scores[group].device.type != "cpu":
+            raise ValueError(f"hotness: expected scores in host memory, found {scores[group].device}")
+        orders[group], falling[group] = ranked(scores[group], "hotness")
+    for source in sources:
+        if len(source.tensor) != (found := len(falling[source.key[0]])):
+            raise ValueError(f"hotness: expected {len(source.tensor)} scores for {source.key}, found {found}")
+    return orders, falling
 
 
 def build(

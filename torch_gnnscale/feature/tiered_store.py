@@ -26,8 +26,8 @@ from .composite import Composites
 from .contract import BoundedAttr, Version
 from .feature_store import FeatureStore, row_ids
 from .hotness import scores_of
-from .tier_builder import Source, build, check_room, devices_of, saved_sources, sources_of
-from .tier_plan import TierPlan, TypedTierPlan, of_types, plan_types, ranked
+from .tier_builder import Source, build, check_room, devices_of, ranked_by_group, saved_sources, sources_of
+from .tier_plan import TierPlan, TypedTierPlan, of_types, plan_types
 from .tiered_rows import Attribute, TieredRows, TierUse, summed, use_by_type
 
 
@@ -189,30 +189,14 @@ class TieredFeatureStore(FeatureStore):
         """
         if not sources:
             raise ValueError("expected at least one attribute of nodes or edges, found none")
-        groups = list(dict.fromkeys(source.key[0] for source in sources))
-        if missing := [group for group in groups if group not in scores]:
-            kind = "edges" if isinstance(missing[0], tuple) else "nodes"
-            names = [source.key[1] for source in sources if source.key[0] == missing[0]]
-            raise ValueError(
-                f"hotness: expected scores of the {kind} of {missing[0]!r}, which have {names}, found those of "
-                f"{list(scores)}"
-            )
-        orders: dict[Any, Order] = {}
-        falling: dict[Any, Tensor] = {}
-        for group in groups:
-            if isinstance(scores[group], Tensor) and scores[group].device.type != "cpu":
-                raise ValueError(f"hotness: expected scores in host memory, found {scores[group].device}")
-            orders[group], falling[group] = ranked(scores[group], "hotness")
-        for source in sources:
-            if len(source.tensor) != (found := len(falling[source.key[0]])):
-                raise ValueError(f"hotness: expected {len(source.tensor)} scores for {source.key}, found {found}")
-        row_bytes: dict[Any, dict[Any, int]] = {group: {} for group in groups}
+        orders, falling = ranked_by_group(sources, scores)
+        row_bytes: dict[Any, dict[Any, int]] = {group: {} for group in orders}
         for source in sources:
             row_bytes[source.key[0]][source.key[1]] = source.row_bytes
         whole_bytes = sum(source.row_bytes * len(source.tensor) for source in sources)
         gpu, peers, where = devices_of(gpu, peers, device, whole_bytes)
         in_files = all(source.origin is not None for source in sources)
-        moved = [group for group in groups if not isinstance(group, tuple)] if renumbered else []
+        moved = [group for group in orders if not isinstance(group, tuple)] if renumbered else []
         plans = plan_types(
             falling, row_bytes, gpu=gpu, peers=peers, host=host, disk=disk is not None, renumbered=moved,
             on_gpu=where.type != "cpu",
