@@ -43,7 +43,7 @@ def num_seeds(batch: Any) -> dict[NodeType, int]:
         size = getattr(batch, "batch_size", None)
         return {None: batch.num_sampled_nodes[0] if size is None else size}
     found: dict[NodeType, int] = {}
-    for node_type, store in zip(batch.node_types, batch.node_stores, strict=True):
+    for node_type, store in batch.node_items():
         size = store.get("batch_size")
         size = store.num_sampled_nodes[0] if size is None and "num_sampled_nodes" in store else size
         if size:
@@ -72,16 +72,9 @@ def seed_rows(out: Any, batch: Any, returned: Mapping[NodeType, int]) -> Any:
     if isinstance(out, Tensor):
         if len(seeds) != 1:
             return out
-        ((key, _),) = seeds.items()
-        found = _first_of(out, batch, *seeds.items())
-        if found is not out and (key is not None or has_links(batch)):
-            rows = _node_rows(batch, key).rows
-            if len(out) != (expected := rows[returned.get(key, len(rows)) - 1]):
-                raise ValueError(
-                    f"model: expected {expected} rows of nodes{_of(key)}, as its layers return, found {len(out)}; "
-                    f"{_SCORES}"
-                )
-        return found
+        ((key, count),) = seeds.items()
+        groups = returned.get(key, 0) if key is not None or has_links(batch) else None
+        return _first_of(out, batch, (key, count), groups)
     if not isinstance(out, Mapping) or None in seeds:
         raise TypeError(f"model: expected a tensor, or a dictionary by node type, found {type(out).__name__}")
     if seeds and not any(key in out for key in seeds):
@@ -92,8 +85,9 @@ def seed_rows(out: Any, batch: Any, returned: Mapping[NodeType, int]) -> Any:
     return {**of_seeds, **{key: out[key][:0] for key in none}}
 
 
-def _first_of(out: Tensor, batch: Any, seeds: tuple[NodeType, int]) -> Tensor:
-    """The rows of the seeds of a type, (type, number), of rows of its first nodes."""
+def _first_of(out: Tensor, batch: Any, seeds: tuple[NodeType, int], groups: int | None = None) -> Tensor:
+    """The rows of the seeds of a type, (type, number), of rows of its first nodes: those of the first ``groups``
+    groups, of all nodes if it is 0, or of any first groups if it is None."""
     key, count = seeds
     found = len(out) if out.dim() else "none"
     if found == count:
@@ -102,6 +96,10 @@ def _first_of(out: Tensor, batch: Any, seeds: tuple[NodeType, int]) -> Tensor:
     if not (out.dim() and rows.groups(len(out))):
         raise ValueError(
             f"model: expected rows of the nodes of whole hops, {rows.rows}{_of(key)}, found {found}; {_SCORES}"
+        )
+    if groups is not None and found != (expected := rows.rows[groups - 1]):
+        raise ValueError(
+            f"model: expected {expected} rows of nodes{_of(key)}, as its layers return, found {found}; {_SCORES}"
         )
     return out[:count]
 

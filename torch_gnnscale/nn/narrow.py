@@ -140,13 +140,15 @@ class Narrowed(Layered):
         :class:`Hops` refuses, and if parameters have no size even after a run."""
         if self._reads_statistics():
             return True
-        num_nodes: dict[NodeType, Any] = {None: getattr(batch, "num_sampled_nodes", None)}
+        num_nodes: dict[NodeType, Any]
+        num_edges: dict[Any, Any]
         if isinstance(batch, HeteroData):
             num_nodes = {key: store.get("num_sampled_nodes") for key, store in batch.node_items()}
-        num_edges: dict[Any, Any] = {
-            key: getattr(store, "num_sampled_edges", None) for key, store in relations_of(batch).items()
-        }
-        if not num_edges or not all(isinstance(counts, list) for counts in (*num_nodes.values(), *num_edges.values())):
+            num_edges = {key: store.get("num_sampled_edges") for key, store in relations_of(batch).items()}
+        else:
+            num_nodes = {None: getattr(batch, "num_sampled_nodes", None)}
+            num_edges = {None: getattr(batch, "num_sampled_edges", None)}
+        if not num_edges or not {*map(type, num_nodes.values()), *map(type, num_edges.values())} <= {list}:
             return True
         depth = len(next(iter(num_edges.values())))
         savings = self._savings_of(batch, depth) if depth else None
