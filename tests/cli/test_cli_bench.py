@@ -7,8 +7,8 @@ import pytest
 from torch_geometric.data import HeteroData
 
 from torch_gnnscale.bench import FIGURES, compare, table_of
-from torch_gnnscale.cli import data as cli_data
 from torch_gnnscale.cli import main
+from torch_gnnscale.cli import options as cli_options
 from torch_gnnscale.datasets import NodeTask, planted
 
 
@@ -58,7 +58,7 @@ def test_a_table_has_ratios_to_ours():
 
 def test_data_sets_that_are_not_measured(monkeypatch):
     data = HeteroData()
-    monkeypatch.setattr(cli_data, "load", lambda *_: NodeTask("typed", data, None, {}, 0, 0, 0))
+    monkeypatch.setattr(cli_options, "load", lambda *_: NodeTask("typed", data, None, {}, 0, 0, 0))
     with pytest.raises(SystemExit) as ended:
         main(["bench", "--dataset", "typed"])
     assert ended.value.code == 2

@@ -13,8 +13,8 @@ import torch
 
 from torch_gnnscale.cli import command as cli
 from torch_gnnscale.cli import convert as cli_convert
-from torch_gnnscale.cli import data as cli_data
 from torch_gnnscale.cli import main
+from torch_gnnscale.cli import options as cli_options
 from torch_gnnscale.cli import partition as cli_partition
 from torch_gnnscale.cli import train as cli_train
 from torch_gnnscale.datasets import NodeTask, planted
@@ -64,7 +64,7 @@ def test_every_setting_of_a_task_has_an_option():
 @pytest.mark.parametrize("kind", TRAINERS)
 @pytest.mark.parametrize("name", [None, *VALUES])
 def test_settings_are_those_given_or_of_the_task(kind, name, monkeypatch, tmp_path):
-    monkeypatch.setattr(cli_data, "load", lambda kind, args: (kind, vars(args)))
+    monkeypatch.setattr(cli_options, "load", lambda kind, args: (kind, vars(args)))
     monkeypatch.setattr(RelationalTrainer, "load", lambda database, task, cache: (database, task, cache))
     monkeypatch.setattr(cli_train, "_run", asking)
     default = asdict(TRAINERS[kind].config_type())
@@ -88,7 +88,7 @@ def test_settings_are_those_given_or_of_the_task(kind, name, monkeypatch, tmp_pa
 def test_the_data_set_is_the_one_that_is_named(command, monkeypatch, tmp_path):
     monkeypatch.setattr(TASKS["nodes"], "load", asking)
     needed = [] if command == "train" else ["--out", str(tmp_path / "new")]
-    *default, target = cli_data.OPTIONS.values()
+    *default, target = cli_options.OPTIONS.values()
     assert (default[0], default[2], target) == ("planted", 0, None)
     assert asked(command, *needed) == (tuple(default), {"target": None})
     given = ["--dataset", "mine", "--root", "there", "--split", "3"]
@@ -116,7 +116,7 @@ def test_options_of_parts_arrive(monkeypatch):
 
 def test_a_plan_is_opened_and_reaches_the_trainer(task, monkeypatch, tmp_path):
     monkeypatch.setattr(cli_train.Plan, "open", lambda path: ("plan of", path))
-    monkeypatch.setattr(cli_data, "load", lambda *_: task)
+    monkeypatch.setattr(cli_options, "load", lambda *_: task)
     monkeypatch.setattr(cli_train, "_run", asking)
     command = ["train", "--split-plan", "here", "--out", str(tmp_path)]
     for given, order, transport in (
@@ -206,7 +206,7 @@ def test_the_seeds_of_a_step_are_those_of_all_ranks(ranks, said):
 
 
 def test_a_file_that_is_no_checkpoint_is_not_gone_on_from(task, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(cli_data, "load", lambda *_: task)
+    monkeypatch.setattr(cli_options, "load", lambda *_: task)
     torch.save([1], tmp_path / CHECKPOINT)
     command = ["train", "--hidden", "4", "--out", str(tmp_path), "--resume"]
     with pytest.raises(SystemExit) as stop:
@@ -265,7 +265,7 @@ def test_options_of_convert_arrive(monkeypatch, tmp_path):
 
 
 def test_options_of_partition_arrive(task, monkeypatch, tmp_path):
-    monkeypatch.setattr(cli_data, "load", lambda *_: task)
+    monkeypatch.setattr(cli_options, "load", lambda *_: task)
     monkeypatch.setattr(cli_partition, "write", asking)
     np.save(tmp_path / "owners.npy", np.arange(4))
     positional, named = asked("partition", "--out", "new")
@@ -331,7 +331,7 @@ def test_what_is_offered():
 
     PYTHONPATH=tests python tests/cli/test_cli_options.py > tests/cli/cli_options.txt
     """
-    expected = OFFERED.read_text().replace("default='data'", f"default={cli_data.OPTIONS['root']!r}")
+    expected = OFFERED.read_text().replace("default='data'", f"default={cli_options.OPTIONS['root']!r}")
     assert [*offered()] == expected.splitlines()
 
 

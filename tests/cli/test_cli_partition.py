@@ -69,7 +69,7 @@ def test_a_place_that_cannot_be_written_to_is_refused_before_the_work(tmp_path, 
 
 def test_tasks_with_types(tmp_path, monkeypatch):
     types, links = planted_types(200), planted_links(100, 60)
-    monkeypatch.setattr("torch_gnnscale.datasets.hetero_task.planted_types", lambda: types)
+    monkeypatch.setattr("torch_gnnscale.datasets.node_task.planted_types", lambda: types)
     monkeypatch.setattr("torch_gnnscale.datasets.link_task.planted_links", lambda: links)
     owners = {t: np.arange(types[t].num_nodes) % 2 for t in types.node_types}
     np.savez(tmp_path / "owners.npz", **owners)

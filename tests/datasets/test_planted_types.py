@@ -9,7 +9,7 @@ from helpers.refused import refuses
 from torch_geometric.data import HeteroData
 
 from torch_gnnscale.datasets import load_events, planted, planted_events, planted_links, planted_types
-from torch_gnnscale.datasets.planted_types import with_reverses
+from torch_gnnscale.datasets.planted import with_reverses
 
 
 @pytest.mark.parametrize("make", [planted_types, lambda **kw: planted_links(**kw)[0], planted_events])

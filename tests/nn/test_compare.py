@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from torch_gnnscale.nn.compare import agree, first_difference, outputs
+from torch_gnnscale.nn.trial import agree, first_difference, outputs
 
 
 class Twice(nn.Module):

@@ -18,7 +18,7 @@ from torch_geometric.nn.norm import HeteroBatchNorm
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.nn.hops import Hops
-from torch_gnnscale.nn.trial_batch import with_nodes_in_every_group
+from torch_gnnscale.nn.trial import with_nodes_in_every_group
 
 CONVS = {"sage": pyg_nn.SAGEConv, "gcn": pyg_nn.GCNConv, "gat": pyg_nn.GATConv}
 NORMS = {

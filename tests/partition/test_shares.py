@@ -4,7 +4,7 @@ import torch
 from helpers.data import make_data
 
 from torch_gnnscale import partition
-from torch_gnnscale.partition.shares import share, share_bounds
+from torch_gnnscale.infer.part_graph import share, share_bounds
 
 
 def test_bounds_of_shares():

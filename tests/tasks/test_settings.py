@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.comm.mesh import Ranks
 from torch_gnnscale.datasets import EventTask, NodeTask, planted, planted_events, planted_types
-from torch_gnnscale.datasets.planted_types import with_reverses
+from torch_gnnscale.datasets.planted import with_reverses
 from torch_gnnscale.split import Plan, plan
 from torch_gnnscale.tasks import (
     EventConfig,
@@ -25,8 +25,14 @@ from torch_gnnscale.tasks import (
 )
 from torch_gnnscale.tasks import node_trainer as classes
 from torch_gnnscale.tasks.metrics import average_precision
-from torch_gnnscale.tasks.node_trainer import ResidualGNN, SeedScores, build_model, call_model
-from torch_gnnscale.tasks.split_nodes import SplitNodeTrainer, SplitRanks
+from torch_gnnscale.tasks.node_trainer import (
+    ResidualGNN,
+    SeedScores,
+    SplitNodeTrainer,
+    SplitRanks,
+    build_model,
+    call_model,
+)
 from torch_gnnscale.tasks.temporal import _precision
 from torch_gnnscale.training import Config, RankGroup, checkpoint
 from torch_gnnscale.training.rank_group import launched_ranks

@@ -13,13 +13,12 @@ from torch_geometric.nn import GraphSAGE
 
 from torch_gnnscale import LayerSampler, NeighborSampler, tasks
 from torch_gnnscale.datasets import EventTask, LinkTask, NodeTask, planted, planted_events, planted_links, planted_types
-from torch_gnnscale.datasets.planted_types import with_reverses
+from torch_gnnscale.datasets.planted import with_reverses
 from torch_gnnscale.tasks import TASKS, EventConfig, EventTrainer, NodeConfig, NodeTrainer
+from torch_gnnscale.tasks.hetero_trainer import Encoder
 from torch_gnnscale.tasks.link_trainer import LinkTrainer, _among
 from torch_gnnscale.tasks.metrics import Accuracy, RocAuc, average_precision, ranking, roc_auc
-from torch_gnnscale.tasks.models import Encoder
-from torch_gnnscale.tasks.node_trainer import SeedScores, fanouts_of_tests
-from torch_gnnscale.tasks.split_nodes import SplitNodeTrainer
+from torch_gnnscale.tasks.node_trainer import SeedScores, SplitNodeTrainer, fanouts_of_tests
 from torch_gnnscale.tasks.temporal import Pairs
 from torch_gnnscale.training import RankGroup
 

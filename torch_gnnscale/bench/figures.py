@@ -20,8 +20,7 @@ from ..loader import NeighborLoader
 from ..nn import narrow
 from ..text import table
 from ..topology import rmat
-from .timing import compare
-from .training import step, trimmed, whole
+from .timing import compare, step, trimmed, whole
 
 ROUNDS = 25
 """The most rounds of a figure."""

@@ -14,14 +14,14 @@ from tqdm import tqdm
 
 from ..bench import FIGURES, Case, generated_cases, machine, measure, table_of
 from ..files import check_writable
-from . import data as cli_data
-from .errors import check_at_least
+from . import options as cli_options
+from .options import check_at_least
 
 CASES = [case.name for case in generated_cases()]
 
 
 def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
-    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.data`."""
+    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.options`."""
     command = commands.add_parser(
         "bench",
         parents=parents,
@@ -40,7 +40,7 @@ def _cases(args: argparse.Namespace) -> list[Case]:
         return [case for case in generated_cases() if args.graphs is None or case.name in args.graphs]
     if args.graphs is not None:
         raise ValueError("--graphs: expected no --dataset beside it, found one")
-    task = cli_data.load("nodes", args)
+    task = cli_options.load("nodes", args)
     if not isinstance(task.data, Data):
         raise ValueError(
             f"--dataset: expected one with nodes of one type, in memory, to measure, found {args.dataset} as a "

@@ -15,8 +15,8 @@ import torch
 from .. import __version__, _library, machine, ops
 from ..ops.arguments import resolve_threads
 from ..training import interrupts
-from . import bench, convert, data, embed, partition, split, tables, train
-from .errors import one_line
+from . import bench, convert, embed, options, partition, split, tables, train
+from .options import one_line
 
 
 def info() -> None:
@@ -56,13 +56,13 @@ def main(arguments: list[str] | None = None) -> None:
         )
     commands: Any = parser.add_subparsers(dest="command", required=True, parser_class=_Command)
     commands.add_parser("info", parents=[common], help="versions, libraries, devices, threads")
-    train.add_command(commands, [common, data.parent()])
-    embed.add_command(commands, [common, data.parent()])
+    train.add_command(commands, [common, options.parent()])
+    embed.add_command(commands, [common, options.parent()])
     tables.add_command(commands, [common])
     convert.add_command(commands, [common])
-    partition.add_command(commands, [common, data.parent()])
-    split.add_command(commands, [common, data.parent()])
-    bench.add_command(commands, [common, data.parent()])
+    partition.add_command(commands, [common, options.parent()])
+    split.add_command(commands, [common, options.parent()])
+    bench.add_command(commands, [common, options.parent()])
     args = parser.parse_args(arguments)
     try:
         run = {

@@ -17,7 +17,7 @@ from ..feature import FeatureStore
 from ..topology import EdgeFiles, build_on_disk
 from ..topology.edge_files import Ends
 from ..topology.edge_text import HEADERS
-from .errors import check_at_least, naming_options
+from .options import check_at_least, naming_options
 
 _DENSE = 1 << 28
 """Up to so many nodes, gaps between ids are taken as they are."""

@@ -23,15 +23,15 @@ from ..tasks import TASKS, RelationalTrainer
 from ..training import CHECKPOINT, RankGroup, Trainer
 from ..training.checkpoint import load
 from ..training.rank_group import launched, launched_ranks
-from . import data as cli_data
-from .errors import as_option, naming_folder, naming_options
+from . import options as cli_options
+from .options import as_option, naming_folder, naming_options
 
 _ROWS = 1 << 16
 """In a row group of a parquet file."""
 
 
 def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
-    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.data`."""
+    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.options`."""
     command = commands.add_parser(
         "embed",
         parents=parents,
@@ -76,7 +76,7 @@ def embed(args: argparse.Namespace) -> None:
     state, kind = _run_of(args)
     args.dataset = getattr(args, "dataset", state["run"]["task"])
     args.target = getattr(args, "target", state["run"].get("target"))
-    task = cli_data.load(kind, args)
+    task = cli_options.load(kind, args)
     if task.name != state["run"]["task"]:
         expected = state["run"]["task"]
         raise ValueError(f"--dataset: expected {expected!r}, which the run learned from, found {task.name!r}")
@@ -86,7 +86,7 @@ def embed(args: argparse.Namespace) -> None:
 
 def _embed_database(args: argparse.Namespace) -> None:
     """What a model of a relational database gives for all rows of the tables that its task asks about."""
-    others = [name for name in cli_data.OPTIONS if name in args] + ["parts"] * (args.parts is not None)
+    others = [name for name in cli_options.OPTIONS if name in args] + ["parts"] * (args.parts is not None)
     if others:
         raise ValueError(f"--{others[0]}: expected none beside --relbench, found {vars(args)[others[0]]!r}")
     state = _state_of(args)
@@ -118,7 +118,7 @@ def _ids(args: argparse.Namespace) -> dict[str, Ids]:
 
 def _embed_part(args: argparse.Namespace) -> None:
     """Embeds with the other ranks, each its share of the nodes of its part."""
-    if given := [name for name in cli_data.OPTIONS if name in args]:
+    if given := [name for name in cli_options.OPTIONS if name in args]:
         raise ValueError(
             f"--{given[0]}: expected none beside --parts, which hold the data set, found {vars(args)[given[0]]!r}"
         )

@@ -16,14 +16,14 @@ from ..partition.whole import BALANCED
 from ..partition.writing import check_out
 from ..tables import write_parts
 from ..tasks import TASKS
-from . import data as cli_data
-from .errors import as_option, naming_options
+from . import options as cli_options
+from .options import as_option, naming_options
 
 _ARGUMENTS = ("parts", "method", "owners", "topology", "balance", "seed", "memory", "only", "graph_attrs")
 
 
 def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
-    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.data`."""
+    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.options`."""
     command = commands.add_parser(
         "partition",
         parents=parents,
@@ -60,7 +60,7 @@ def partition(args: argparse.Namespace) -> None:
         raise ValueError(f"--memory: expected a finite number of GiB above 0, found {args.memory}")
     check_out(args.out, args.only)
     owners = None if args.owners is None else archives.loaded(Path(args.owners))
-    task = cli_data.load(args.task, args)
+    task = cli_options.load(args.task, args)
     print(task)
     links = None
     if isinstance(task, LinkTask):
@@ -79,7 +79,7 @@ def partition(args: argparse.Namespace) -> None:
             seed=args.seed,
             memory=None if args.memory is None else math.ceil(args.memory * 2**30),
             only=args.only,
-            about=about_task(args.task, Path(cli_data.dataset(args)).name, task),
+            about=about_task(args.task, Path(cli_options.dataset(args)).name, task),
             progress=True,
         )
     report = _print_report(args, missing)
@@ -90,7 +90,7 @@ def partition(args: argparse.Namespace) -> None:
 def _from_tables(args: argparse.Namespace) -> None:
     """Parts of tables of parts, which say all that the other options say of a data set."""
     given = [name for name in args.defaults if getattr(args, name) != args.defaults[name]]
-    if given := [*given, *(name for name in cli_data.OPTIONS if name in args)]:
+    if given := [*given, *(name for name in cli_options.OPTIONS if name in args)]:
         raise ValueError(f"{as_option(given[0])}: expected none beside --from-tables, found {getattr(args, given[0])}")
     with naming_options({"only": "--only"}):
         missing = write_parts(args.from_tables, args.out, args.only, progress=True)

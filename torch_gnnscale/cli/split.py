@@ -12,12 +12,12 @@ from ..loader import NeighborLoader
 from ..sampler.methods import METHODS, NEIGHBOR
 from ..split import WEIGHTS, measure, plan, plot
 from ..split.planning import LOADS
-from . import data as cli_data
-from .errors import as_option, check_at_least, naming_folder, naming_options
+from . import options as cli_options
+from .options import as_option, check_at_least, naming_folder, naming_options
 
 
 def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
-    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.data`."""
+    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.options`."""
     command = commands.add_parser(
         "split",
         parents=parents,
@@ -41,7 +41,7 @@ def split(args: argparse.Namespace) -> None:
     """A data set to a split plan; see ``gnnscale split --help``."""
     check_at_least(1, {"batch_size": args.batch_size})
     check_unused(Path(args.out))
-    task = cli_data.load("nodes", args)
+    task = cli_options.load("nodes", args)
     print(task)
     seeds, options = task.seeds("train"), {"batch_size": args.batch_size, "seed": args.seed, "method": args.method}
     with naming_options({name: as_option(name) for name in ("parts", "epochs")} | {"num_neighbors": "--fanouts"}):

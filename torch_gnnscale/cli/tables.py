@@ -9,7 +9,7 @@ from typing import Any
 from ..tables import Schema, about, build, read_manifest
 from ..tables.guess import guess
 from ..tables.schema import pyyaml
-from .errors import naming_options
+from .options import naming_options
 
 
 def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:

@@ -23,13 +23,12 @@ from ..loader.share import SharedOrder
 from ..sampler.methods import METHODS, NEIGHBOR
 from ..split import Plan
 from ..tasks import TASKS, RelationalTrainer
-from ..tasks.node_trainer import MODELS
-from ..tasks.split_nodes import SplitNodeTrainer, SplitRanks
+from ..tasks.node_trainer import MODELS, SplitNodeTrainer, SplitRanks
 from ..training import Config, Interrupts, RankGroup, Trainer, plot_run
 from ..training.checkpoint import keep_backup
 from ..training.rank_group import launched, launched_ranks
-from . import data as cli_data
-from .errors import as_option, check_at_least, naming_folder, naming_options
+from . import options as cli_options
+from .options import as_option, check_at_least, naming_folder, naming_options
 
 _OF_PARTS = ("stage", "buffer", "policy")
 """Options that only --parts understands."""
@@ -72,7 +71,7 @@ def _add_options(command: argparse.ArgumentParser) -> None:
 
 
 def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
-    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.data`."""
+    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.options`."""
     command = commands.add_parser(
         "train",
         parents=parents,
@@ -167,15 +166,15 @@ def _train(args: argparse.Namespace, interrupts: Interrupts) -> None:
         raise ValueError(f"{as_option(found[0])}: expected --parts or --split-plan beside it, found none")
     if (world := launched_ranks()) > 1:
         raise ValueError(f"WORLD_SIZE: expected 1 without --parts or --split-plan, found {world}")
-    kind = cli_data.kind_of(args)
+    kind = cli_options.kind_of(args)
     config = _config(kind, args)
-    folder = _checked(_folder(args, kind, cli_data.dataset(args), config))
-    _run(args, TASKS[kind], cli_data.load(kind, args), config, folder, RankGroup(), interrupts)
+    folder = _checked(_folder(args, kind, cli_options.dataset(args), config))
+    _run(args, TASKS[kind], cli_options.load(kind, args), config, folder, RankGroup(), interrupts)
 
 
 def _train_database(args: argparse.Namespace, interrupts: Interrupts) -> None:
     """Trains on a task of a relational database, with the other ranks, if there are any."""
-    others = (*cli_data.OPTIONS, "parts", "split_plan", *_OF_PARTS, "seed_order", "transport")
+    others = (*cli_options.OPTIONS, "parts", "split_plan", *_OF_PARTS, "seed_order", "transport")
     if found := [name for name in others if name in args]:
         raise ValueError(f"{as_option(found[0])}: expected none beside --relbench, found {vars(args)[found[0]]!r}")
     if "task" not in args:
@@ -206,7 +205,7 @@ def _train_part(args: argparse.Namespace, interrupts: Interrupts) -> None:
 
 def _train_split(args: argparse.Namespace, interrupts: Interrupts) -> None:
     """Trains with the other ranks, which compute every batch together."""
-    kind = cli_data.kind_of(args)
+    kind = cli_options.kind_of(args)
     if kind != "nodes":
         raise NotImplementedError(f"--task {kind} with --split-plan is not implemented; use nodes")
     plan, config = Plan.open(args.split_plan), _config(kind, args)
@@ -216,8 +215,8 @@ def _train_split(args: argparse.Namespace, interrupts: Interrupts) -> None:
     transport: Any = getattr(args, "transport", "auto")
     trainer = partial(SplitNodeTrainer, plan=plan, order=order, transport=transport)
     ranks = SplitRanks(Ranks(int(os.environ.get("RANK", "0")), launched_ranks()))
-    path = _folder(args, kind, cli_data.dataset(args), config)
-    _run(args, trainer, cli_data.load(kind, args), config, ranks.first(lambda: _checked(path)), ranks, interrupts)
+    path = _folder(args, kind, cli_options.dataset(args), config)
+    _run(args, trainer, cli_options.load(kind, args), config, ranks.first(lambda: _checked(path)), ranks, interrupts)
 
 
 def _run(
@@ -283,7 +282,7 @@ def _check_beside_parts(args: argparse.Namespace) -> None:
     """Raises for options that contradict --parts."""
     if "split_plan" in args:
         raise ValueError(f"--split-plan: expected none beside --parts, found {args.split_plan!r}")
-    if found := [name for name in cli_data.OPTIONS if name in args]:
+    if found := [name for name in cli_options.OPTIONS if name in args]:
         raise ValueError(
             f"--{found[0]}: expected none beside --parts, which hold the data set, found {vars(args)[found[0]]!r}"
         )

@@ -1,14 +1,11 @@
 """Tasks and their graphs: generated, read from files, or from data sets of PyG and OGB."""
 
 from .events import EventTask, load_events
-from .hetero_task import load_types
 from .link_task import LinkTask, load_links
-from .node_task import NodeTask, load
+from .node_task import NodeTask, load, load_types
 from .parts import about_task, task_of_part
-from .planted import planted
-from .planted_shop import planted_shop
-from .planted_types import planted_events, planted_links, planted_types
-from .shop import write_shop
+from .planted import planted, planted_events, planted_links, planted_types
+from .planted_shop import planted_shop, write_shop
 
 __all__ = [
     "EventTask",

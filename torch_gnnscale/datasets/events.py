@@ -15,7 +15,7 @@ from .. import tables
 from ..splits import SUBSETS
 from . import archives, saved
 from .node_task import check_data_split, sizes_of
-from .planted_types import planted_events, with_reverses
+from .planted import planted_events, with_reverses
 
 
 @dataclass

@@ -14,7 +14,7 @@ from torch_geometric.typing import EdgeType, NodeType
 from ..splits import SUBSETS
 from . import archives, saved
 from .node_task import check_data_split, sizes_of
-from .planted_types import planted_links, with_reverses
+from .planted import planted_links, with_reverses
 
 
 @dataclass

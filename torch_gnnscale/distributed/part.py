@@ -28,7 +28,7 @@ from ..version import __version__
 from .buffer import Kept
 from .feature_store import PartitionedFeatureStore, PartRows, numbering_of
 from .graph_store import PartitionedGraphStore
-from .own_tiers import OwnTiers, open_together
+from .own_rows import OwnTiers, open_together
 from .staging import is_first, is_url, places, staged, warn_of_network
 
 Of = Literal["part", "all"]

@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from .. import files
 from ..memory.budget import format_bytes
-from ..nn.compare import agree
+from ..nn.trial import agree
 from .graph import StagedGraph
 from .plan import Plan, Table
 from .stage import Places, Rows

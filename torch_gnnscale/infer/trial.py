@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from .._warn import warn
 from ..loader.fields import storage_of
-from ..nn.compare import agree, first_difference, outputs
+from ..nn.trial import agree, first_difference, outputs
 from .graph import Key, StagedGraph, WholeGraph
 from .layer import Caller, Layer, StagedModel, refusal, row_of
 from .plan import DEGREE, Input, OutputMark, Plan, Reads, SeenAttribute, SeenCall, SeenInput, identity, make_plan

@@ -1,9 +1,7 @@
 """Host memory: shared by processes, pinned for GPUs, in huge pages, within a budget."""
 
-from .budget import Budget, budget_bytes, format_bytes, is_bytes
-from .host import HostArray, HostLayout, HostMemory, free_on_gpu
-from .huge_pages import move_to_huge_pages
-from .peer_gpus import peer_budgets, unreadable_peer
+from .budget import Budget, budget_bytes, format_bytes, is_bytes, peer_budgets, unreadable_peer
+from .host import HostArray, HostLayout, HostMemory, free_on_gpu, move_to_huge_pages
 
 __all__ = [
     "Budget", "HostArray", "HostLayout", "HostMemory", "budget_bytes", "format_bytes", "free_on_gpu",

@@ -14,8 +14,7 @@ from .forward_pass import ForwardPass, Given, refuse_compiled
 from .hops import EdgeType, first_rows
 from .messages import parameters_of
 from .saving import LayerSize
-from .shadow import Shadow
-from .wrapper import title_of
+from .wrapper import Shadow, title_of
 
 
 def takes_dictionaries(layer: pyg_nn.MessagePassing) -> bool:

@@ -18,9 +18,8 @@ from .hops import HopEdges, Relation, first_rows
 from .messages import has_own_propagate, parameters_of, refuse_twice, weigh_messages
 from .products import WIDE, is_called_plainly, is_wide, products_of
 from .saving import LayerSize
-from .shadow import Shadow
 from .sums import Share
-from .wrapper import title_of
+from .wrapper import Shadow, title_of
 
 _WEIGHT_OF_MESSAGE: dict[Any, str | None] = {
     pyg_nn.SAGEConv.message: None,

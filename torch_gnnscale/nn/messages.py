@@ -11,7 +11,7 @@ import torch_geometric.nn as pyg_nn
 from torch import Tensor
 from torch_geometric.nn.aggr import MeanAggregation, SumAggregation
 
-from .shadow import Shadow
+from .wrapper import Shadow
 
 BY_EDGE = {
     (kind.forward, kind.message): name

@@ -18,15 +18,13 @@ from .._warn import warn
 from . import saving
 from .calls import Call, Functions
 from .common_rows import CommonRows
-from .compare import agree, first_difference, outputs
 from .dictionary_layer import DictionaryLayer, takes_dictionaries
-from .distinct import DistinctRows, linear_modules
 from .forward_pass import ForwardPass, JoinOfPass, LayerOfPass, refuse_compiled
 from .hops import Hops, NodeType, relations_of, seed_rows
-from .joins import JoinedHeteroConv
+from .joins import JoinedHeteroConv, JoinedTrace
 from .layered import Layered
-from .traced import JoinedTrace
-from .trial_batch import has_nodes_as_edges, with_nodes_in_every_group
+from .products import DistinctRows, linear_modules
+from .trial import agree, first_difference, has_nodes_as_edges, outputs, with_nodes_in_every_group
 from .weigh import default_call
 
 ALL: Mapping[NodeType, int] = {}

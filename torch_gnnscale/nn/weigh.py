@@ -14,8 +14,7 @@ from torch_geometric import EdgeIndex
 from ..sampler.base import check_weight_name
 from .hops import EdgeType, relations_of
 from .messages import refuse_twice, refuse_unfit, weigh_messages
-from .shadow import Shadow
-from .wrapper import Wrapper, title_of
+from .wrapper import Shadow, Wrapper, title_of
 
 
 def default_call(model: nn.Module, batch: Any) -> Any:

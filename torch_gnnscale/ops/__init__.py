@@ -22,8 +22,15 @@ from .bulk import MAX_BATCHES, beyond_bulks, sample_bulk
 from .generate import dropout_rows, permutation, random_bits, rmat_edges
 from .graph import MAX_FANOUT, MAX_HOPS, Relations, Sample, Subgraph, relations
 from .hops import Picks, Relabelled, pick_neighbors, relabel
-from .layer_bulk import PreparedLayerBulks, sample_layers_bulk
-from .layer_drawing import MAX_ITERATIONS, LayerDrawing, count_ids, reverse_pagerank, score_unit
+from .layer_drawing import (
+    MAX_ITERATIONS,
+    LayerDrawing,
+    PreparedLayerBulks,
+    count_ids,
+    reverse_pagerank,
+    sample_layers_bulk,
+    score_unit,
+)
 from .layer_sampling import PreparedLayers, choose_nodes, draw_nodes, node_scores, sample_layers, weigh_edges
 from .memory import (
     BOARD_NUMBERS,

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from .arguments import ID_DTYPES, OPS, check_ids, check_int, check_key, check_tensor, resolve_threads
 from .graph import MAX_HOPS, Relations, Sample, check_vector
-from .layer_bulk import sample_layers_bulk
 from .layer_drawing import (
     AGGREGATIONS,
     MAX_DRAWN,
@@ -23,6 +22,7 @@ from .layer_drawing import (
     check_weighing,
     choices_of,
     options_of,
+    sample_layers_bulk,
 )
 
 

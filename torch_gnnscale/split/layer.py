@@ -21,7 +21,7 @@ from ..nn.calls import Call, Read
 from ..nn.forward_pass import ForwardPass
 from ..nn.hops import EdgeType, HopEdges, Relation, first_rows
 from ..nn.layer import NarrowedLayer
-from ..nn.shadow import Shadow
+from ..nn.wrapper import Shadow
 from ..random import Purpose, batch_key
 from .local_rows import OwnHops, OwnNodeRows
 from .shuffle_index import Moves, apart, mixed, of_all_ranks

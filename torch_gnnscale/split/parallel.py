@@ -23,9 +23,9 @@ from ..comm.peer_memory import HostMemories, memories_on
 from ..comm.rendezvous import rank_and_world
 from ..comm.row_transport import ENDED, Moved, NcclTransport, RowTransport
 from ..nn.calls import Call
-from ..nn.compare import agree, first_difference, outputs
 from ..nn.forward_pass import refuse_compiled
 from ..nn.layered import Layered
+from ..nn.trial import agree, first_difference, outputs
 from ..nn.weigh import default_call
 from ..nn.wrapper import Wrapper, modules_of
 from ..ops.shuffle import MAX_TABLES

@@ -20,7 +20,7 @@ from ..comm.peer_memory import memories_on
 from ..comm.rendezvous import Rendezvous, rank_and_world
 from ..comm.row_transport import RowTransport
 from ..comm.steps import Steps
-from ..distributed.own_tiers import opened_once
+from ..distributed.own_rows import opened_once
 from ..feature import FeatureStore, TieredFeatureStore
 from ..feature.contract import CollectiveReads
 from ..feature.feature_store import KIND

@@ -14,8 +14,8 @@ from ..datasets import load_links
 from ..loader import LinkNeighborLoader, NeighborLoader
 from ..nn import narrow
 from ..training import Config, Trainer
+from .hetero_trainer import HeteroSAGE, call_model
 from .metrics import ranking
-from .models import HeteroSAGE, call_model
 from .node_trainer import fanouts_of_tests
 
 OFFERED = 20
