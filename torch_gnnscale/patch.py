@@ -12,10 +12,8 @@ import torch_geometric.sampler.neighbor_sampler as pyg
 from torch_geometric.loader import LinkLoader, NodeLoader
 from torch_geometric.sampler.base import SubgraphType
 
-from .loader.checks import common_numbering
 from .loader.collate import Collator
-from .loader.fetch import row_source
-from .loader.fields import edge_layouts_of
+from .loader.given_data import given_data
 from .loader.link_neighbor_loader import label_links
 from .loader.neighbor_loader import label_seeds
 from .loader.outputs import write_output
@@ -87,7 +85,7 @@ def _init(
     sample_direction: str = "forward",
 ) -> None:  # fmt: skip
     """Replaces NeighborSampler.__init__: makes our sampler and uses it in ``_sample``; other methods stay PyG's."""
-    if common_numbering(data) is not None:
+    if given_data(data).numbering is not None:
         raise NotImplementedError(
             "renumbered stores are not implemented in PyG's loaders, which cannot convert ids: use torch_gnnscale's "
             "loaders"
@@ -126,8 +124,9 @@ def _filter_fn(original: Callable, sampler_name: str, label: Callable) -> Callab
         sampler = getattr(self, sampler_name)
         if type(sampler).__name__ == "DistNeighborSampler":  # its output has the features already
             return original(self, out)
+        given = given_data(self.data)
         collator = Collator(
-            row_source(self.data, self.custom_cls), edge_layouts_of(self.data, None), keyed(sampler),
+            given.rows(self.custom_cls), given.edge_layouts(None), keyed(sampler),
             partial(label, self), self,
         )  # fmt: skip
         write_output(batch := MiniBatch(), out, sampler.edge_permutation)

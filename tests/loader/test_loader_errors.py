@@ -21,6 +21,7 @@ from torch_gnnscale.loader.adapter import InputPositions
 from torch_gnnscale.loader.data_rows import edge_device
 from torch_gnnscale.loader.epochs import Followed
 from torch_gnnscale.loader.fields import stored_values
+from torch_gnnscale.loader.given_data import given_data
 from torch_gnnscale.loader.line import Execution
 from torch_gnnscale.sampler.base import keyed
 from torch_gnnscale.sampler.links import check_links
@@ -69,17 +70,20 @@ class Sampler(NeighborSampler):
 def test_what_a_gpu_does_not_make(data, sampler, layout, options, error, message):
     given = Sampler(DATA, [2]) if sampler is Sampler else keyed(SimpleNamespace())
     with pytest.raises(error, match=whole(message)):
-        checks.checked_bulk(1, data, given, GPU, NodeSamplerInput, {None: layout}, options)
+        checks.checked_bulk(1, given_data(data), given, GPU, NodeSamplerInput, {None: layout}, options)
 
 
 def test_how_many_batches_are_made_at_once():
     def bulk(given, device=GPU, **options):
-        return checks.checked_bulk(given, DATA, Sampler(DATA, [2]), device, NodeSamplerInput, {None: "coo"}, options)
+        return checks.checked_bulk(
+            given, given_data(DATA), Sampler(DATA, [2]), device, NodeSamplerInput, {None: "coo"}, options
+        )
 
     assert [bulk(given) for given in (1, 7)] == [1, 7]
     assert bulk(1, None, num_workers=3, pin_memory=True) == 1
     assert bulk(None) == Sampler(DATA, [2]).usual_bulk
-    assert checks.checked_bulk(None, DATA, keyed(SimpleNamespace(usual_bulk=9)), None, NodeSamplerInput, {}, {}) == 1
+    mine = keyed(SimpleNamespace(usual_bulk=9))
+    assert checks.checked_bulk(None, given_data(DATA), mine, None, NodeSamplerInput, {}, {}) == 1
 
 
 def test_rows_that_are_copied_to_a_gpu_are_announced():
@@ -93,13 +97,13 @@ def test_rows_that_are_copied_to_a_gpu_are_announced():
             f"gathering them on cuda:0; use {instead}"
         )
         with pytest.warns(UserWarning, match=whole(message)):
-            checks.warn_of_rows(data, GPU)
+            given_data(data).warn_of_rows(GPU)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        checks.warn_of_rows(Data(x=DATA.x.to("meta")), GPU)
-    assert not checks.has_rows_on_gpu((features, graph))
+        given_data(Data(x=DATA.x.to("meta"))).warn_of_rows(GPU)
+    assert not given_data((features, graph)).has_rows_on_gpu
     features.device_of = lambda attr: GPU
-    assert checks.has_rows_on_gpu((features, graph))
+    assert given_data((features, graph)).has_rows_on_gpu
     assert NeighborLoader((features, graph), [2]).filter_per_worker is False
     assert NeighborLoader((features, graph), [2], filter_per_worker=True).filter_per_worker is True
 

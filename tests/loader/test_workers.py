@@ -12,6 +12,7 @@ from helpers.data import ForeignFeatureStore, plain
 from torch_geometric.sampler import BaseSampler
 
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
+from torch_gnnscale.loader.given_data import given_data
 from torch_gnnscale.loader.workers import without_processes
 
 
@@ -81,9 +82,9 @@ def test_samplers_that_threads_must_not_share_keep_processes(data):
     sampler = NeighborSampler(data, [2])
     options = {"num_workers": 1, "persistent_workers": True}
     with pytest.warns(UserWarning, match="num_workers=1, persistent_workers=True: threads prepare the batches"):
-        assert without_processes(data, sampler, options) == {}
+        assert without_processes(given_data(data), sampler, options) == {}
     unsafe = type("Unsafe", (NeighborSampler,), {"thread_safe": False})(data, [2])
-    assert without_processes(data, unsafe, options) == options
+    assert without_processes(given_data(data), unsafe, options) == options
 
 
 class Together(NeighborSampler):

@@ -12,9 +12,8 @@ from torch_geometric.data.data import BaseData
 
 from .. import ops
 from ..feature.contract import is_collective
-from ..loader.checks import common_numbering
-from ..loader.fetch import row_source
 from ..loader.fields import EdgeLayouts, has_own_values, storage_of
+from ..loader.given_data import given_data
 from ..loader.row_source import Bounds
 from ..sampler.graph import end_types
 from ..sampler.minibatch import NO_EDGES, GraphTypes, MiniBatch, SampledEdges
@@ -88,8 +87,9 @@ class StagedGraph:
         self.columns, self.sizes, self.all_sizes, self.first = columns, sizes, all_sizes, first
         self.hetero = None not in sizes
         self._data = data
-        self._rows: Any = row_source(data)
-        self.order = common_numbering(data)
+        given = given_data(data)
+        self._rows: Any = given.rows()
+        self.order = given.numbering
 
     def stored_ids(self, ids: Tensor, node_type: Any) -> Tensor:
         """The stored ids of the user's nodes."""

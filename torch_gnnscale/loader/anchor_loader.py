@@ -24,9 +24,9 @@ from ..sampler.graph import end_types
 from ..sampler.links import ExcludeSeedEdges
 from ..sampler.methods import NEIGHBOR, SamplingOptions, chosen_sampler
 from ..sampler.on_executor import OnExecutor
-from ..sampler.sources import check_data
 from . import checks
 from .fields import FieldsByType, put
+from .given_data import given_data
 from .given_lists import anchor_lists, said_of_lists, with_positives
 from .given_seeds import GivenSeeds
 from .keyed_loader import KeyedLoader, LoaderOptions
@@ -117,7 +117,7 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         method: str = NEIGHBOR,
         **kwargs: Any,
     ) -> None:
-        check_data(data)
+        over = given_data(data)
         _refuse(kwargs)
         if empty not in ("error", "skip"):
             raise ValueError(f"empty: expected 'error' or 'skip', found {empty!r}")
@@ -145,13 +145,13 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         )  # fmt: skip
         if given.typed:
             raise TypeError("anchors: expected those of one type, found a dictionary")
-        seeds = given.in_order(data, sampler)
+        seeds = given.in_order(over, sampler)
         checks.check_input_id("input_id", seeds.input_id, seeds.num_seeds)
         of, nodes, input_id = get_input_nodes(data, seeds.first, seeds.input_id)
         given.check(NodeSamplerInput(input_id, nodes, seeds.time, of), sampler.node_bounds())
-        order, list_id = checks.common_numbering(data), None if lists_of == "nodes" else torch.arange(len(nodes))
+        order, list_id = over.numbering, None if lists_of == "nodes" else torch.arange(len(nodes))
         lists, listed = anchor_lists(
-            data, sampler, order, positives, count, negatives, triplets, None if list_id is None else len(nodes)
+            over, sampler, order, positives, count, negatives, triplets, None if list_id is None else len(nodes)
         )
         if (type_of_lists := end_types(lists.edge_type)[0]) != of:
             raise ValueError(f"anchors: expected nodes of {type_of_lists!r}, from which positives lead, found {of!r}")
@@ -159,7 +159,7 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         kept = with_positives(lists, stored, seeds.time, empty, nodes, list_id)
         time = None if seeds.time is None else seeds.time[kept]
         super().__init__(
-            data,
+            over,
             num_neighbors,
             sampler,
             LoaderOptions.of(arguments),

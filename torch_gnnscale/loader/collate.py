@@ -65,7 +65,7 @@ def put_layers(batch: MiniBatch, source: RowSource, rows: Any, data: Data | Hete
         sizes = {node_type: (of_type[hop + 1], of_type[hop]) for node_type, of_type in total.items()}
         fields = (laid, ids, sizes, weights) if weighted else (laid, ids, sizes)
         kind: Any = WeightedLayer if weighted else Layer
-        layers.append(kind(*fields) if isinstance(data, HeteroData) else kind(*(field[None] for field in fields)))
+        layers.append(kind(*fields) if types.hetero else kind(*(field[None] for field in fields)))
     data.layers = layers
 
 
@@ -177,7 +177,7 @@ class Collator:
             self._put_weights(batch, of_types)
         self._put_ids(batch, of_types)
         if fields := batch.fields:
-            of_graph = data._store if isinstance(data, Data) else data._global_store
+            of_graph = of_types.of_graph
             _check_names(name for name in fields if name in of_graph)
             for name, value in fields.items():
                 data[name] = value

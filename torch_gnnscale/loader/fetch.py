@@ -1,4 +1,4 @@
-"""Reads the rows of a sample's nodes and edges from a pair of stores; chooses what reads a loader's rows."""
+"""Reads the rows of a sample's nodes and edges from a pair of stores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch_geometric.data import Data, FeatureStore, HeteroData, TensorAttr
 from typing_extensions import override
@@ -27,7 +26,7 @@ from ..feature.contract import (
     without_number,
 )
 from ..sampler.minibatch import NO_EDGES, MiniBatch, SampledEdges
-from .data_rows import DataRows, Ids
+from .data_rows import Ids
 from .fields import EdgeLayout, EdgeLayouts, put_edges, storage_of
 from .row_source import NO_ROWS, Bounds, CollectiveSource, RowSource, unless_late
 
@@ -196,21 +195,6 @@ class CollectiveRows(StoreRows, CollectiveSource):
     @override
     def rows(self, needs: Any) -> list[tuple[Any, Any]]:
         return list(zip(needs.attrs, self.features.rows(needs), strict=True))
-
-
-def row_source(data: Any, custom_cls: Any = None, device: torch.device | None = None) -> DataRows | StoreRows:
-    """A :class:`DataRows` for a Data or HeteroData, a :class:`StoreRows` for a pair of stores."""
-    if isinstance(data, (Data, HeteroData)):
-        return DataRows(data, device)
-    features, graph = data
-    kind = CollectiveRows if isinstance(features, CollectiveRowStore) else StoreRows
-    return kind(features, graph, custom_cls)
-
-
-def has_learned_rows(data: Any) -> bool:
-    """Whether rows of a loader's data require grad."""
-    with torch.enable_grad():
-        return bool(row_source(data).learned())
 
 
 MOST_READS = 256

@@ -4,7 +4,7 @@ transposed sparse adjacency matrix)."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
 import torch
@@ -14,7 +14,6 @@ from torch_geometric.data import Batch, Data, HeteroData
 
 from .._private import column_pointer
 from .._warn import warn
-from ..feature.attributes import typed_storages
 from ..ops.arguments import as_tensor
 from ..sampler.base import OWN_FIELDS
 from ..sampler.minibatch import GraphTypes, MiniBatch, SampledEdges
@@ -27,11 +26,16 @@ _OF_BATCH = ("_num_graphs", "_slice_dict", "_inc_dict")
 _POINTER = "ptr"
 
 
+def plain_kind(kind: type) -> type:
+    """Data or HeteroData: the one that a class is, or is derived from."""
+    return HeteroData if issubclass(kind, HeteroData) else Data
+
+
 def hidden_fields(kind: type) -> list[str]:
     """The fields of batches, by name, that a subclass of Data or HeteroData hides by properties, methods or values."""
-    if kind in (Data, HeteroData):
+    if (plain := plain_kind(kind)) is kind:
         return []
-    known = (HeteroData if issubclass(kind, HeteroData) else Data).__mro__
+    known = plain.__mro__
     defined = {name for base in kind.__mro__ if base not in known for name in vars(base)}
     return sorted(defined & (OWN_FIELDS - _COMPUTED))
 
@@ -41,7 +45,7 @@ def as_batch(data: Data | HeteroData) -> Any:
     HeteroData. That of a PyG Batch knows nothing of its graphs, whose nodes it has only some of."""
     batch = copy.copy(data)
     if hidden_fields(type(data)):  # Data's own __setattr__ would take the class for an attribute
-        object.__setattr__(batch, "__class__", HeteroData if isinstance(data, HeteroData) else Data)
+        object.__setattr__(batch, "__class__", plain_kind(type(data)))
     if isinstance(data, Batch):
         for name in _OF_BATCH:
             batch.__dict__.pop(name, None)
@@ -64,7 +68,7 @@ def with_fields(data: Data | HeteroData, fields: Mapping[Any, dict[str, Any]]) -
         made.__dict__["_mapping"] = mapping.copy()
         made._parent = copied
 
-    if isinstance(data, Data):
+    if None in fields:  # without types
         put(own, "_store", data._store, fields[None])
         return copied
     *types, of_graph = fields
@@ -75,26 +79,6 @@ def with_fields(data: Data | HeteroData, fields: Mapping[Any, dict[str, Any]]) -
         of_type = own["_edge_store_dict" if isinstance(type_name, tuple) else "_node_store_dict"]
         put(of_type, type_name, stores[type_name], fields[type_name])
     return copied
-
-
-def check_classes(data: Any, custom_cls: Any) -> None:
-    """Warns if batches are of another class than the data that a loader gets; says nothing of a Batch, whose batches
-    are no batches of graphs.
-
-    Raises:
-        ValueError: ``custom_cls`` hides fields of batches.
-    """
-    if isinstance(custom_cls, type) and (hidden := hidden_fields(custom_cls)):
-        raise ValueError(
-            f"custom_cls: expected a class without {', '.join(hidden)}, which a loader puts into its batches, found "
-            f"{custom_cls.__name__}"
-        )
-    if isinstance(data, (Data, HeteroData)) and not isinstance(data, Batch) and (hidden := hidden_fields(type(data))):
-        plain = "HeteroData" if isinstance(data, HeteroData) else "Data"
-        warn(
-            f"batches are of class {plain}, because {', '.join(hidden)} of {type(data).__name__} would hide what the "
-            f"loader puts there"
-        )
 
 
 def storage_of(batch: Data | HeteroData, type_name: Any) -> Any:
@@ -112,8 +96,14 @@ class FieldsByType(dict[Any, dict[str, Any]]):
 
     def __init__(self, batch: Data | HeteroData, types: GraphTypes) -> None:
         self.data = batch
+        self._typed = types.hetero
         for of in types.nodes if types.nodes == types.edges else (*types.nodes, *types.edges):
             self[of] = storage_of(batch, of)._mapping
+
+    @property
+    def of_graph(self) -> Any:
+        """The storage of what belongs to the whole graph, if nodes have types; else the only one."""
+        return self.data._global_store if self._typed else self.data._store
 
     def __missing__(self, type_name: Any) -> dict[str, Any]:
         fields = self[type_name] = storage_of(self.data, type_name)._mapping
@@ -127,16 +117,6 @@ def put(fields: dict[str, Any], values: Mapping[str, Any]) -> None:
             fields.pop(name, None)
         else:
             fields[name] = value
-
-
-def row_tensors(data: Any) -> Iterator[tuple[str, Tensor]]:
-    """(name for messages, tensor) per tensor of a Data or HeteroData that has one row per node or edge."""
-    for storage in typed_storages(data):
-        for name, value in storage.store.items():
-            if not isinstance(value, Tensor) or value.layout != torch.strided:
-                continue
-            if storage.has_rows(name) and data.__cat_dim__(name, value, storage.store) == 0:
-                yield storage.label(name), value
 
 
 EdgeLayout = Literal["coo", "EdgeIndex", "sparse_csr", "SparseTensor"]
@@ -161,15 +141,16 @@ class EdgeLayouts(dict[Any, EdgeLayout]):
         return EdgeLayouts, (self.usual, self.both), None, None, iter(self.items())
 
 
-def edge_layouts_of(data: Any, asked: EdgeLayout | None) -> EdgeLayouts:
+def edge_layouts_of(stores: Iterable[tuple[Any, Any]], asked: EdgeLayout | None) -> EdgeLayouts:
     """By edge type, ``asked`` or, if None, the layout of ``adj_t`` in the input, beside ``edge_index`` if the input has
     both (as in PyG), or "coo".
 
     Warns where the input's ``adj_t`` has values for which ``asked`` has no place, or other edges than ``edge_index``.
+
+    Args:
+        stores: the input's storages of edges, each with its type; none of a pair of stores.
+        asked: the loader's argument.
     """
-    stores: list[tuple[Any, Any]] = []
-    if isinstance(data, (Data, HeteroData)):
-        stores = list(data.edge_items()) if isinstance(data, HeteroData) else [(None, data)]
     if asked is not None:
         if asked not in get_args(EdgeLayout):
             raise ValueError(f"edge_layout: expected one of {get_args(EdgeLayout)}, found {asked!r}")

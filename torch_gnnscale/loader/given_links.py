@@ -9,19 +9,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
-from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 from torch_geometric.typing import EdgeType
 
 from .._warn import warn
-from ..ops.arguments import as_tensor, check_tensor
+from ..ops.arguments import check_tensor
 from ..sampler.base import name_of
 from ..sampler.graph import end_types
 from ..sampler.links import Negatives, check_links, check_weights, negatives_of
 from ..sampler.seeds import LinksByType
-from ..topology import CSC
 from ..topology.reorder import Numbering
-from . import checks
+from .checks import check_input_id
+from .given_data import GivenData
 from .given_seeds import check_types, sizes_by_type
 
 
@@ -46,7 +45,7 @@ class GivenLinks(NamedTuple):
 
     @classmethod
     def of(
-        cls, data: Any, links: Any, label: Any, time: Any, start_time: Any, input_id: Any, batch_size: Any,
+        cls, data: GivenData, links: Any, label: Any, time: Any, start_time: Any, input_id: Any, batch_size: Any,
         neg_sampling: Any, ratio: float | None,
     ) -> GivenLinks:  # fmt: skip
         """The arguments ``edge_label_index``, ``edge_label``, ``edge_label_time``, ``edge_label_start_time``,
@@ -126,7 +125,7 @@ class GivenLinks(NamedTuple):
                     found = len(value) if value.dim() else "a number"
                     raise ValueError(f"{name}{of}: expected one for each of {links.size(1)} links, found {found}")
             _check_labels(f"edge_label{of}", self.label.get(edge_type), negatives_of(self.neg_sampling, edge_type))
-            checks.check_input_id(f"input_id{of}", self.input_id.get(edge_type), links[0].numel)
+            check_input_id(f"input_id{of}", self.input_id.get(edge_type), links[0].numel)
 
     def num_links(self) -> int:
         """How many links there are."""
@@ -154,7 +153,7 @@ class GivenLinks(NamedTuple):
             label = label + 1
         return label.cpu()
 
-    def strict(self, data: Any, strict_negatives: Any) -> Any:
+    def strict(self, data: GivenData, strict_negatives: Any) -> Any:
         """The argument ``strict_negatives`` as a sampler takes it, by edge type in a graph with types.
 
         Raises:
@@ -165,7 +164,7 @@ class GivenLinks(NamedTuple):
                 raise TypeError("strict_negatives: expected a bool or a dictionary by edge type, found Tensor")
             return {next(iter(self.links)): strict_negatives}
         if isinstance(strict_negatives, dict) and None not in self.links:
-            known = {_canonical(data, of): links for of, links in strict_negatives.items()}
+            known = {data.whole_type(of): links for of, links in strict_negatives.items()}
             check_types("strict_negatives", known, self.links, "edge_label_index")
             return known
         return strict_negatives
@@ -215,36 +214,14 @@ def in_stored(order: Numbering, links: Tensor | dict[EdgeType, Tensor]) -> Tenso
     return to_stored(order, links, None)
 
 
-def _links_of(data: Any, edge_label_index: Any) -> tuple[EdgeType | None, Tensor]:
+def _links_of(data: GivenData, edge_label_index: Any) -> tuple[EdgeType | None, Tensor]:
     """(edge type, links in the user's ids) for a value of ``edge_label_index``."""
     edge_type, links = _type_and_links(edge_label_index)
-    if isinstance(data, Data):
-        _check_type(edge_type, links, [None])
-        if links is None:
-            links = _stored_links(data, (data.num_nodes, data.num_nodes))
-    elif isinstance(data, HeteroData):
-        edge_type = _canonical(data, edge_type)
-        _check_type(edge_type, links, data.edge_types)
-        if links is None:
-            links = _stored_links(data[edge_type], [data[end].num_nodes for end in end_types(edge_type)])
-    else:
-        _check_type(edge_type, links, list(dict.fromkeys(attr.edge_type for attr in data[1].get_all_edge_attrs())))
+    edge_type = data.whole_type(edge_type)
+    _check_type(edge_type, links, data.edge_types)
     if links is None:
-        rows, cols, _ = data[1].coo(None if edge_type is None else [edge_type])
-        links = torch.stack([rows, cols] if edge_type is None else [rows[edge_type], cols[edge_type]])
-        order = checks.common_numbering(data)
-        if order is not None:
-            users = [order.to_user(ids, t) for ids, t in zip(links, end_types(edge_type), strict=True)]
-            if any(ids is None for ids in users):
-                raise NotImplementedError("edge_label_index=None over these stores is not implemented; give the links")
-            links = torch.stack(users)  # type: ignore[arg-type]
+        links = data.links(edge_type)
     return edge_type, links.as_tensor() if isinstance(links, EdgeIndex) else links
-
-
-def _canonical(data: Any, edge_type: Any) -> Any:
-    """The whole of an edge type that may be shortened, as a HeteroData takes it."""
-    shortened = isinstance(data, HeteroData) and edge_type is not None
-    return data._to_canonical(*([edge_type] if isinstance(edge_type, str) else edge_type)) if shortened else edge_type
 
 
 def _check_type(edge_type: EdgeType | None, links: Any, known: list) -> None:
@@ -284,12 +261,3 @@ def to_stored(order: Numbering, links: Tensor, edge_type: EdgeType | None) -> Te
     """Links [2, m], converted from the user's ids to the stores' ids."""
     ends = zip(links.to(torch.int64).cpu(), end_types(edge_type), strict=True)
     return torch.stack([order.to_stored(ids, node_type) for ids, node_type in ends])
-
-
-def _stored_links(store: Any, size: Any) -> Tensor:
-    """All edges of a type in the order of their ids: shape [2, E]."""
-    if "edge_index" in store:
-        return as_tensor("edge_index", store["edge_index"])
-    csc = CSC.from_storage(store, tuple(size))
-    links = torch.stack([csc.row.to(torch.int64), csc.col()])
-    return links if csc.edge_id is None else links[:, torch.argsort(csc.edge_id)]

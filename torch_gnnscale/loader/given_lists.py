@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch_geometric.data import HeteroData
 from torch_geometric.sampler import NegativeSampling
 from torch_geometric.typing import EdgeType
 
@@ -20,6 +19,7 @@ from ..sampler.anchors import AnchorLists, NodeLists
 from ..sampler.graph import SampledGraph, check_times, end_types, ordered
 from ..topology import CSC
 from ..topology.reorder import Numbering
+from .given_data import GivenData
 from .given_links import renumbered
 
 CHUNK = 1 << 16
@@ -37,8 +37,8 @@ class _GivenLists(NamedTuple):
 
 
 def anchor_lists(
-    data: Any, sampler: NeighborSampler | LayerSampler, order: Numbering | None, positives: Any, num_positives: int,
-    negatives: Any, neg_sampling: NegativeSampling | None, anchors: int | None,
+    data: GivenData, sampler: NeighborSampler | LayerSampler, order: Numbering | None, positives: Any,
+    num_positives: int, negatives: Any, neg_sampling: NegativeSampling | None, anchors: int | None,
 ) -> tuple[AnchorLists, bool]:  # fmt: skip
     """(what is drawn for anchors, whether the user gave the lists of positives).
 
@@ -68,7 +68,7 @@ def anchor_lists(
     return found, given.lists is not None
 
 
-def _positives(data: Any, graph: SampledGraph, positives: Any) -> _GivenLists:
+def _positives(data: GivenData, graph: SampledGraph, positives: Any) -> _GivenLists:
     """The argument ``positives``: None, an edge type, lists, or an edge type and lists.
 
     Raises:
@@ -79,8 +79,8 @@ def _positives(data: Any, graph: SampledGraph, positives: Any) -> _GivenLists:
         whole = all(isinstance(entry, str) for entry in positives)
         edge_type, lists = (tuple(positives), None) if whole else (positives[0], tuple(positives[1:]))
         lists = lists if lists != (None,) else None
-        if isinstance(data, HeteroData) and isinstance(edge_type, (tuple, list)):
-            edge_type = data._to_canonical(*edge_type)
+        if isinstance(edge_type, (tuple, list)):
+            edge_type = data.whole_type(edge_type)
     if lists is not None:
         _check_lists("positives", lists)
     if graph.is_hetero == (edge_type is None):

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
 from torch_geometric.loader.utils import get_input_nodes
 from torch_geometric.sampler import NodeSamplerInput
 
@@ -19,6 +18,7 @@ from ..sampler.base import KeyedSampler, name_of
 from ..sampler.graph import check_exact, check_times, check_windows
 from ..sampler.seeds import ByType, NodesByType, check_no_mask, each_type, windowed
 from .checks import check_input_id
+from .given_data import GivenData
 
 
 class GivenWindows(NamedTuple):
@@ -174,7 +174,7 @@ class GivenSeeds(NamedTuple):
         sizes = sizes_by_type(batch_size, nodes, name)
         return cls(nodes, time or None, start_time, input_id, sizes, True, name, time_name)
 
-    def in_order(self, data: Any, sampler: KeyedSampler) -> OrderedSeeds:
+    def in_order(self, data: GivenData, sampler: KeyedSampler) -> OrderedSeeds:
         """The seeds as constructors take them; None for all nodes becomes their ids.
 
         Args:
@@ -188,7 +188,7 @@ class GivenSeeds(NamedTuple):
             raise ValueError(f"{self.time_name}: expected none without time_attr, found some")
         if not self.typed:
             nodes = _all_nodes(self.name, data, self.nodes, bounds, self.name)
-            return OrderedSeeds(nodes, self.time, self.input_id, lambda: get_input_nodes(data, nodes)[1].numel())
+            return OrderedSeeds(nodes, self.time, self.input_id, lambda: get_input_nodes(data.data, nodes)[1].numel())
         if not sampler.keyed or (len(self.nodes) > 1 and not sampler.takes_types):
             raise ValueError(
                 f"{self.name}: expected seeds of one type with a {name_of(sampler)}, which is no KeyedSampler "
@@ -203,10 +203,10 @@ class GivenSeeds(NamedTuple):
         }
         if len(each) == 1:
             ((of, pair),) = each.items()
-            return OrderedSeeds(pair, times.get(of), ids.get(of), lambda: get_input_nodes(data, pair)[1].numel())
+            return OrderedSeeds(pair, times.get(of), ids.get(of), lambda: get_input_nodes(data.data, pair)[1].numel())
         found = []
         for of, pair in each.items():
-            _, nodes, _ = get_input_nodes(data, pair)
+            _, nodes, _ = get_input_nodes(data.data, pair)
             check_input_id(f"input_id[{of!r}]", ids.get(of), nodes.numel)
             found.append(NodeSamplerInput(ids.get(of), nodes, times.get(of), of))
         by_type = NodesByType(found)
@@ -269,7 +269,7 @@ def _check_seeds(
     raise IndexError(f"{name}[{at}] = {int(nodes[at])} is out of range: expected nodes in [0, {num_nodes})")
 
 
-def _all_nodes(name: str, data: Any, input_nodes: Any, bounds: Mapping[Any, int] | None, name_of_ids: str) -> Any:
+def _all_nodes(name: str, data: GivenData, input_nodes: Any, bounds: Mapping[Any, int] | None, name_of_ids: str) -> Any:
     """``input_nodes``, the argument ``name``, checked and in PyG's form. None for all nodes becomes their ids, which
     errors call ``name_of_ids``."""
     if bounds is None:
@@ -287,7 +287,7 @@ def _all_nodes(name: str, data: Any, input_nodes: Any, bounds: Mapping[Any, int]
         found = f"type {input_nodes[0]!r}"
         raise ValueError(f"{name}: expected nodes of a graph without node types, found {found}")
     if input_nodes is None:
-        return torch.arange(data.num_nodes if isinstance(data, Data) else bounds[None])
+        return torch.arange(data.num_nodes(bounds))
     return _as_nodes(name_of_ids, input_nodes, bounds[None])
 
 

@@ -15,10 +15,8 @@ from torch.utils.data import SequentialSampler
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
-from .. import ops
 from .._host import on_host
 from .._warn import warn
-from ..memory import move_to_huge_pages
 from ..ops.arguments import check_int
 from ..random import ids_key
 from ..sampler.base import KeyedSampler, Output, check_weight_name, name_of, users_own
@@ -29,8 +27,8 @@ from . import checks
 from .adapter import PyGLoaderAdapter
 from .checks import warn_of_unused_arguments
 from .collate import Collator
-from .fetch import has_learned_rows, row_source
-from .fields import EdgeLayout, FieldsByType, check_classes, edge_layouts_of, row_tensors
+from .fields import EdgeLayout, FieldsByType
+from .given_data import GivenData
 from .line import Execution, Line
 from .order import ChunksOfTypes, FromElsewhere, InOrder, KeyedShuffle, PositionSampler, SeedOrder
 from .outputs import write_output
@@ -180,7 +178,7 @@ class KeyedLoader(ResumableLoader):
 
     def __init__(
         self,
-        data: Any,
+        given: GivenData,
         num_neighbors: Any,
         neighbor_sampler: KeyedSampler,
         options: LoaderOptions,
@@ -207,43 +205,45 @@ class KeyedLoader(ResumableLoader):
         )  # fmt: skip
         self.prefetch = checks.checked_prefetch(prefetch)
         """How many batches are in preparation; None: the loader chooses (:mod:`torch_gnnscale.loader.pipeline`)."""
+        self._given = given
         self._sharing = sharing_of(
-            options.split, shard, options.seed_order, options.uneven, data, neighbor_sampler, self.inputs_type, kwargs,
+            options.split, shard, options.seed_order, options.uneven, given, neighbor_sampler, self.inputs_type, kwargs,
             seed,
         )  # fmt: skip
         self._sampler = sampler = self._sharing.sampler
         share = self._sharing.share
         options_of(sampler)  # raises here, and not when a state is asked for
         check_weight_name(sampler.weight_name)
-        kwargs = without_processes(data, sampler, kwargs, timed=options.split is not None)
-        checks.check_features(data, sampler)
-        checks.check_part(data, sampler, kwargs)
+        kwargs = without_processes(given, sampler, kwargs, timed=options.split is not None)
+        given.check_features(sampler)
+        checks.check_part(given, sampler, kwargs)
         checks.check_inputs(kwargs, num_inputs)
-        check_classes(data, kwargs.get("custom_cls"))
+        given.check_class(kwargs.get("custom_cls"))
         self._seed_order = SeedOrder(self._sharing.seed(seed, kwargs.get("generator")), share, checks.dealt(kwargs))
         self.edge_layout = edge_layout
-        self._edge_layouts = edge_layouts_of(data, edge_layout)
+        self._edge_layouts = given.edge_layouts(edge_layout)
         self._sharing.check(kwargs, self._edge_layouts)
         self._seconds = {"sample": 0.0, "gather": 0.0}
-        self.order = checks.common_numbering(data)
+        self.order = given.numbering
         """The numbering of renumbered stores; None if the stores use the user's ids."""
         self._device = checks.gpu_of(sampler)
-        self.bulk = checks.checked_bulk(bulk, data, sampler, self._device, self.inputs_type, self._edge_layouts, kwargs)
-        self._execution = Execution(self.bulk, self._device or checks.gpu_of_rows(data, sampler, kwargs))
-        warn_of_unused_arguments(data, sampler, prefetch, seed, kwargs)
-        checks.warn_of_rows(data, self._device)
+        self.bulk = checks.checked_bulk(
+            bulk, given, sampler, self._device, self.inputs_type, self._edge_layouts, kwargs
+        )
+        self._execution = Execution(self.bulk, self._device or checks.gpu_of_rows(given, sampler, kwargs))
+        warn_of_unused_arguments(given, sampler, prefetch, seed, kwargs)
+        given.warn_of_rows(self._device)
         checks.warn_of_unshared_inputs(shared=checks.has_own_order(kwargs) or share is not None or shard is False)
-        if isinstance(data, (Data, HeteroData)):
-            move_to_huge_pages(value for _, value in row_tensors(data) if ops.can_gather_rows(value))
+        given.move_to_huge_pages()
         shuffle = kwargs.pop("shuffle", False)
         if not checks.has_own_order(kwargs):
             own = (range(num_inputs()), self._seed_order, kwargs.get("batch_size", 1))
             part = 0 if share is None else share.part
             kwargs["sampler"] = KeyedShuffle(*own, part) if shuffle else InOrder(*own)
-        if kwargs.get("filter_per_worker") is None and (checks.has_rows_on_gpu(data) or has_learned_rows(data)):
+        if kwargs.get("filter_per_worker") is None and (given.has_rows_on_gpu or given.has_learned_rows):
             kwargs["filter_per_worker"] = False
         self._rows_of_workers: RowsOfWorkers | None = None
-        super().__init__(data, num_neighbors, users_own(sampler), num_inputs=num_inputs(), **kwargs)
+        super().__init__(given.data, num_neighbors, users_own(sampler), num_inputs=num_inputs(), **kwargs)
         if by_type is not None:
             self.input_data = by_type
         if by_type is not None and sizes is not None:
@@ -291,7 +291,7 @@ class KeyedLoader(ResumableLoader):
     @cached_property
     def _line(self) -> Line:
         """The steps from numbers to batches. Made on first use, after the subclass's constructor."""
-        rows = self._sharing.source(row_source(self.data, self.custom_cls, self._device))
+        rows = self._sharing.source(self._given.rows(self.custom_cls, self._device))
         collator = Collator(
             rows, self._edge_layouts, self._sampler, self._label, self, numbering=self.order,
             device=self._device,

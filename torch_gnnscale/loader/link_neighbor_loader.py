@@ -21,10 +21,9 @@ from ..sampler.graph import end_types
 from ..sampler.links import ExcludeSeedEdges, Negatives, StrictNegatives, negatives_of
 from ..sampler.methods import NEIGHBOR, SamplingOptions, chosen_sampler
 from ..sampler.seeds import LinksByType, each_type
-from ..sampler.sources import check_data
-from . import checks
 from .checks import warn_of_negatives
 from .fields import EdgeLayout, FieldsByType, put
+from .given_data import given_data
 from .given_links import GivenLinks, in_stored, to_stored
 from .given_seeds import GivenWindows
 from .keyed_loader import KeyedLoader, LoaderOptions
@@ -142,10 +141,10 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         **kwargs: Any,
     ) -> None:
         arguments = dict(locals(), split=kwargs.pop("split", None))
-        check_data(data)
+        over = given_data(data)
         _pop_options_of_seeds(kwargs)
         given = GivenLinks.of(
-            data, edge_label_index, edge_label, edge_label_time, edge_label_start_time, kwargs.pop("input_id", None),
+            over, edge_label_index, edge_label, edge_label_time, edge_label_start_time, kwargs.pop("input_id", None),
             kwargs.get("batch_size", 1), neg_sampling, neg_sampling_ratio,
         )  # fmt: skip
         windows = GivenWindows("edge_label_time", "edge_label_start_time", edge_label_start_time, time_window)
@@ -156,12 +155,12 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
                 raise ValueError(
                     f"'edge_label_time' {said[0]} while 'time_attr' {said[1]}: expected both for temporal sampling"
                 )
-            arguments["strict_negatives"] = known = given.strict(data, strict_negatives)
+            arguments["strict_negatives"] = known = given.strict(over, strict_negatives)
         sampling = SamplingOptions.of(arguments)
         sampler: Any = chosen_sampler(
             data, num_neighbors, neighbor_sampler, method, sampling, timed=edge_label_time is not None
         )
-        if made and not isinstance(known, bool) and (order := checks.common_numbering(data)) is not None:
+        if made and not isinstance(known, bool) and (order := over.numbering) is not None:
             sampler.strict_negatives = in_stored(order, known)
         windows.check(sampler)
         given.check(sampler)
@@ -170,12 +169,12 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         first = each_type(inputs)[0]
         links = torch.stack([first.row, first.col])
         super().__init__(
-            data,
+            over,
             num_neighbors,
             sampler,
             LoaderOptions.of(arguments),
             input_name="edge_label_index",
-            inputs=links if isinstance(data, Data) else (first.input_type, links),
+            inputs=over.typed_links(first.input_type, links),
             time_name="edge_label_time",
             time=first.time,
             input_id=first.input_id,

@@ -20,10 +20,9 @@ from ..memory import Budget
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.methods import NEIGHBOR, SamplingOptions, chosen_sampler
 from ..sampler.seeds import each_type
-from ..sampler.sources import check_data
-from . import checks
 from .checks import warn_of_options_of_links
 from .fields import EdgeLayout, FieldsByType
+from .given_data import given_data
 from .given_seeds import GivenSeeds, GivenWindows
 from .keyed_loader import KeyedLoader, LoaderOptions
 from .share import Shard, SharedOrder, Uneven
@@ -170,7 +169,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         **kwargs: Any,
     ) -> None:
         arguments = {**kwargs, **locals()}
-        check_data(data)
+        over = given_data(data)
         if input_time is not None and input_end_time is not None:
             raise ValueError("input_time, input_end_time: expected one of them, which mean the same, found both")
         times = input_time if input_end_time is None else input_end_time
@@ -181,16 +180,16 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             time_name=end_name,
         )  # fmt: skip
         sampling = SamplingOptions.of(arguments)
-        if neighbor_sampler is None and split is not None and checks.of_part(data):
+        if neighbor_sampler is None and split is not None and over.of_part:
             # before its sampler is made, which knows of no split
             check_modes(sampling.subgraph, {"time_attr, input_time": time_attr is not None})
         sampler = chosen_sampler(data, num_neighbors, neighbor_sampler, method, sampling, timed=times is not None)
         if neighbor_sampler is not None:
             warn_of_options_of_links(sampler)
         windows.check(sampler)
-        seeds = given.in_order(data, sampler)
+        seeds = given.in_order(over, sampler)
         super().__init__(
-            data,
+            over,
             num_neighbors,
             sampler,
             LoaderOptions.of(arguments),

@@ -123,14 +123,14 @@ class Share:
 
 
 def share_of(
-    shard: Shard, order: SharedOrder | None, uneven: Uneven, data: Any, options: dict[str, Any], seed: Any,
+    shard: Shard, order: SharedOrder | None, uneven: Uneven, features: Any, options: dict[str, Any], seed: Any,
     groups: Ranks | None = None,
 ) -> Share | None:  # fmt: skip
     """A loader's share, still without counts; None if it makes all batches.
 
     Args:
         shard, order, uneven: the loader's arguments ``shard``, ``seed_order`` and ``uneven``.
-        data: what it reads; the stores of a part know their ranks.
+        features: the store that it reads, if any; one of a part knows its ranks.
         options: its arguments of DataLoader.
         seed: its seed, which must be given with ``shard=(rank, world)``.
         groups: of ranks that make each batch together, if they do
@@ -139,7 +139,6 @@ def share_of(
     Raises:
         TypeError, ValueError: arguments that contradict each other, or ``shard=True`` without a process group.
     """
-    features = data[0] if isinstance(data, (tuple, list)) else None
     ranks = features.ranks if isinstance(features, RowStore) else None
     for name, value, known in (("seed_order", order, get_args(SharedOrder)), ("uneven", uneven, get_args(Uneven))):
         if value is not None and value not in known:

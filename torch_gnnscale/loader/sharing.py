@@ -28,6 +28,7 @@ from ..sampler.base import Inputs, KeyedSampler
 from ..sampler.minibatch import MiniBatch
 from . import checks
 from .fields import EdgeLayouts
+from .given_data import GivenData
 from .line import Execution, Line
 from .order import Chunks, ChunksOfGroups, ChunksOfParts, KeyedShuffle, SeedOrder
 from .pipeline import USUAL
@@ -287,14 +288,14 @@ class SharedBatches(SharedSteps):
 
 
 def sharing_of(
-    split: Split | None, shard: Shard, seed_order: SharedOrder | None, uneven: Uneven, data: Any, sampler: KeyedSampler,
-    inputs: type[Inputs], options: dict[str, Any], seed: Any,
+    split: Split | None, shard: Shard, seed_order: SharedOrder | None, uneven: Uneven, given: GivenData,
+    sampler: KeyedSampler, inputs: type[Inputs], options: dict[str, Any], seed: Any,
 ) -> Sharing:  # fmt: skip
     """How a loader's batches are shared.
 
     Args:
         split, shard, seed_order, uneven, seed: the loader's arguments.
-        data, sampler: of the loader; with ``split``, it samples by what is returned instead.
+        given, sampler: of the loader; with ``split``, it samples by what is returned instead.
         inputs: what batches are sampled from.
         options: the loader's arguments of DataLoader.
 
@@ -304,12 +305,12 @@ def sharing_of(
     if split is not None:
         if not isinstance(split, Split):
             raise TypeError(f"split: expected a split plan, found {type(split).__name__}")
-        made = split.of_loader(sampler, inputs, data, options.get("timeout"))
-        share = share_of(shard, seed_order, uneven, data, options, seed, made.ranks)
+        made = split.of_loader(sampler, inputs, given.data, options.get("timeout"))
+        share = share_of(shard, seed_order, uneven, given.features, options, seed, made.ranks)
         return SharedBatches(made, share, of_parts=seed_order == "owned")
-    share = share_of(shard, seed_order, uneven, data, options, seed)
-    together = share is not None and checks.reads_together(data)
-    return SharedParts(sampler, share, inputs, data[0]) if together else Sharing(sampler, share)
+    share = share_of(shard, seed_order, uneven, given.features, options, seed)
+    together = share is not None and given.reads_together
+    return SharedParts(sampler, share, inputs, given.features) if together else Sharing(sampler, share)
 
 
 Init = TypeVar("Init", bound=Callable[..., None])

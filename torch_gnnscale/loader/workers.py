@@ -7,21 +7,23 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from torch_geometric.data import Data, HeteroData
 
 from .._warn import warn
 from ..feature.contract import Version, is_collective, may_be_read_by_threads
 from ..ops.arguments import to_int
 from ..sampler.base import KeyedSampler
-from .checks import check_no_processes, of_part
+from .checks import check_no_processes
 from .data_rows import OF_GRAPH
+from .given_data import GivenData
 from .row_source import RowSource
 
 PROCESS_OPTIONS = ("worker_init_fn", "multiprocessing_context")
 """Arguments of DataLoader that only processes can serve."""
 
 
-def without_processes(data: Any, sampler: KeyedSampler, options: dict[str, Any], timed: bool = False) -> dict[str, Any]:
+def without_processes(
+    given: GivenData, sampler: KeyedSampler, options: dict[str, Any], timed: bool = False
+) -> dict[str, Any]:
     """The DataLoader's options, without worker processes if threads can do the work.
 
     Threads are faster: processes have to send every batch. Processes are kept for a sampler or store that several
@@ -29,7 +31,7 @@ def without_processes(data: Any, sampler: KeyedSampler, options: dict[str, Any],
     is asked by one thread, never by processes. A warning names the arguments that have no effect.
 
     Args:
-        data, sampler: of the loader.
+        given, sampler: of the loader.
         options: its arguments of DataLoader.
         timed: whether the loader waits for other ranks, ``timeout`` seconds at most.
 
@@ -39,21 +41,20 @@ def without_processes(data: Any, sampler: KeyedSampler, options: dict[str, Any],
     """
     if (workers := to_int("num_workers", options.get("num_workers", 0))) < 0:
         raise ValueError(f"num_workers: expected at least 0, found {workers}")
-    kept = _kept(data, sampler, options, workers, timed)
+    kept = _kept(given, sampler, options, workers, timed)
     _warn_of_unused(kept, timed)
     return kept
 
 
-def _kept(data: Any, sampler: Any, options: dict[str, Any], workers: int, timed: bool) -> dict[str, Any]:
+def _kept(given: GivenData, sampler: Any, options: dict[str, Any], workers: int, timed: bool) -> dict[str, Any]:
     if not workers:
         return options
-    stores = () if isinstance(data, (Data, HeteroData)) else tuple(data)
-    collective, part = next((x for x in (sampler, *stores) if is_collective(x)), None), of_part(data)
+    collective, part = next((x for x in (sampler, *given.stores) if is_collective(x)), None), given.of_part
     if any(options.get(name) is not None for name in PROCESS_OPTIONS):
         if collective is not None and not part:  # of a part's stores, check_part says it
             check_no_processes(options, f"a {type(collective).__name__}, which is collective,")
         return options
-    rows = not stores or may_be_read_by_threads(stores[0])
+    rows = not given.stores or may_be_read_by_threads(given.features)
     sampling = sampler.thread_safe
     if not part and collective is None and not (rows and sampling):
         return options

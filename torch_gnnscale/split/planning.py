@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from ..loader import NeighborLoader
 from ..loader.accesses import Hops, sampled_hops
-from ..loader.checks import of_part
+from ..loader.given_data import given_data
 from ..loader.keyed_loader import KeyedLoader
 from ..ops.arguments import check_int, to_int
 from ..partition.assignment import assign, by_metis
@@ -23,7 +23,6 @@ from ..partition.whole import Whole
 from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.relations import sampled_graph
-from ..sampler.sources import check_data
 from ..text import table
 from ..topology import CSC
 from ..topology.csc import CHUNK
@@ -245,10 +244,10 @@ def _draws_evenly(sampler: Any) -> bool:
 
 def _graph(data: Any) -> CSC:
     """The edges, by the stores' ids."""
-    check_data(data)
+    given = given_data(data)
     if isinstance(data, HeteroData):
         raise NotImplementedError("a split plan of a HeteroData is not implemented: use a Data")
-    if of_part(data):
+    if given.of_part:
         raise NotImplementedError(
             "a split plan of the stores of a part is not implemented: make it of the whole graph, before it is in parts"
         )

@@ -26,7 +26,7 @@ from ..comm.rendezvous import Rendezvous, rank_and_world
 from ..comm.steps import Steps
 from ..distributed.feature_store import PartRows
 from ..feature import FeatureStore, TieredFeatureStore
-from ..loader.checks import common_numbering
+from ..loader.given_data import given_data
 from ..loader.row_source import CollectiveSource, RowSource
 from ..loader.sharing import Split, SplitBatches
 from ..memory import Budget
@@ -183,7 +183,7 @@ class Plan(Split):
             return PartBatches(sampler, features, self.owners, self.parts, self.fingerprint)
         if timeout is not None and timeout < 0:
             raise ValueError(f"timeout: expected at least 0, found {timeout}")
-        order = common_numbering(data) if isinstance(data, (tuple, list)) else None
+        order = given_data(data).numbering
         if order is not None:
             check_nodes(sampler, len(self.owners))
         return OwnedBatches(self, sampler, self.owners_in(order), timeout or TIMEOUT)
