@@ -1,9 +1,11 @@
-"""Loads the native library and remembers what was loaded, or why not."""
+"""Loads the native library and remembers what was loaded, or why not; and imports what is needed at times."""
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 from pathlib import Path
+from typing import Any
 
 try:
     import torch
@@ -20,6 +22,14 @@ OLDEST_TORCH = (2, 11)
 
 status: dict[str, str] = {}
 """Library name to ``"loaded"`` or the reason why it is not."""
+
+
+def needed(module: str, why: str) -> Any:
+    """A module of a package that may be missing: then raises ImportError with the text ``why``."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(why) from error
 
 
 def load() -> None:

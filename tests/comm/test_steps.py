@@ -22,12 +22,16 @@ def test_the_rank_of_a_column_that_failed_is_named():
         steps.counted(torch.zeros(2, 2, dtype=torch.int64), None, "sampling")
 
 
+def connected(**methods):
+    """Rank 0 of ranks of which no other one is there."""
+    found = Rendezvous(0, 1, 1.0)
+    vars(found).update(groups=lambda of_ranks: [object() for _ in of_ranks], board=lambda of_ranks: None, **methods)
+    return found
+
+
 @pytest.mark.parametrize(("ranks", "parts", "has_row"), [(2, 2, True), (4, 2, False)])
 def test_ranks_of_a_row_meet_when_there_are_copies_and_they_are_asked(ranks, parts, has_row):
-    groups = SimpleNamespace(
-        rank=0, groups=lambda of_ranks: [object() for _ in of_ranks], topic=lambda: 1, board=lambda of_ranks: None
-    )
-    steps = Steps(groups, Grid(ranks, parts), {}, lambda _: None, transport="gloo")
+    steps = Steps(connected(), Grid(ranks, parts), {}, lambda _: None, transport="gloo")
     try:
         assert (steps.row is not None) == has_row
         steps.open_row()
@@ -101,17 +105,10 @@ def test_both_threads_may_fail_at_once(monkeypatch):
         telling.set()
         assert told.wait(30)
 
-    groups = SimpleNamespace(
-        rank=0,
-        groups=lambda of_ranks: [object() for _ in of_ranks],
-        topic=lambda: 1,
-        fail=fail,
-        board=lambda of_ranks: None,
-    )
-    steps = Steps(groups, Grid(2, 2), {}, lambda _: None, transport="gloo")
+    steps = Steps(connected(fail=fail), Grid(2, 2), {}, lambda _: None, transport="gloo")
     steps.rows_here = Exchange(object(), 2, 0)
     monkeypatch.setattr(dist, "get_backend", lambda group: "gloo")
-    monkeypatch.setattr(steps, "_end_groups", ended.append)
+    monkeypatch.setattr("torch_gnnscale.comm.steps.end_groups", ended.append)
     first = steps.thread.submit(steps.lose, "of the steps")
     assert telling.wait(30)
     second = threading.Thread(target=steps.lose, args=["of the iteration"])

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import files, tables
+from .._library import needed
 from ..datasets import task_of_part
 from ..datasets.parts import kind_of_parts
 from ..distributed import open_part
@@ -198,12 +199,9 @@ def _on_cpu(names: set[str]) -> dict[str, Any]:
 
 
 def _pyarrow() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError("--format parquet needs pyarrow: pip install 'torch_gnnscale[files]'") from error
-    return pyarrow
+    why = "--format parquet needs pyarrow: pip install 'torch_gnnscale[files]'"
+    needed("pyarrow.parquet", why)  # an attribute of pyarrow, once it is imported
+    return needed("pyarrow", why)
 
 
 def _write_parquet(file: Path, rows: Tensor, ids: Tensor | Ids) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from .._warn import warn
 from ..random import digest
 
 Consecutive: TypeAlias = Literal["copies", "parts"]
@@ -140,6 +141,21 @@ def checked_transport(transport: Any) -> Any:
     if transport not in TRANSPORTS:
         raise ValueError(f"transport: expected one of {TRANSPORTS}, found {transport!r}")
     return transport
+
+
+_EARLIER: dict[Any, str] = {None: "auto", "peers": "auto", "all_to_all": "all_to_all"}
+"""Earlier names of transports of split models. With "all_to_all", rows go over NCCL where it can be had, else over
+Gloo."""
+
+
+def transport_named(transport: Any) -> Any:
+    """One of ``TRANSPORTS``, or "all_to_all"; an earlier name warns. Raises ValueError for another one."""
+    if transport not in _EARLIER:
+        return checked_transport(transport)
+    if transport is not None:
+        now = "'auto' or 'memory'" if transport == "peers" else "'gloo' or 'nccl'"
+        warn(f"transport: expected one of {TRANSPORTS}, found {transport!r}, an earlier name of {now}", FutureWarning)
+    return _EARLIER[transport]
 
 
 def transport_of(transport: Transport) -> Transport:

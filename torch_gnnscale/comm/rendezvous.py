@@ -20,6 +20,7 @@ from torch import distributed as dist
 from .. import machine
 from .exchange import Board, Broken, Exchange, board_memory, opened
 from .liveness import Liveness
+from .mesh import Grid, RowGroup, Transport
 
 _OTHER_FILES = 16
 """Further files that a process may open for a moment."""
@@ -211,6 +212,25 @@ class Rendezvous:
         self.all_made(lambda: check_open_files(sum(map(_files, own))))
         return self._liveness.together(lambda: [_group(ranks, self._timeout, backend) for ranks in of_ranks])
 
+    def exchanges(self, grid: Grid, transport: Transport) -> tuple[Exchange, Exchange, Exchange | None]:
+        """Exchanges over all ranks; over those of this one's column of a grid, by part; and over these again, if
+        ``transport`` is a group for rows, in that. Errors as of :meth:`all_made`."""
+        every, columns = list(range(grid.ranks)), [grid.column(copy) for copy in range(grid.copies)]
+        alone, own, place = grid.copies == 1, grid.copy(self.rank), (grid.parts, grid.part(self.rank))
+        groups = self.groups([every] if alone else [every, *columns])
+        of_all = Exchange(groups[0], grid.ranks, self.rank)
+        of_column, of_rows = Exchange(groups[0 if alone else 1 + own], *place), None
+        of_all.board = board = self.board([every])
+        of_column.board = board if alone else self.board(columns)
+        if isinstance(transport, RowGroup):
+            of_rows = Exchange(self.groups(columns, transport.backend)[own], *place)
+        return of_all, of_column, of_rows
+
+    def row_exchange(self, grid: Grid) -> Exchange:
+        """An exchange over the ranks of this one's row of a grid, by copy. Errors as of :meth:`all_made`."""
+        groups = self.groups([grid.row(part) for part in range(grid.parts)])
+        return Exchange(groups[grid.part(self.rank)], grid.copies, grid.copy(self.rank))
+
     def board(self, of_ranks: list[list[int]]) -> Board | None:
         """A board for each list of ranks; returns that of this rank. None if the ranks of its list are not on one
         machine, or cannot share memory. Errors as of :meth:`gather`."""
@@ -294,9 +314,7 @@ class Rendezvous:
             self._liveness.close()
 
     def _end(self) -> None:
-        group, self._exchange.group = self._exchange.group, None
-        if group is not None:
-            end_group(group)
+        end_groups([self._exchange])
 
 
 def _apart(waited: dict[int, str]) -> str:
@@ -321,6 +339,15 @@ def end_group(group: dist.ProcessGroup) -> None:
     if dist.is_initialized():
         with contextlib.suppress(Exception):
             dist.destroy_process_group(group)
+
+
+def end_groups(exchanges: Sequence[Exchange]) -> None:
+    """Destroys the groups of exchanges."""
+    groups = {exchange.group for exchange in exchanges if exchange.group is not None}
+    for exchange in exchanges:
+        exchange.group = exchange.board = None
+    while groups:  # pop, because the others notice the end only when this rank's last reference to a group is gone
+        end_group(groups.pop())
 
 
 def _group(ranks: list[int], timeout: float, backend: str = "gloo") -> dist.ProcessGroup | None:

@@ -16,11 +16,10 @@ from torch import distributed as dist
 from .exchange import Broken, Exchange, OtherRankFailed, keep_for_ever
 from .liveness import OneThread
 from .memory_transport import row_transport
-from .mesh import COMPLETED, Grid, Header, RowGroup, Status, Transport, check_alike, check_positions, fingerprint_of
-from .rendezvous import Rendezvous, end_group
+from .mesh import COMPLETED, Grid, Header, Status, Transport, check_alike, check_positions, fingerprint_of
+from .rendezvous import Rendezvous, end_groups
 
 T = TypeVar("T")
-
 
 FAILED = -1
 """In place of a count."""
@@ -51,31 +50,19 @@ class Steps:
     ) -> None:  # fmt: skip
         self._rendezvous, self.rank, self.grid, self._identity = rendezvous, rendezvous.rank, grid, identity
         self._dropped = dropped
-        rank = self.rank
-        every, columns = list(range(grid.ranks)), [grid.column(copy) for copy in range(grid.copies)]
-        groups = rendezvous.groups([every] if grid.copies == 1 else [every, *columns])
-        own = grid.copy(rank)
-        self.headers = Exchange(groups[0], grid.ranks, rank)
-        """Over all ranks."""
-        self.rows = Exchange(groups[0 if grid.copies == 1 else 1 + own], grid.parts, grid.part(rank))
-        """Over the ranks of this one's column, by part."""
-        self.headers.board = board = rendezvous.board([every])
-        self.rows.board = board if grid.copies == 1 else rendezvous.board(columns)
-        self.rows_here: Exchange | None = None
-        """The same ranks, in the group in which the thread that iterates exchanges rows."""
-        if isinstance(transport, RowGroup):
-            group = rendezvous.groups(columns, transport.backend)[own]
-            self.rows_here = Exchange(group, grid.parts, grid.part(rank))
+        self.headers, self.rows, self.rows_here = rendezvous.exchanges(grid, transport)
+        """``headers``: over all ranks. ``rows``: over the ranks of this one's column, by part. ``rows_here``: the same
+        ranks, in the group in which the thread that iterates exchanges rows, if it does."""
         try:
             self.transport = row_transport(self.rows, rendezvous, transport)
             """How the thread of the steps exchanges rows between the ranks of ``rows``."""
         except BaseException:
-            self._end_groups([exchange for exchange in (self.headers, self.rows, self.rows_here) if exchange])
+            end_groups([exchange for exchange in (self.headers, self.rows, self.rows_here) if exchange])
             raise
         self.row = Exchange(None, 1, 0) if grid.copies == 1 else None
         """Over the ranks of this one's row, by copy; with copies, once :meth:`open_row` was called."""
         self.thread: OneThread = OneThread("gnnscale-steps")
-        self._turns = [grid.copy(other) if by_column else other for other in every]
+        self._turns = [grid.copy(other) if by_column else other for other in range(grid.ranks)]
         self._iteration = self._epoch = self._first = self._count = self._counted = self._taken = 0
         self._about = rendezvous.topic()  # under which the ranks say why these steps have ended
         self._left = COMPLETED  # or how many batches the last iteration had delivered when it was left
@@ -190,11 +177,7 @@ class Steps:
     def open_row(self) -> None:
         """Opens ``row``. All ranks call it; from then on all ranks learn of an error in :meth:`counted`, as those of a
         row would not notice what fails in a column."""
-        if self.row is not None:
-            return
-        rows = [self.grid.row(part) for part in range(self.grid.parts)]
-        group = self._rendezvous.groups(rows)[part := self.grid.part(self.rank)]
-        self.row = Exchange(group, self.grid.copies, rows[part].index(self.rank))
+        self.row = self.row or self._rendezvous.row_exchange(self.grid)
 
     def sum_of_column(self, values: Tensor, purpose: str) -> Tensor:
         """The sums over the ranks of this one's column; see :meth:`Exchange.sum`. Called while a loader is made."""
@@ -242,20 +225,6 @@ class Steps:
         table[ranks] = numbers
         return self.counted(table, error, what)[ranks]
 
-    def sampled(self, error: Exception | None, counts: Tensor | None) -> Tensor:
-        """Within a step in which the ranks sampled together: ends the sampling on all of them alike.
-
-        Args:
-            error: why this rank has no sample; all ranks then raise, unless they know of it already.
-            counts: as of :meth:`step`; None with an error.
-
-        Returns:
-            What each rank of the group of rows is going to ask this one for.
-        """
-        self.agree(error, "sampling")
-        assert counts is not None
-        return self.rows.numbers(counts, "counts") if self._counted else counts
-
     def agree(self, error: Exception | None, what: str) -> None:
         """Within a step, ends a part of its work on all ranks of :meth:`counted` alike.
 
@@ -281,7 +250,7 @@ class Steps:
             raise error
         try:
             if not self._failed:
-                self.counted(torch.zeros(self._counting.size, 2, dtype=torch.int64), error, "sampling")
+                self.agree(error, "sampling")
         except Exception as found:
             if found is not error and not isinstance(found, OtherRankFailed):
                 raise
@@ -386,12 +355,12 @@ class Steps:
             return
         of_thread = [exchange for exchange in self.exchanges if exchange is not self.rows_here]
         if threading.current_thread() is self.thread.thread:
-            self._end_groups(of_thread)
+            end_groups(of_thread)
             return
         here = self.rows_here
         if here is not None and here.group is not None and dist.get_backend(here.group) == "gloo" and not here.waits:
-            self._end_groups([here])
-        self.thread.submit(self._end_groups, of_thread)
+            end_groups([here])
+        self.thread.submit(end_groups, of_thread)
 
     def close(self, timeout: float | None = None) -> None:
         """Leaves an iteration that has not ended, then ends the thread and the groups. If the other ranks have not left
@@ -410,7 +379,7 @@ class Steps:
             # The end of a group in which a collective waits would wait, too.
             keep_for_ever([exchange.group for exchange in self.exchanges])
             return
-        self._end_groups(self.exchanges)
+        end_groups(self.exchanges)
         self.transport.close()
 
     def drop(self) -> None:
@@ -419,15 +388,7 @@ class Steps:
         if self._closed:
             return
         self._closed = True
-        ends = partial(self._end_groups, self.exchanges), self.transport.close, partial(self._dropped, self)
+        ends = partial(end_groups, self.exchanges), self.transport.close, partial(self._dropped, self)
         for call in (partial(self.leave, 0), *ends):
             self.thread.submit(call)
         self.thread.end(0.0)
-
-    @staticmethod
-    def _end_groups(exchanges: Sequence[Exchange]) -> None:
-        groups = {exchange.group for exchange in exchanges if exchange.group is not None}
-        for exchange in exchanges:
-            exchange.group = exchange.board = None
-        while groups:  # pop, because the others notice the end only when this rank's last reference to a group is gone
-            end_group(groups.pop())

@@ -11,6 +11,8 @@ import torch
 from torch_geometric import datasets
 from torch_geometric.data import Data
 
+from .._library import needed
+
 PLANETOID = ("cora", "citeseer", "pubmed")
 HETEROPHILOUS = ("roman-empire", "amazon-ratings", "minesweeper", "tolokers", "questions")
 CLASSES = ("Actor", "DGraphFin", "Flickr", "Reddit", "Reddit2", "WikiCS")
@@ -60,12 +62,9 @@ def from_ogb(name: str, root: Path) -> Data:
         ImportError: the package ogb is not installed.
         OSError: the data set could neither be read nor downloaded.
     """
-    try:
-        from ogb.nodeproppred import PygNodePropPredDataset
-    except ImportError as error:
-        raise ImportError(f"dataset {name!r} needs the package ogb: pip install ogb") from error
+    ogb = needed("ogb.nodeproppred", f"dataset {name!r} needs the package ogb: pip install ogb")
     with _reading(name, root):
-        dataset = PygNodePropPredDataset(name, str(root))
+        dataset = ogb.PygNodePropPredDataset(name, str(root))
         data, split = dataset[0], dataset.get_idx_split()
     for key, name_of_ogb in (("train", "train"), ("val", "valid"), ("test", "test")):
         mask = torch.zeros(data.num_nodes, dtype=torch.bool)

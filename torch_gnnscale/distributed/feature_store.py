@@ -23,6 +23,7 @@ from ..feature.feature_store import row_ids
 from ..ops.arguments import check_ids
 from ..partition import RowsMeta, StoredPart, StoredParts
 from ..partition.all_parts import WrittenRows
+from ..partition.book import edge_type_of
 from .buffer import Asked, Kept, LoaderBuffers, PrefetchBuffer, capacities, checked_halo
 from .graph_store import numbering_of
 from .own_rows import MappedRows, OwnRows, TierRows
@@ -151,9 +152,7 @@ class PartRows(WrittenRows):
     def bounds(self, group: Any) -> Tensor:
         """Part i has the rows ``bounds[i] .. bounds[i + 1] - 1`` of a group's attributes: int64, shape [K + 1]."""
         book = self.parts.book
-        if not isinstance(group, tuple):
-            return book.bounds[group]
-        return book.edge_bounds[self._edge_type(group)]
+        return book.edge_bounds[edge_type_of(group)] if isinstance(group, tuple) else book.bounds[group]
 
     def places(self, attr: TensorAttr) -> Tensor:
         """The stored ids of the nodes, or the stored positions of the edges, that ``attr.index`` asks for. Raises
@@ -163,11 +162,7 @@ class PartRows(WrittenRows):
         if not BoundedAttr.covers(attr, count):
             check_ids("index", ids, count, "rows")
         ids = ids.to(torch.int64)
-        return self.parts.to_positions(ids, self._edge_type(group)) if isinstance(group, tuple) else ids
-
-    @staticmethod
-    def _edge_type(group: tuple) -> Any:
-        return None if group[0] is None else group
+        return self.parts.to_positions(ids, edge_type_of(group)) if isinstance(group, tuple) else ids
 
     # PyG's abstract methods ##########################################################################################
 
@@ -201,7 +196,7 @@ class PartRows(WrittenRows):
         value = self.parts.graph_attrs[key]
         if not isinstance(key[0], tuple):
             return value
-        return value[self.parts.to_positions(torch.arange(len(value)), self._edge_type(key[0]))]
+        return value[self.parts.to_positions(torch.arange(len(value)), edge_type_of(key[0]))]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(part {self.part.number} of {self.ranks.parts}, {len(self._attrs)} attributes)"

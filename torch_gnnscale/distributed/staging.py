@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .. import files
+from .._library import needed
 from .._warn import warn
 from ..comm.mesh import Consecutive, Grid
 from ..comm.rendezvous import Rendezvous
@@ -50,11 +51,8 @@ class _Remote:
     """A directory of parts on a file system of fsspec."""
 
     def __init__(self, url: str) -> None:
-        try:
-            from fsspec.core import url_to_fs
-        except ImportError as error:
-            raise ImportError(f"{url}: a URL needs fsspec: pip install 'torch_gnnscale[remote]'") from error
-        self._files, self._root = url_to_fs(url)
+        fsspec = needed("fsspec.core", f"{url}: a URL needs fsspec: pip install 'torch_gnnscale[remote]'")
+        self._files, self._root = fsspec.url_to_fs(url)
 
     def sizes(self, name: str) -> dict[str, int]:
         """The bytes of a folder's files by their names; FileNotFoundError if there is none."""

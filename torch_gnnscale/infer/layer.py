@@ -17,9 +17,9 @@ from ..nn.aggregate import Adjacency, sort_edges
 from ..nn.dictionary_layer import DictionaryLayer, takes_dictionaries
 from ..nn.forward_pass import ForwardPass, LayerOfPass
 from ..nn.hops import HopEdges, Hops, NodeRows, NodeType, Relation, relations_of
-from ..nn.layer import _NORMALIZES, NarrowedLayer
+from ..nn.layer import NarrowedLayer
 from ..nn.layered import Layered
-from ..nn.messages import BY_EDGE, has_own_propagate
+from ..nn.messages import BY_EDGE, NORMALIZES, has_own_propagate
 from .plan import DEGREE, Input
 
 
@@ -186,7 +186,7 @@ class StagedLayer(NarrowedLayer):
     def normalization(self) -> tuple[bool, bool] | None:
         """(Whether added self loops count twice, whether there are any) of GCNConv and its like; else None."""
         layer = self.layer
-        if not isinstance(layer, _NORMALIZES) or not layer.normalize:
+        if not isinstance(layer, NORMALIZES) or not layer.normalize:
             return None
         if getattr(layer, "cached", False):
             raise ValueError(f"{self.title}: expected cached=False, for it would keep the edges of another graph")

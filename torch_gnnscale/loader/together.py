@@ -264,7 +264,8 @@ class Together:
 
     def _sample_together(self, prepared: _Prepared) -> Any:
         """Samples within a step, and what is announced before it; returns what the other ranks ask this one for."""
-        counts, error = None, None
+        counts: Any = None
+        error = None
         try:
             if self._window:
                 self._sample_ahead([prepared, *islice(self._ahead, self._window - 1)])
@@ -275,7 +276,8 @@ class Together:
             counts = self.reads.counts(prepared.needs, self.steps)
         except Exception as failed:
             error = failed
-        return self.steps.sampled(error, counts)
+        self.steps.agree(error, "sampling")
+        return self.steps.rows.numbers(counts, "counts") if self.reads.counted else counts
 
     def _sample_ahead(self, turns: Iterable[_Prepared]) -> None:
         """Within a step, samples those of the turns that are not ready yet, and announces them. An error is raised in

@@ -17,7 +17,7 @@ from torch_geometric.nn.aggr import SumAggregation
 from .. import ops
 from .aggregate import Adjacency, by_head
 from .hops import first_rows
-from .layer import HOOKED
+from .messages import hooks_of
 from .products import is_plain, is_wide, multiplies_destinations
 
 _METHODS = ("forward", "propagate", "message", "aggregate", "update", "_cat", "_construct_src_node_feat")
@@ -158,7 +158,7 @@ def is_pygs(layer: pyg_nn.MessagePassing) -> bool:
     """Whether the layer is an HGTConv of which no method, and no part that :func:`hgt` replaces, does more."""
     if type(layer) is not pyg_nn.HGTConv or any(name in vars(layer) for name in _METHODS):
         return False
-    if any(getattr(layer, f"_{part}_forward{pre}_hooks") for part in HOOKED for pre in ("", "_pre")):
+    if any(hooks_of(layer)):
         return False
     parts = [(layer.kqv_lin, pyg_nn.HeteroDictLinear), (layer.out_lin, pyg_nn.HeteroDictLinear)]
     parts += [(layer.k_rel, pyg_nn.HeteroLinear), (layer.v_rel, pyg_nn.HeteroLinear)]

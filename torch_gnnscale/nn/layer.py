@@ -10,51 +10,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from .. import ops
-from . import gat, sage
+from . import gat, messages, sage
 from .aggregate import Adjacency, Apart, aggregate, aggregate_and_root
 from .calls import Read
 from .forward_pass import ForwardPass, Given, refuse_compiled
 from .hops import HopEdges, Relation, first_rows
-from .messages import has_own_propagate, parameters_of, refuse_twice, weigh_messages
 from .products import WIDE, is_called_plainly, is_wide, products_of
 from .saving import LayerSize
 from .sums import Share
 from .wrapper import Shadow, title_of
 
-_WEIGHT_OF_MESSAGE: dict[Any, str | None] = {
-    pyg_nn.SAGEConv.message: None,
-    pyg_nn.GINConv.message: None,
-    pyg_nn.GraphConv.message: "edge_weight",
-    pyg_nn.GCNConv.message: "edge_weight",
-    pyg_nn.GCN2Conv.message: "edge_weight",
-    pyg_nn.LGConv.message: "edge_weight",
-    pyg_nn.GATConv.message: "alpha",
-    pyg_nn.GATv2Conv.message: "alpha",
-}
-"""By function ``message``: the name of the argument (a weight per edge) by which the source's row is multiplied, if
-there is one. Such messages are aggregated over the CSC."""
-_KNOWN_FORWARD = {
-    getattr(pyg_nn, name).forward
-    for name in ("SAGEConv", "GINConv", "GraphConv", "GCNConv", "GCN2Conv", "LGConv", "GATConv", "GATv2Conv")
-}
-"""Layers whose operands have rows of the same hops: :class:`CommonRows` has nothing to do within them."""
-_NORMALIZES = (pyg_nn.GCNConv, pyg_nn.GCN2Conv, pyg_nn.LGConv)
-"""Layers that weigh an edge by the degrees of both of its nodes, which only the whole batch has."""
-_MULTIPLIES_DESTINATIONS = {pyg_nn.SAGEConv.forward, pyg_nn.GINConv.forward, pyg_nn.GraphConv.forward}
-"""Layers that multiply the aggregated rows, as GATConv with one head does; others multiply the rows of sources, before
-the aggregation."""
 _EDGES_OF_X = ("x", "edge_index")
-HOOKED = ("propagate", "message", "aggregate", "message_and_aggregate")
-"""The methods around which PyG calls hooks of its own."""
-_REPLACED = {"propagate", "message", "aggregate", "update", "edge_update", "edge_updater"}
-"""Methods of a layer that its user may have replaced, which :class:`NarrowedLayer` otherwise does not call."""
-
-
-_AGGREGATIONS = {
-    "sum": pyg_nn.SumAggregation, "mean": pyg_nn.MeanAggregation, "max": pyg_nn.MaxAggregation,
-    "min": pyg_nn.MinAggregation,
-}  # fmt: skip
-"""What PyG makes of a layer's ``aggr``; users may replace it."""
 
 
 class NarrowedLayer:
@@ -72,15 +38,15 @@ class NarrowedLayer:
         self._methods, self._options = Shadow(layer), Shadow(layer)
         self._read_signature()
         self.reduce = "sum" if layer.aggr == "add" else layer.aggr
-        self.weight = _WEIGHT_OF_MESSAGE.get(kind.message)
+        self.weight = messages.WEIGHT_OF_MESSAGE.get(kind.message)
         self._known = (
-            kind.message in _WEIGHT_OF_MESSAGE
+            kind.message in messages.WEIGHT_OF_MESSAGE
             and kind.aggregate is pyg_nn.MessagePassing.aggregate
             and kind.update is pyg_nn.MessagePassing.update
             and self.reduce in ops.REDUCTIONS
-            and not has_own_propagate(kind)
+            and not messages.has_own_propagate(kind)
         )
-        self._hooks = [getattr(layer, f"_{part}_forward{pre}_hooks") for part in HOOKED for pre in ("", "_pre")]
+        self._hooks = messages.hooks_of(layer)
         self._is_gat = kind.forward is pyg_nn.GATConv.forward
         self._relation: Relation | None = None  # within a call
         self._edges: Adjacency | None = None  # within a call
@@ -95,7 +61,7 @@ class NarrowedLayer:
         parameters = sum(parameter.numel() for parameter in layer.parameters())
         channels, heads = getattr(layer, "out_channels", 0), getattr(layer, "heads", 1)
         channels = channels * heads if isinstance(channels, int) and isinstance(heads, int) else 0
-        of_destinations = type(layer).forward in _MULTIPLIES_DESTINATIONS or (self._is_gat and layer.heads == 1)
+        of_destinations = type(layer).forward in messages.MULTIPLIES_DESTINATIONS or (self._is_gat and layer.heads == 1)
         return LayerSize(parameters, of_destinations, channels)
 
     def enter(self, forward_pass: ForwardPass) -> None:
@@ -110,10 +76,10 @@ class NarrowedLayer:
             and layer.decomposed_layers == 1
             and not layer.explain
             and not any(self._hooks)
-            and _REPLACED.isdisjoint(vars(layer))
-            and type(layer.aggr_module) is _AGGREGATIONS[self.reduce]
+            and messages.REPLACED.isdisjoint(vars(layer))
+            and type(layer.aggr_module) is messages.AGGREGATIONS[self.reduce]
         )
-        self._rows_agree = self._fused and self._own_forward is None and type(layer).forward in _KNOWN_FORWARD
+        self._rows_agree = self._fused and self._own_forward is None and type(layer).forward in messages.KNOWN_FORWARD
         self._adds = self._rows_agree and is_called_plainly(layer)
         self._products = products_of(layer) if self._adds else None
         self._is_sage = self._rows_agree and type(layer).forward is pyg_nn.SAGEConv.forward
@@ -127,7 +93,7 @@ class NarrowedLayer:
 
     def _read_signature(self) -> None:
         self._own_forward = vars(self.layer).get("forward")
-        parameters = parameters_of(self.layer)
+        parameters = messages.parameters_of(self.layer)
         self.names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self._takes_pair = {p.name for p in parameters if "Tuple[" in str(p.annotation)}
 
@@ -143,14 +109,14 @@ class NarrowedLayer:
             groups = self.groups(given)
             hop_edges, destinations = self._relation.edges, self._relation.dst
             try:
-                if isinstance(self.layer, _NORMALIZES) and self.layer.normalize:
+                if isinstance(self.layer, messages.NORMALIZES) and self.layer.normalize:
                     hop_edges, given["edge_weight"] = self._normalized(given)
                     self._options.set("normalize", False)
                 edges = self._edges = hop_edges.prefix(groups)
                 self._cut(given, self.read(given, hop_edges.edges.num_edges), groups, edges)
                 if self.forward_pass.weights is not None:
                     self._of_edges = self.forward_pass.weights[self._relation.key][: edges.num_edges]
-                    refuse_twice(self.title, given, self._of_edges)
+                    messages.refuse_twice(self.title, given, self._of_edges)
                 out = self._of_sage(given, edges) if self._is_sage else None
                 if self._is_gat and self._rows_agree:
                     out = self._of_gat(given, edges)
@@ -225,10 +191,15 @@ class NarrowedLayer:
             )
         return relation
 
+    @property
+    def relation(self) -> Relation:
+        """Of a call, the relation whose edges the layer gets."""
+        assert self._relation is not None
+        return self._relation
+
     def groups(self, given: dict[str, Any]) -> int:
         """The number of first groups whose rows the layer gets; it returns the rows of one group less."""
-        relation = self._relation
-        assert relation is not None
+        relation = self.relation
         sources, destinations = self._numbers_of_rows(given)
         found = self._groups_by_rows(relation, sources, destinations)
         rows = [Given(sources, relation.src.rows)]
@@ -261,8 +232,7 @@ class NarrowedLayer:
         return min(groups, limit)
 
     def _rows_expected(self) -> str:
-        relation = self._relation
-        assert relation is not None
+        relation = self.relation
         rows = str(relation.src.rows)
         return rows if relation.src is relation.dst else f"{rows} of sources and {relation.dst.rows} of destinations"
 
@@ -271,18 +241,16 @@ class NarrowedLayer:
         if getattr(layer, "cached", False):
             raise ValueError(f"{self.title}: expected cached=False, for every batch has other edges")
         improved, loops = getattr(layer, "improved", False), getattr(layer, "add_self_loops", False)
-        relation, x, weight = self._relation, given["x"], given.get("edge_weight")
-        assert relation is not None
+        x, weight = given["x"], given.get("edge_weight")
         if not isinstance(x, Tensor):
             raise ValueError(f"{self.title}: expected a tensor of rows, found a pair, which this layer does not take")
-        return self.forward_pass.normalized(relation, weight, improved, loops, layer.flow, x.dtype)
+        return self.forward_pass.normalized(self.relation, weight, improved, loops, layer.flow, x.dtype)
 
     def read(self, given: dict[str, Any], num_edges: int) -> Read:
         """The arguments whose rows are cut to those that the layer computes with; the relation has ``num_edges`` edges.
         Between nodes of two types, rows of nodes are those of pairs: numbers of rows would not tell of which type they
         are. Raises ValueError for other tensors there."""
-        relation = self._relation
-        assert relation is not None
+        relation = self.relation
         nodes, edges = [], []
         for key, value in given.items():
             if key == "edge_index":
@@ -366,7 +334,7 @@ class NarrowedLayer:
         of_batch = None if weights is None or relation is None else weights[relation.key]
         return (
             self._rows_agree
-            and type(self.layer).forward in _MULTIPLIES_DESTINATIONS
+            and type(self.layer).forward in messages.MULTIPLIES_DESTINATIONS
             and not getattr(self.layer, "project", False)
             and self.reduce in ("sum", "mean")
             and "x" in self._takes_pair
@@ -403,7 +371,7 @@ class NarrowedLayer:
                 return found
         if self._of_edges is None:
             return self.propagate(edge_index, size=size, **kwargs)
-        with weigh_messages(self.layer, self._of_edges):
+        with messages.weigh_messages(self.layer, self._of_edges):
             return self.propagate(edge_index, size=size, **kwargs)
 
     def _over_csc(self, edge_index: Any, kwargs: dict[str, Any]) -> Tensor | None:

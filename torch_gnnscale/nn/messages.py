@@ -1,4 +1,4 @@
-"""Messages of PyG's layers, each multiplied by the weight of its edge."""
+"""What is known of PyG's layers and their messages, and messages that are multiplied by the weight of their edge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,29 @@ BY_EDGE = {
     for kind in [getattr(pyg_nn, name)]
 }  # fmt: skip
 """Layers that aggregate messages, each computed from one edge and its two nodes, and use edges for nothing else."""
-_NORMALIZES = {pyg_nn.GCNConv.forward, pyg_nn.GCN2Conv.forward, pyg_nn.LGConv.forward}
+_WEIGHTS = {
+    "SAGEConv": None, "GINConv": None, "GraphConv": "edge_weight", "GCNConv": "edge_weight", "GCN2Conv": "edge_weight",
+    "LGConv": "edge_weight", "GATConv": "alpha", "GATv2Conv": "alpha",
+}  # fmt: skip
+WEIGHT_OF_MESSAGE: dict[Any, str | None] = {getattr(pyg_nn, name).message: weight for name, weight in _WEIGHTS.items()}
+"""By function ``message``: the name of the argument (a weight per edge) by which the source's row is multiplied, if
+there is one. Such messages are aggregated over the CSC."""
+KNOWN_FORWARD = {getattr(pyg_nn, name).forward for name in _WEIGHTS}
+"""Layers whose operands have rows of the same hops: ``CommonRows`` has nothing to do within them."""
+NORMALIZES = (pyg_nn.GCNConv, pyg_nn.GCN2Conv, pyg_nn.LGConv)
+"""Layers that weigh an edge by the degrees of both of its nodes, which only the whole batch has."""
+MULTIPLIES_DESTINATIONS = {pyg_nn.SAGEConv.forward, pyg_nn.GINConv.forward, pyg_nn.GraphConv.forward}
+"""Layers that multiply the aggregated rows, as GATConv with one head does; others multiply the rows of sources, before
+the aggregation."""
+_HOOKED = ("propagate", "message", "aggregate", "message_and_aggregate")
+"""The methods around which PyG calls hooks of its own."""
+REPLACED = {"propagate", "message", "aggregate", "update", "edge_update", "edge_updater"}
+"""Methods of a layer that its user may have replaced, which narrowed layers otherwise do not call."""
+AGGREGATIONS = {
+    "sum": pyg_nn.SumAggregation, "mean": pyg_nn.MeanAggregation, "max": pyg_nn.MaxAggregation,
+    "min": pyg_nn.MinAggregation,
+}  # fmt: skip
+"""What PyG makes of a layer's ``aggr``; users may replace it."""
 _SUM = SumAggregation()
 
 
@@ -34,6 +56,11 @@ def parameters_of(layer: pyg_nn.MessagePassing) -> list[inspect.Parameter]:
         if "forward" in vars(kind):
             found = [*inspect.signature(vars(kind)["forward"].__get__(layer)).parameters.values()]
     return found
+
+
+def hooks_of(layer: pyg_nn.MessagePassing) -> list[Any]:
+    """The hooks of PyG's own around methods of a layer, by hook, as the layer keeps them."""
+    return [getattr(layer, f"_{part}_forward{pre}_hooks") for part in _HOOKED for pre in ("", "_pre")]
 
 
 def has_own_propagate(kind: type) -> bool:
@@ -55,7 +82,7 @@ def refuse_unfit(title: str, layer: pyg_nn.MessagePassing) -> None:
         raise ValueError(
             f"{title}: expected aggr='sum', 'add' or 'mean', found {layer.aggr!r}, which cannot be weighed"
         )
-    if kind.forward in _NORMALIZES and layer.normalize:
+    if isinstance(layer, NORMALIZES) and layer.normalize:
         raise ValueError(
             f"{title}: expected normalize=False, found True: it would normalize by the degrees of the sample; "
             f"LayerSampler(aggregation='gcn') makes weights that are normalized by those of the graph"

@@ -130,12 +130,12 @@ class StoredParts:
         """The stored ids of the user's nodes ``ids``, int64 of any shape; IndexError for an id that is no node."""
         table = self.stored_ids(node_type)
         check_ids("ids", ids.reshape(-1), len(table), "nodes")
-        return _checked(table[ids], len(table), self._file_of("stored", self.book.bounds, node_type))
+        return _checked(table[ids], len(table), self._file(f"stored_{list(self.book.bounds).index(node_type)}"))
 
     def to_positions(self, ids: Tensor, edge_type: EdgeType | None = None) -> Tensor:
         """The stored positions of the user's edges ``ids``, int64 in [0, e), which are not checked."""
         table = self.stored_edges(edge_type)
-        return _checked(table[ids], len(table), self._file_of("edges", self.book.edge_bounds, edge_type))
+        return _checked(table[ids], len(table), self._file(f"edges_{list(self.book.edge_bounds).index(edge_type)}"))
 
     def input_nodes(self, split: str | None, node_type: NodeType | None = None) -> Tensor:
         """The seeds of a split in all parts, None for all nodes: the user's ids in the user's order, int64."""
@@ -144,21 +144,20 @@ class StoredParts:
             _place("node type", self.book.bounds, node_type)
             return torch.arange(self.book.num_nodes(node_type))
         name = f"seeds_{_place('split', self.splits, (node_type, split))}"
-        return _checked(self._ids[name], self.book.num_nodes(node_type), self.path / "ids" / f"{name}.npy")
+        return _checked(self._ids[name], self.book.num_nodes(node_type), self._file(name))
 
     def links(self, split: str, edge_type: EdgeType | None = None) -> Tensor:
         """The links of a split in all parts: the user's ids in the user's order, int64, shape [2, m]."""
         self._check_open()
         name = f"links_{_place('link split', self.link_splits, (edge_type, split))}"
-        return _checked_links(self._ids[name], self.book, edge_type, self.path / "ids" / f"{name}.npy")
+        return _checked_links(self._ids[name], self.book, edge_type, self._file(name))
 
     def link_ids(self, split: str, edge_type: EdgeType | None = None) -> Tensor | None:
         """The ids of the edges that these links are: int64, shape [m]; None unless they were written by these."""
         self._check_open()
         name = f"link_ids_{_place('link split', self.link_splits, (edge_type, split))}"
-        if (ids := self._ids.get(name)) is None:
-            return None
-        return _checked(ids, self.book.num_edges(edge_type), self.path / "ids" / f"{name}.npy")
+        ids = self._ids.get(name)
+        return None if ids is None else _checked(ids, self.book.num_edges(edge_type), self._file(name))
 
     def part(self, number: int, verify: bool | None = None) -> StoredPart:
         """Opens a part.
@@ -230,8 +229,8 @@ class StoredParts:
                 graph._relations[edge_type] = joined_columns([part.relations[edge_type] for part in each])
         return RowsOfAllParts(self.attrs, self.composites, rows, self.to_positions, order), graph.numbered_by(order)
 
-    def _file_of(self, what: str, types: Iterable[Any], of: Any) -> Path:
-        return self.path / "ids" / f"{what}_{list(types).index(of)}.npy"
+    def _file(self, name: str) -> Path:
+        return self.path / "ids" / f"{name}.npy"
 
     def _check_open(self) -> None:
         if not self._ids:

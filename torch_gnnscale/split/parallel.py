@@ -18,7 +18,7 @@ from .._private import BatchNorm, active_ddp_module, is_compiled
 from .._warn import warn
 from ..comm.exchange import Exchange, Traffic
 from ..comm.memory_transport import MemoryTransport
-from ..comm.mesh import TRANSPORTS, Grid, TransportName, checked_transport, transport_of
+from ..comm.mesh import Grid, TransportName, transport_named, transport_of
 from ..comm.peer_memory import HostMemories, memories_on
 from ..comm.rendezvous import rank_and_world
 from ..comm.row_transport import ENDED, Moved, NcclTransport, RowTransport
@@ -46,7 +46,7 @@ class OnRanks(Wrapper):
         connection = Connection(rank, world, timeout)
         with connection.failing_alone():
             _refuse(module)
-            transport = _transport_named(transport)
+            transport = transport_named(transport)
             if transport == "nccl" and world > 1:
                 transport_of(transport)
             wrap()
@@ -377,20 +377,6 @@ def parallelize(
         RuntimeError: another rank refuses its model, is gone or does not come; the message names it.
     """
     return Parallelized(model, call, transport, timeout)
-
-
-_EARLIER: dict[Any, str] = {None: "auto", "peers": "auto", "all_to_all": "all_to_all"}
-"""Earlier names of transports. With "all_to_all", rows go over NCCL where it can be had, else over Gloo."""
-
-
-def _transport_named(transport: Any) -> Any:
-    """One of ``TRANSPORTS``, or "all_to_all". Raises ValueError for another name."""
-    if transport not in _EARLIER:
-        return checked_transport(transport)
-    if transport is not None:
-        now = "'auto' or 'memory'" if transport == "peers" else "'gloo' or 'nccl'"
-        warn(f"transport: expected one of {TRANSPORTS}, found {transport!r}, an earlier name of {now}", FutureWarning)
-    return _EARLIER[transport]
 
 
 def _refuse(model: nn.Module) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .._library import needed
 from ..memory import format_bytes
 from .columns import INTEGER, ZONED, Check, TextKinds, Value
 from .sources import Source, name, quoted
@@ -30,7 +31,9 @@ class Engine:
     """
 
     def __init__(self, folder: Path, memory: int, threads: int) -> None:
-        self._duckdb, self._memory, self._threads = _duckdb(), memory, threads
+        why = "tables need DuckDB and pyarrow: pip install 'torch_gnnscale[tables]'"
+        _, self._duckdb = needed("pyarrow", why), needed("duckdb", why)
+        self._memory, self._threads = memory, threads
         self._connection = self._duckdb.connect(str(folder / "tables.duckdb"))
         for setting in (
             f"memory_limit = '{memory}B'", f"temp_directory = {quoted(str(folder / 'spilled'))}", "TimeZone = 'UTC'",
@@ -115,15 +118,6 @@ def _first_line(error: Exception) -> str:
     file = re.search(r"^ *file = (.*)$", text, re.MULTILINE)
     first = " ".join(re.split(r"\n\n|\nPossible ", text)[0].split())
     return first if file is None or file[1] in first else f"{file[1]}: {first}"
-
-
-def _duckdb() -> Any:
-    try:
-        import duckdb
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise ImportError("tables need DuckDB and pyarrow: pip install 'torch_gnnscale[tables]'") from error
-    return duckdb
 
 
 # What is wrong with a table ###########################################################################################

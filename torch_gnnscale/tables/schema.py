@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeAlias
 
 from torch_geometric.typing import EdgeType
 
+from .._library import needed
+
 Unit: TypeAlias = Literal["s", "ms", "us", "ns"]
 Kind: TypeAlias = Literal["number", "boolean", "category", "time", "vector", "text"]
 UNITS = ("s", "ms", "us", "ns")
@@ -147,11 +149,9 @@ class Schema:
         yaml = pyyaml()
         text = Path(file).read_text()
         try:
-            content = yaml.load(text, _unique_keys(yaml))
+            return cls.parse(yaml.load(text, _unique_keys(yaml)), Path(file).parent)
         except yaml.YAMLError as error:
             raise ValueError(f"{file}: expected YAML, found {' '.join(str(error).split())}") from None
-        try:
-            return cls.parse(content, Path(file).parent)
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from None
 
@@ -164,25 +164,19 @@ class Schema:
         """
         top = _Entries("", content, {"nodes", "edges", "time_unit"})
         nodes = {name: _node_table(name, entry) for name, entry in _mapping("nodes", top.need("nodes")).items()}
-        edges = {}
-        for name, entry in _mapping("edges", top.get("edges", {})).items():
-            table = _edge_table(name, entry, nodes)
-            edges[table.edge_type] = table
-        for table in list(edges.values()):
+        tables = [_edge_table(name, of, nodes) for name, of in _mapping("edges", top.value.get("edges", {})).items()]
+        edges = {table.edge_type: table for table in tables}
+        for table in tables:
             src, rel, dst = table.edge_type
             if table.reverse and (dst, f"rev_{rel}", src) in edges:
                 raise ValueError(
                     f"{table.path}.undirected: expected no relation {dst}.rev_{rel}.{src} beside it, found one"
                 )
-        unit = top.choice("time_unit", ("s", "ms", "us"), "s")
-        return cls(nodes, edges, unit, Path(folder))
-
-
-# Reading ##############################################################################################################
+        return cls(nodes, edges, top.choice("time_unit", ("s", "ms", "us"), "s"), Path(folder))
 
 
 class _Entries:
-    """The entries of a mapping at a path of a schema; ValueError for unknown ones."""
+    """The entries of a mapping at a path of a schema, read by kind; ValueError for unknown ones and for other kinds."""
 
     def __init__(self, path: str, value: Any, known: Iterable[str]) -> None:
         self.path, self.value = path, _mapping(path, value)
@@ -190,48 +184,38 @@ class _Entries:
             raise ValueError(f"{self.at(unknown[0])}: expected one of {', '.join(sorted(known))}, found another entry")
 
     def at(self, name: str) -> str:
-        """The path of an entry."""
         return f"{self.path}.{name}" if self.path else name
 
-    def get(self, name: str, default: Any) -> Any:
-        """An entry, or its default."""
-        return self.value.get(name, default)
-
     def need(self, name: str) -> Any:
-        """An entry that must be there."""
         if name not in self.value:
             raise ValueError(f"{self.at(name)}: expected it, found nothing")
         return self.value[name]
 
     def text(self, name: str) -> str:
-        """A string that must be there."""
         return _text(self.at(name), self.need(name))
 
     def text_or_none(self, name: str) -> str | None:
-        """A string, or None."""
-        return None if self.get(name, None) is None else self.text(name)
+        return None if self.value.get(name) is None else self.text(name)
 
     def choice(self, name: str, choices: tuple[str, ...], default: Any) -> Any:
-        """One of some strings."""
         if name not in self.value:
             return default
         if self.value[name] not in choices:
             raise ValueError(f"{self.at(name)}: expected one of {', '.join(choices)}, found {self.value[name]!r}")
         return self.value[name]
 
-    def share(self, name: str) -> float:
-        """A share of a whole."""
-        value = self.get(name, 0.0)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
-            raise ValueError(f"{self.at(name)}: expected a share of 0 to 1, found {value!r}")
-        return float(value)
-
-    def whole(self, name: str, least: int, default: int | None) -> int | None:
-        """A whole number."""
-        value = self.get(name, default)
-        if value is not default and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-            raise ValueError(f"{self.at(name)}: expected a whole number of at least {least}, found {value!r}")
+    def number(self, name: str, default: Any, is_right: Callable[[Any], bool], expected: str) -> Any:
+        value = self.value.get(name, default)
+        if value is not default and (isinstance(value, bool) or not is_right(value)):
+            raise ValueError(f"{self.at(name)}: expected {expected}, found {value!r}")
         return value
+
+    def share(self, name: str) -> float:
+        return float(self.number(name, 0.0, lambda n: isinstance(n, (int, float)) and 0 <= n < 1, "a share of 0 to 1"))
+
+    def whole(self, name: str, least: int, default: int | None) -> Any:
+        wanted = f"a whole number of at least {least}"
+        return self.number(name, default, lambda n: isinstance(n, int) and n >= least, wanted)
 
 
 def _mapping(path: str, value: Any) -> dict[str, Any]:
@@ -300,18 +284,18 @@ def _edge_table(name: str, entry: Any, nodes: Mapping[str, NodeTable]) -> EdgeTa
     entries = _Entries(path, entry, known | {"delimiter"})
     table = entries.text_or_none("table")
     if (table is None) == ("files" not in entries.value):
-        raise ValueError(f"{path}: expected files, or table with the name of a node table, found {_both(table)}")
+        found = "neither" if table is None else "both"
+        raise ValueError(f"{path}: expected files, or table with the name of a node table, found {found}")
     if table is not None and table != src:
         raise ValueError(f"{path}.table: expected {src!r}, whose keys are the sources, found {table!r}")
     if table is not None and "delimiter" in entries.value:
         raise ValueError(f"{path}.delimiter: expected none beside table, found {entries.value['delimiter']!r}")
-    source = nodes[table].key if table is not None else entries.text("source")
     if table is not None and "source" in entries.value:
         raise ValueError(f"{path}.source: expected none beside table, whose key it is, found one")
-    time = _time(entries)
-    delimiter = nodes[table].delimiter if table is not None else _delimiter(entries)
+    of, time = None if table is None else nodes[table], _time(entries)
+    source, delimiter = (entries.text("source"), _delimiter(entries)) if of is None else (of.key, of.delimiter)
     return EdgeTable(
-        (src, rel, dst), nodes[table].files if table is not None else _files(entries), table, source,
+        (src, rel, dst), _files(entries) if of is None else of.files, table, source,
         entries.text("destination"), time, entries.text_or_none("weight"), _columns(entries), _split(entries, time),
         entries.choice("undirected", ("reverse",), None) is not None,
         entries.choice("dangling", ("error", "drop"), "error"), delimiter,
@@ -319,7 +303,7 @@ def _edge_table(name: str, entry: Any, nodes: Mapping[str, NodeTable]) -> EdgeTa
 
 
 def _label(entries: _Entries) -> Label | None:
-    value = entries.get("label", None)
+    value = entries.value.get("label")
     if value is None or isinstance(value, str):
         return None if value is None else Label(entries.text("label"))
     of_label = _Entries(entries.at("label"), value, {"column", "kind"})
@@ -327,19 +311,15 @@ def _label(entries: _Entries) -> Label | None:
 
 
 def _owner(entries: _Entries) -> Owner | None:
-    value = entries.get("owner", None)
+    value = entries.value.get("owner")
     if value is None or isinstance(value, str):
         return None if value is None else Owner(entries.text("owner"))
     of_owner = _Entries(entries.at("owner"), value, {"files", "key", "part"})
     return Owner(of_owner.text("part"), _files(of_owner), of_owner.text("key"))
 
 
-def _both(table: str | None) -> str:
-    return "neither" if table is None else "both"
-
-
 def _time(entries: _Entries) -> Time | None:
-    value = entries.get("time", None)
+    value = entries.value.get("time")
     if value is None or isinstance(value, str):
         return None if value is None else Time(entries.text("time"))
     of_time = _Entries(entries.at("time"), value, {"column", "unit"})
@@ -347,16 +327,14 @@ def _time(entries: _Entries) -> Time | None:
 
 
 def _split(entries: _Entries, time: Time | None) -> Split | None:
-    value = entries.get("split", None)
+    value = entries.value.get("split")
     if value is None:
         return None
     if isinstance(value, Mapping) and "column" in value:
         return Split(_Entries(entries.at("split"), value, {"column"}).text("column"))
     found = _Entries(entries.at("split"), value, {"column", "val", "test", "seed", "by"})
-    split = Split(
-        None, found.share("val"), found.share("test"), found.whole("seed", 0, 0) or 0,
-        found.choice("by", ("key", "time"), "key"),
-    )  # fmt: skip
+    by = found.choice("by", ("key", "time"), "key")
+    split = Split(None, found.share("val"), found.share("test"), found.whole("seed", 0, 0), by)
     if split.val + split.test >= 1:
         raise ValueError(f"{found.path}: expected val + test below 1, found {split.val + split.test:g}")
     if split.by == "time" and time is None:
@@ -367,7 +345,7 @@ def _split(entries: _Entries, time: Time | None) -> Split | None:
 
 
 def _columns(entries: _Entries) -> tuple[Column, ...]:
-    found = _mapping(entries.at("columns"), entries.get("columns", {}))
+    found = _mapping(entries.at("columns"), entries.value.get("columns", {}))
     return tuple(_column(f"{entries.at('columns')}.{name}", name, entry) for name, entry in found.items())
 
 
@@ -399,28 +377,21 @@ def _column(path: str, name: str, entry: Any) -> Column:
 
 def pyyaml() -> Any:
     """The module yaml; ImportError, which says what to install, if it is missing."""
-    try:
-        import yaml
-    except ImportError as error:
-        raise ImportError("a schema needs PyYAML: pip install 'torch_gnnscale[tables]'") from error
-    return yaml
+    return needed("yaml", "a schema needs PyYAML: pip install 'torch_gnnscale[tables]'")
 
 
 def _unique_keys(yaml: Any) -> Any:
     """A loader that refuses a name that is given twice, of which YAML's takes the last one."""
-
-    class Loader(yaml.SafeLoader):
-        pass
+    unique: Any = type("Loader", (yaml.SafeLoader,), {})
 
     def construct(loader: Any, node: Any) -> dict[Any, Any]:
         found: dict[Any, Any] = {}
-        read: Callable[..., Any] = loader.construct_object
         for key_node, value_node in node.value:
-            key = read(key_node, deep=True)
+            key = loader.construct_object(key_node, deep=True)
             if key in found:
                 raise yaml.MarkedYAMLError(None, None, f"{key!r} twice", key_node.start_mark)
-            found[key] = read(value_node, deep=True)
+            found[key] = loader.construct_object(value_node, deep=True)
         return found
 
-    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, construct)
-    return Loader
+    unique.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, construct)
+    return unique

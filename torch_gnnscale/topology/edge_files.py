@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import tokenize
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._library import needed
 from .csc import CHUNK
 from .edge_text import HEADERS, OF_WORDS, Columns, TextFormat, find_ends, find_format, first_refused, position
 
@@ -188,10 +188,7 @@ def _ids(path: str | os.PathLike, values: np.ndarray, first: int) -> Tensor:
 
 
 def _pyarrow(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError("parquet and text files are read by pyarrow: pip install pyarrow") from error
+    return needed(module, "parquet and text files are read by pyarrow: pip install pyarrow")
 
 
 @contextmanager
