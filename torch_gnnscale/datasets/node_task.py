@@ -121,10 +121,10 @@ class NodeTask:
         """Writes the graph, its node tensors and its metric into a new directory. ``load(path)`` opens it
         memory-mapped, under the path as its name; so does ``load_types(path)`` if the graph has types, its edges in
         memory."""
-        if isinstance(self.data, (Data, HeteroData)):
-            features, graph = FeatureStore.from_data(self.data), GraphStore.from_data(self.data)
-        else:
+        if isinstance(self.data, tuple):
             features, graph = self.data
+        else:
+            features, graph = FeatureStore.from_data(self.data), GraphStore.from_data(self.data)
         with files.creating(path) as folder:
             graph.save(folder / "graph")
             saved.save(folder, features, self.metric, self.node_type)

@@ -17,8 +17,7 @@ from .._host import on_host
 from .._warn import warn
 from ..ops.arguments import check_ids, found_instead
 from ..ops.rows import has_contiguous_rows
-from ..topology.csc import check_graph
-from ..topology.reorder import Numbering, Order, TypedOrder, order_arrays, saved_order
+from ..topology.reorder import Numbering, Order, TypedOrder, order_arrays, orders_of, saved_order
 from .attributes import EDGES, check_layout, typed_storages, unlike_rows
 from .composite import Composite, is_composite, read_composites
 from .contract import BoundedAttr, RowStore, Version, version_of
@@ -56,24 +55,18 @@ class FeatureStore(RowStore):
             TypeError: ``data`` is neither, or ``order`` is not an Order, or with a HeteroData not a TypedOrder.
             ValueError: ``order`` is one of another number of nodes.
         """
-        check_graph(data, Data, HeteroData)
-        kind = TypedOrder if isinstance(data, HeteroData) else Order
-        if not isinstance(order, (kind, type(None))):
-            raise TypeError(f"order: expected {kind.__name__}, such as a store's order, found {type(order).__name__}")
-        store = cls._from_data(data, order)
+        orders = orders_of(data, order)
+        store = cls._from_data(data, orders)
+        store.__dict__["order"] = order
         for label, found in [*unlike_rows(data), *store._left_out(data)]:
             warn(f"{label} has {found}: it is not in the store")
         return store
 
     @classmethod
-    def _from_data(cls, data: Data | HeteroData, order: Order | TypedOrder | None = None) -> FeatureStore:
-        orders = order if isinstance(order, TypedOrder) else {None: order} if order is not None else {}
-        store = cls()
-        store.__dict__["order"] = order
-        if isinstance(data, HeteroData):
-            groups = [(t, s) for t, s in data.node_items()] + [(t, s) for t, s in data.edge_items()]
-        else:
-            groups = [(None, data._store), (HOMOGENEOUS_EDGES, data._store)]
+    def _from_data(cls, data: Data | HeteroData, orders: dict[Any, Order] | None = None) -> FeatureStore:
+        store, storages, orders = cls(), typed_storages(data), orders or {}
+        groups = [(of.type_name, of.store) for of in storages if of.has_nodes]
+        groups += [(of.type_name or HOMOGENEOUS_EDGES, of.store) for of in storages if of.has_edges]
         for group, stored in groups:
             of_edges = isinstance(group, tuple)
             for name, value in stored.items():

@@ -86,13 +86,14 @@ def scores_of(
     Raises:
         TypeError, ValueError, IndexError: an unknown name or type; ``labelled`` given for other scores, or missing.
     """
-    typed = isinstance(data, HeteroData)
+    node_types = [store._key for store in data.node_stores]
+    typed = None not in node_types
     if not isinstance(hotness, str):
         check_hotness(hotness, labelled)
         if isinstance(hotness, Tensor) and typed:
             raise TypeError("hotness: expected scores by type, or a name, found Tensor")
         given = {None: hotness} if isinstance(hotness, Tensor) else dict(hotness)
-        known = [*data.node_types, *data.edge_types] if typed else [None, HOMOGENEOUS_EDGES]
+        known = [*node_types, *data.edge_types] if typed else [None, HOMOGENEOUS_EDGES]
         if unknown := [of for of in given if of not in known]:
             raise ValueError(f"hotness: expected scores of types among {known}, found {unknown[0]!r}")
         return given

@@ -89,7 +89,7 @@ class StagedGraph:
         self._data = data
         given = given_data(data)
         self._rows: Any = given.rows()
-        self.order = given.numbering
+        self.order, self._of_stores = given.numbering, bool(given.stores)
 
     def stored_ids(self, ids: Tensor, node_type: Any) -> Tensor:
         """The stored ids of the user's nodes."""
@@ -105,7 +105,7 @@ class StagedGraph:
     def is_unclear(self, name: str) -> bool:
         """Whether an attribute of a Data can be of nodes as well as of edges, for it has as many of both, and a name
         that does not tell."""
-        if self.hetero or not isinstance(self._data, Data) or "edge" in name or "node" in name or name in _OF_NODES:
+        if self.hetero or self._of_stores or "edge" in name or "node" in name or name in _OF_NODES:
             return False
         return all(self.sizes[None] == csc.num_edges for csc in self.columns.values())
 

@@ -218,14 +218,15 @@ class DataRows(RowSource):
     Args:
         data: read anew for each batch, so that changes show in later batches. While threads read them, the thread that
             iterates may add, replace and remove attributes and types: threads read a copy, made in a moment.
+        typed: whether its nodes and edges have types.
         device: the device of a batch's edges; by default that of the edges of ``data``.
     """
 
     threads = True
     collective = False
 
-    def __init__(self, data: Data | HeteroData, device: torch.device | None = None) -> None:
-        self.data = data
+    def __init__(self, data: Data | HeteroData, typed: bool, device: torch.device | None = None) -> None:
+        self.data, self.typed = data, typed
         self.device = device
         self._weighted: dict[Any, object] = {}  # edge types for which the sampler has given weights
         self._kinds: tuple[list[Any], list[Callable[[], Any]], dict[Any, Any]] = [], [], {}
@@ -250,7 +251,7 @@ class DataRows(RowSource):
     def _fields(self) -> dict[Any, dict[str, Any]]:
         """The attributes by type: copies, because the loop may set attributes while a thread is here."""
         data = self.data
-        if isinstance(data, Data):
+        if not self.typed:
             return {None: data._store._mapping.copy()}
         stores = {**data._node_store_dict, **data._edge_store_dict, OF_GRAPH: data._global_store}
         return {of: store._mapping.copy() for of, store in stores.items()}

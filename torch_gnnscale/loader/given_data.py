@@ -125,7 +125,7 @@ class GivenGraph(GivenData):
 
     @override
     def rows(self, custom_cls: Any = None, device: torch.device | None = None) -> DataRows:
-        return DataRows(self.data, device)
+        return DataRows(self.data, self.typed, device)
 
     @property
     def _edge_stores(self) -> list[tuple[Any, Any]]:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData, TensorAttr
 from torch_geometric.data import FeatureStore as PyGFeatureStore
+from torch_geometric.data import TensorAttr
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import files, ops
@@ -115,8 +115,8 @@ def input_graph_of(
         NotImplementedError: stores that are renumbered.
     """
     graph = sampled_graph(data)
-    features = FeatureStore.from_data(data) if isinstance(data, (Data, HeteroData)) else data[0]
-    if not isinstance(data, (Data, HeteroData)) and any(getattr(store, "order", None) is not None for store in data):
+    features = data[0] if (stores := isinstance(data, (tuple, list))) else FeatureStore.from_data(data)
+    if stores and any(getattr(store, "order", None) is not None for store in data):
         raise NotImplementedError("data: a partition of renumbered stores is not implemented: pass them in user's ids")
     relations = {relation.edge_type: relation.csc for relation in graph.relations}
     sizes = graph.bounds()

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler.base import DataType
 from torch_geometric.sampler.utils import to_bidirectional
 from torch_geometric.typing import EdgeType, NodeType
@@ -30,8 +29,7 @@ def sampled_graph(
             beside times of another type that are floats.
     """
     check_data(data)
-    alone = isinstance(data, (Data, HeteroData))
-    source: Source = DataSource(data, is_sorted) if alone else StoreSource(*data)
+    source: Source = StoreSource(*data) if isinstance(data, (tuple, list)) else DataSource(data, is_sorted)
     cscs = source.edges()
     sizes = _sizes(source, cscs)
     node_time, edge_time = (None, None) if time_attr is None else _times(source, time_attr, sizes, cscs)

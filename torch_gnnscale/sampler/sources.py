@@ -21,7 +21,7 @@ from .._warn import warn
 from ..feature.contract import all_attrs
 from ..ops.arguments import check_tensor
 from ..topology import CSC, GraphStore
-from ..topology.graph_store import count_nodes
+from ..topology.graph_store import count_nodes, edges_of
 
 _PREFERRED = [EdgeLayout.CSC, EdgeLayout.COO, EdgeLayout.CSR]
 """The layout that is read if a store has several: the first of these, as in PyG."""
@@ -49,7 +49,7 @@ def check_data(data: Any) -> None:
 
 def warn_of_sorted(data: Any, is_sorted: bool) -> None:
     """Warns of ``is_sorted`` where the data themselves say how their edges are sorted."""
-    if is_sorted and not isinstance(data, (Data, HeteroData)):
+    if is_sorted and isinstance(data, (tuple, list)):
         warn("is_sorted=True has no effect with stores: a GraphStore says itself how its edges are sorted")
 
 
@@ -94,13 +94,7 @@ class DataSource(Source):
 
     @override
     def edges(self) -> dict[EdgeType | None, CSC]:
-        if not self.is_hetero:
-            return {None: CSC.from_data(self.data, self.is_sorted)}
-        sizes = count_nodes(self.data)
-        return {
-            edge_type: CSC.from_storage(store, (sizes[edge_type[0]], sizes[edge_type[-1]]), self.is_sorted)
-            for edge_type, store in self.data.edge_items()
-        }
+        return edges_of(self.data, self.is_sorted)
 
     @override
     def of_nodes(self, name: str, sizes: dict) -> dict[NodeType | None, Tensor]:

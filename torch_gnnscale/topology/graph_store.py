@@ -15,8 +15,8 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from .. import files, ops
 from .._host import on_host
-from .csc import CSC, bound_of, check_graph
-from .reorder import Numbering, Order, TypedOrder, order_arrays, reorder_csc, reorder_relation, saved_order
+from .csc import CSC, bound_of
+from .reorder import Numbering, Order, TypedOrder, order_arrays, orders_of, reorder_csc, reorder_relation, saved_order
 
 KIND = "graph"
 
@@ -58,24 +58,16 @@ class GraphStore(PyGGraphStore):
             TypeError: ``data`` is neither, or ``order`` is not an Order, or with a HeteroData not a TypedOrder.
             ValueError: ``order`` is one of other nodes.
         """
-        check_graph(data, Data, HeteroData)
-        kind = TypedOrder if isinstance(data, HeteroData) else Order
-        if not isinstance(order, (kind, type(None))):
-            raise TypeError(f"order: expected {kind.__name__}, such as a store's order, found {type(order).__name__}")
-        if not isinstance(data, HeteroData):
-            csc = CSC.from_data(data, is_sorted)
-            store = cls.from_csc(reorder_csc(csc, order) if isinstance(order, Order) else csc)
-            store.__dict__["order"] = order
-            return store
-        orders = order if isinstance(order, TypedOrder) else TypedOrder()
-        if unknown := [node_type for node_type in orders if node_type not in data.node_types]:
-            raise ValueError(f"order: expected node types of {data.node_types}, found {unknown}")
-        store = cls()
-        counts = count_nodes(data)
-        for edge_type, edges in data.edge_items():
-            size = counts[edge_type[0]], counts[edge_type[-1]]
-            src, dst = (orders.get(edge_type[end]) for end in (0, -1))
-            store._relations[edge_type] = reorder_relation(CSC.from_storage(edges, size, is_sorted), src, dst)
+        orders, store = orders_of(data, order), cls()
+        edges = edges_of(data, is_sorted)
+        if None in edges:
+            store._relations[None] = reorder_csc(edges[None], orders[None]) if None in orders else edges[None]
+        else:
+            if unknown := [node_type for node_type in orders if node_type not in data.node_types]:
+                raise ValueError(f"order: expected node types of {data.node_types}, found {unknown}")
+            for edge_type, csc in edges.items():
+                src, dst = (orders.get(edge_type[end]) for end in (0, -1))
+                store._relations[edge_type] = reorder_relation(csc, src, dst)
         store.__dict__["order"] = order
         return store
 
@@ -262,6 +254,17 @@ class GraphStore(PyGGraphStore):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._relations})"
+
+
+def edges_of(data: Data | HeteroData, is_sorted: bool = False) -> dict[Any, CSC]:
+    """The edges of a Data (see :meth:`CSC.from_data`) or HeteroData by type; the only type of a Data is None."""
+    if not isinstance(data, HeteroData):
+        return {None: CSC.from_data(data, is_sorted)}
+    counts = count_nodes(data)
+    return {
+        edge_type: CSC.from_storage(store, (counts[edge_type[0]], counts[edge_type[-1]]), is_sorted)
+        for edge_type, store in data.edge_items()
+    }
 
 
 def count_nodes(data: HeteroData) -> dict[NodeType, int]:

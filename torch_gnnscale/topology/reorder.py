@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.typing import NodeType
 
 from .. import files, ops
 from ..ops.arguments import check_ids, check_permutation
-from .csc import CSC
+from .csc import CSC, check_graph
 
 
 @runtime_checkable
@@ -113,6 +113,19 @@ class TypedOrder(dict[NodeType, Order]):
         """Whether ``other`` maps every node to the same stored id."""
         same = isinstance(other, TypedOrder) and self.keys() == other.keys()
         return same and all(order.equals(other[node_type]) for node_type, order in self.items())
+
+
+def orders_of(data: Any, order: Order | TypedOrder | None) -> dict[NodeType | None, Order]:
+    """The orders of a Data's or a HeteroData's nodes by type, those that there are.
+
+    Raises:
+        TypeError: ``data`` is neither, or ``order`` is not an Order, or with a HeteroData not a TypedOrder.
+    """
+    check_graph(data, Data, HeteroData)
+    kind = TypedOrder if isinstance(data, HeteroData) else Order
+    if not isinstance(order, (kind, type(None))):
+        raise TypeError(f"order: expected {kind.__name__}, such as a store's order, found {type(order).__name__}")
+    return {None: order} if isinstance(order, Order) else dict(order or {})
 
 
 def order_arrays(order: Numbering | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
