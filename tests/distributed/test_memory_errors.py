@@ -107,8 +107,8 @@ def without_memory_ahead(path):
     calls, delivered, found, begin = iter(range(1000)), threading.Event(), [], time.monotonic()
     with open_part(path, timeout=WAIT, **HERE) as part:
         loader = loader_of(part, {"prefetch": 4})
-        iterator = iter(loader)
         with mock.patch.object(exchange, "ops", SimpleNamespace(**{**vars(ops), "empty_bytes": empty_bytes})):
+            iterator = iter(loader)  # here, because it takes steps at once
             next(iterator)
             delivered.set()
             wait_for(lambda: dist.get_rank() == 0 or loader._sharing.steps._behind, WAIT)
