@@ -165,9 +165,9 @@ def ask_where_a_rank_fails(what):
     ("what", "own", "others"),
     [
         ("allocates", "MemoryError: full",
-         "OtherRankFailed: ids: expected those of part 1, found that its rank failed: MemoryError: full"),
+         "OtherRankFailed: ids: expected those of rank 1, found that it failed: MemoryError: full"),
         ("opens", "OSError: no map",
-         "OtherRankFailed: rows: expected memory that all ranks can open, found that part 1's cannot: OSError: no map"),
+         "OtherRankFailed: rows: expected memory that all ranks can open, found that rank 1 cannot: OSError: no map"),
     ],
 )  # fmt: skip
 def test_after_a_rank_has_no_memory_all_go_on(what, own, others):

@@ -72,7 +72,7 @@ def unreadable_rows(path):
 def test_rows_that_their_owner_cannot_read(parts):
     first, second = cluster(2).run(unreadable_rows, parts)
     assert second.startswith("TypeError: ")
-    told = "RuntimeError: rows: expected those of part 1, found that its rank could not read them"
+    told = "RuntimeError: rows: expected those of rank 1, found that it could not read them"
     assert first == f"{told}: {second}"
 
 

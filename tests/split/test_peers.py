@@ -150,13 +150,13 @@ def fails_while_the_other_grows():
 
 
 def test_a_rank_that_cannot_write_takes_new_memory_of_others():
-    elsewhere = "rows: expected those of part 1, found that its rank could not write them: MemoryError: full"
+    elsewhere = "rows: expected those of rank 1, found that it could not write them: MemoryError: full"
     found = cluster(2).run(fails_while_the_other_grows)
     assert found == [(True, [elsewhere, True, True, True], 4), (True, ["full", True, True, True], 4)]
 
 
 def test_after_memory_out_of_reach_nothing_is_read():
     """What such a rank has open is old: it would read rows of an earlier batch."""
-    elsewhere = "rows: expected those of part 1, found that its rank could not write them: "
+    elsewhere = "rows: expected those of rank 1, found that it could not write them: "
     told = f"split: {ENDED}"
     assert cluster(2).run(grows_out_of_reach) == [[f"{elsewhere}RuntimeError: {told}"], ["no map", told]]

@@ -151,7 +151,7 @@ def unsendable_rows(by_peers):
 def test_rows_that_their_owner_cannot_send(by_peers):
     first, second = cluster(2).run(unsendable_rows, by_peers)
     how = "write" if by_peers else "read"
-    told = f"RuntimeError: rows: expected those of part 1, found that its rank could not {how} them"
+    told = f"RuntimeError: rows: expected those of rank 1, found that it could not {how} them"
     assert first[1] == f"{told}: {second[1]}"
     assert second[1].startswith("IndexError: ")
     keys = keys_of(expected_batches(PLAN, 1, 2, {})[0][0])

@@ -116,11 +116,15 @@ class Exchange:
         group: the process group; None for a single rank.
         size: the number of ranks.
         rank: the number of this process among them.
+        world_ranks: their numbers among all ranks, for errors; by default the same.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None, size: int, rank: int) -> None:
+    def __init__(
+        self, group: dist.ProcessGroup | None, size: int, rank: int, world_ranks: Sequence[int] | None = None
+    ) -> None:
         assert (group is None) <= (size == 1)
         self.group, self.size, self.rank = group, size, rank
+        self.world_ranks = range(size) if world_ranks is None else world_ranks
         self.board: Board | None = None
         """Where numbers are exchanged, if the ranks are on one machine; set alike on all ranks."""
         self.traffic: dict[str, Traffic] = defaultdict(Traffic)

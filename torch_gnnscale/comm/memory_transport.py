@@ -195,8 +195,9 @@ class MemoryTransport(RowTransport):
             why = exchange.reasons(error)
             if error is not None:
                 raise error
-            part = said.index(_FAILED)
-            raise OtherRankFailed(f"ids: expected those of part {part}, found that its rank failed: {why[part]}")
+            first = said.index(_FAILED)
+            rank = exchange.world_ranks[first]
+            raise OtherRankFailed(f"ids: expected those of rank {rank}, found that it failed: {why[first]}")
         if _GREW in said:
             try:
                 self._replies.share(number if is_new else None)
@@ -274,9 +275,10 @@ class MemoryTransport(RowTransport):
         if error is not None:
             raise error
         if _FAILED in said:
-            part = said.index(_FAILED)
+            first = said.index(_FAILED)
             raise OtherRankFailed(
-                f"{purpose}: expected those of part {part}, found that its rank could not write them: {why[part]}"
+                f"{purpose}: expected those of rank {exchange.world_ranks[first]}, found that it could not write "
+                f"them: {why[first]}"
             )
         check_kinds(purpose, [values[-2] for values in heard])
         return [(memory, turn, *values[:-2]) for memory, values in zip(self._memories, heard, strict=True)]

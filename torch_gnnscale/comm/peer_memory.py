@@ -307,9 +307,10 @@ class ReplyMemories:
             self.drop(new)
         if error is not None:
             raise error
-        failed_rank = next(other for other, text in enumerate(why) if text)
+        other = next(other for other, text in enumerate(why) if text)
+        failed_rank = self._exchange.world_ranks[other]
         raise OtherRankFailed(
-            f"rows: expected memory that all ranks can open, found that part {failed_rank}'s cannot: {why[failed_rank]}"
+            f"rows: expected memory that all ranks can open, found that rank {failed_rank} cannot: {why[other]}"
         )
 
     def close(self) -> None:

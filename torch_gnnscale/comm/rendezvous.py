@@ -216,7 +216,8 @@ class Rendezvous:
         """Exchanges over all ranks; over those of this one's column of a grid, by part; and over these again, if
         ``transport`` is a group for rows, in that. Errors as of :meth:`all_made`."""
         every, columns = list(range(grid.ranks)), [grid.column(copy) for copy in range(grid.copies)]
-        alone, own, place = grid.copies == 1, grid.copy(self.rank), (grid.parts, grid.part(self.rank))
+        alone, own = grid.copies == 1, grid.copy(self.rank)
+        place = grid.parts, grid.part(self.rank), columns[own]
         groups = self.groups([every] if alone else [every, *columns])
         of_all = Exchange(groups[0], grid.ranks, self.rank)
         of_column, of_rows = Exchange(groups[0 if alone else 1 + own], *place), None
@@ -229,7 +230,8 @@ class Rendezvous:
     def row_exchange(self, grid: Grid) -> Exchange:
         """An exchange over the ranks of this one's row of a grid, by copy. Errors as of :meth:`all_made`."""
         groups = self.groups([grid.row(part) for part in range(grid.parts)])
-        return Exchange(groups[grid.part(self.rank)], grid.copies, grid.copy(self.rank))
+        part = grid.part(self.rank)
+        return Exchange(groups[part], grid.copies, grid.copy(self.rank), grid.row(part))
 
     def board(self, of_ranks: list[list[int]]) -> Board | None:
         """A board for each list of ranks; returns that of this rank. None if the ranks of its list are not on one

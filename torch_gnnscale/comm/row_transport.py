@@ -119,9 +119,10 @@ class RowTransport:
             why = exchange.reasons(error)
             if error is not None:
                 raise error
-            part = failed_ranks[0]
+            first = failed_ranks[0]
             raise OtherRankFailed(
-                f"{purpose}: expected those of part {part}, found that its rank could not read them: {why[part]}"
+                f"{purpose}: expected those of rank {exchange.world_ranks[first]}, found that it could not read "
+                f"them: {why[first]}"
             )
         self._count(moves.num_sent, moves.num_received, purpose)
         with exchange.awaited():

@@ -149,9 +149,10 @@ def _read(exchange: Exchange, taken: Layout, received: Tensor, failed: Sequence[
         why = exchange.reasons(error)  # a reply to every rank says that there are some
         if error is not None:
             raise error
-        part = [part for part in range(exchange.size) if part != exchange.rank][int(unread[0])]
+        other = [other for other in range(exchange.size) if other != exchange.rank][int(unread[0])]
         raise OtherRankFailed(
-            f"rows: expected those of part {part}, found that its rank could not read them: {why[part]}"
+            f"rows: expected those of rank {exchange.world_ranks[other]}, found that it could not read them: "
+            f"{why[other]}"
         )
     of_types = enumerate(taken.kinds)
     return [[Travelled(received, taken.offsets(t, a)) for a in range(len(kinds))] for t, kinds in of_types]
