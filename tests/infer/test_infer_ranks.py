@@ -211,9 +211,9 @@ def test_several_ranks_of_a_part(parts, tmp_path, world, count, topology):
     torch.testing.assert_close(results[nodes], expected[nodes], rtol=0, atol=1e-12)
 
 
-def warned(path: str, tiers: dict) -> list[str]:
-    """The warnings of an inference over a part in tiers."""
-    with open_part(path, tiers=tiers) as part, warnings.catch_warnings(record=True) as caught:
+def warned(path: str, opening: dict) -> list[str]:
+    """The warnings of an inference over a part that is opened so."""
+    with open_part(path, **opening) as part, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         infer(model_and_call("gcn", False)[0], (part.features, part.graph))
         return [str(warning.message) for warning in caught]
@@ -221,7 +221,15 @@ def warned(path: str, tiers: dict) -> list[str]:
 
 def test_tiers_of_a_part_of_several_ranks_have_no_effect(parts):
     text = "tiers of the part have no effect in inference by 2 ranks per part, which read its rows from its files"
-    found = cluster(2).run(warned, parts(1, "replicated"), {"host": "50%", "hotness": "out_degree"})
+    tiers = {"host": "50%", "hotness": "out_degree"}
+    found = cluster(2).run(warned, parts(1, "replicated"), {"tiers": tiers})
+    assert found == [[text]] * 2
+
+
+@pytest.mark.slow
+def test_a_buffer_has_no_effect(parts):
+    text = "open_part(buffer='50%') has no effect in inference, which reads rows in one pass"
+    found = cluster(2).run(warned, parts(2, "replicated"), {"buffer": "50%"})
     assert found == [[text]] * 2
 
 

@@ -9,6 +9,7 @@ import time
 import warnings
 from collections import namedtuple
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from torch import distributed as dist
 
 from torch_gnnscale import files, partition
 from torch_gnnscale.distributed import open_part
+from torch_gnnscale.distributed.own_rows import MappedRows
 from torch_gnnscale.infer import disk, infer, open_results, over_ranks
 
 
@@ -163,6 +165,25 @@ def test_the_failure_of_one_rank_is_raised_on_all(parts, at, finished, tmp_path)
     assert answers[1] == (False, "KeyError: 'no luck'")
     assert answers[0][1].startswith("RuntimeError: rank 1")
     assert answers[0][1].endswith("KeyError: 'no luck'")
+
+
+def unreadable(path: str) -> None:
+    """The rows of rank 3 cannot be read by it for others."""
+    with open_part(path) as part:
+        rows = over_ranks._Run._own
+        wrong = (lambda run, table: MappedRows(None)) if dist.get_rank() == 3 else rows
+        with mock.patch.object(over_ranks._Run, "_own", wrong):
+            infer(model_and_call("gcn", False)[0], (part.features, part.graph), batch_size=24)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 4])
+def test_the_rank_that_cannot_read_its_rows_is_named(parts, count):
+    """With two ranks per part, too: rank 3 has a share of part 1."""
+    *others, own = cluster(4).results(unreadable, parts(count))
+    assert own[1].startswith("TypeError: ")
+    told = f"RuntimeError: rows: expected those of rank 3, found that it could not read them: {own[1]}"
+    assert others == [(False, told)] * 3
 
 
 def interrupted(path: str) -> None:

@@ -44,6 +44,19 @@ class Changing(nn.Module):
         return x
 
 
+class Counting(nn.Module):
+    """Computes something else from its call number ``at`` on."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.first, self.second = pyg_nn.SAGEConv(FEATURES, FEATURES), pyg_nn.SAGEConv(FEATURES, CLASSES)
+        self.calls, self.at = 0, at
+
+    def forward(self, x, edge_index):
+        self.calls += 1
+        return self.second(self.first(x, edge_index) * (1 + (self.calls >= self.at)), edge_index)
+
+
 class Pair(nn.Module):
     """A layer that returns more than rows."""
 
@@ -122,6 +135,16 @@ def test_models(name):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("at", [6, 7, 9, 10, 12, 13])
+def test_a_model_that_computes_something_else_after_some_calls(at, tmp_path):
+    """The look takes 5 calls, and each stage 3 and one for the check."""
+    with pytest.raises(ValueError, match="expected one that computes the same in every call, found other rows"):
+        infer(Counting(at).double().eval(), make_data(200), out=tmp_path / "rows", batch_size=70)
+    model = Counting(100).double().eval()
+    infer(model, make_data(200), out=tmp_path / "other", batch_size=70)
+    assert model.calls == 5 + 2 * (3 + 1)
+
+
 def test_a_model_that_reads_edges_by_itself():
     with pytest.raises(ValueError, match=r"^mean \(Mean\): expected a model that reads edges in MessagePassing la"):
         infer(ByHand().double().eval(), make_data())

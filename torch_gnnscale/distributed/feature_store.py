@@ -242,7 +242,8 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         state["rows_here"], state["_row_group"] = row_group is not None, row_group
         device = torch.device("cpu") if row_group is None else row_group.device
         state["_device"], state["_stream"] = device, None if device.type == "cpu" else torch.cuda.Stream(device)
-        state["_kept"], state["_buffers"] = kept, WeakKeyDictionary()  # by the steps of a loader
+        state["_kept"], state["buffer"] = kept, kept.budget
+        state["_buffers"] = WeakKeyDictionary()  # by the steps of a loader
 
     # What loaders ask ################################################################################################
 
@@ -263,18 +264,18 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
     def check_splittable(self) -> None:
         if self.rows_here:
             raise NotImplementedError("open_part(transport='nccl') with split= is not implemented; use 'auto'")
-        if self._kept.budget is not None:
-            raise NotImplementedError(f"open_part(buffer={self._kept.budget!r}) with split= is not implemented")
+        if self.buffer is not None:
+            raise NotImplementedError(f"open_part(buffer={self.buffer!r}) with split= is not implemented")
 
     def _make_buffers(self) -> list[PrefetchBuffer | None]:
         """By type; None for edges, and where nothing is kept."""
-        if self._kept.budget is None:
+        if self.buffer is None:
             return [None] * len(self._groups)
         node_types = [group for group in self._groups if not isinstance(group, tuple)]
         book, halo = self.parts.book, self.part.halo
         sizes = {t: sum(kind.num_bytes for kind in self._kinds[self._groups[t]]) for t in node_types}
         remote = {t: book.num_nodes(t) - len(book.nodes(self.part.number, t)) for t in node_types}
-        rows = capacities(self._kept.budget, {t: len(halo[t].ids) for t in node_types}, remote, sizes)
+        rows = capacities(self.buffer, {t: len(halo[t].ids) for t in node_types}, remote, sizes)
         made: list[PrefetchBuffer | None] = [None] * len(self._groups)
         for node_type, count in rows.items():
             number = self._groups[node_type]

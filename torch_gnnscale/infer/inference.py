@@ -18,7 +18,6 @@ from ..nn.weigh import default_call
 from ..ops.arguments import check_int
 from .disk import DiskRows, check_space, fingerprint
 from .graph import StagedGraph, WholeGraph
-from .layer import StagedModel
 from .nodes import (
     Sets,
     bytes_of,
@@ -35,7 +34,7 @@ from .over_ranks import infer_over_ranks
 from .part_graph import PartOfGraph, features_of_part
 from .plan import Plan
 from .stage import Places, Rows, Stage
-from .trial import look
+from .trial import Look, look
 
 
 @torch.inference_mode(False)
@@ -85,8 +84,8 @@ def infer(
         does not reach the files. Over ranks, those of this rank's nodes, each once, by rising ids.
 
     Raises:
-        ValueError: the model is in training mode, reads more than a node and its neighbors in a layer, or changes the
-            order of its layers; ``out`` holds another inference.
+        ValueError: the model is in training mode, reads more than a node and its neighbors in a layer, changes the
+            order of its layers, or computes something else after some calls; ``out`` holds another inference.
         NotImplementedError: a model on a GPU; parts with rows on a GPU; ``consecutive="parts"`` with several ranks per
             part.
         RuntimeError: another rank failed, or is gone; the message names it.
@@ -113,7 +112,8 @@ def infer(
     if isinstance(graph, PartOfGraph):
         found = infer_over_ranks(staged, graph, folder, wanted, batch_size, most, progress)
         return found if graph.hetero else found[None]
-    plan = look(staged, graph, graph.small())
+    looked = look(staged, graph, graph.small())
+    plan = looked.plan
     sets = sets_of_stages(plan, graph, wanted)
     refuse_hubs(plan, graph, sets, most)
     options = {"batch_size": batch_size, "memory": most}
@@ -121,7 +121,7 @@ def infer(
     if folder is None:
         in_memory = Rows(plan, graph, places)
         check_memory(peak_of(plan, sets, in_memory.stage), "")
-        _run(staged, graph, plan, sets, in_memory, batch_size, most, progress)
+        _run(looked, graph, sets, in_memory, batch_size, most, progress)
         found = in_memory.results()
     else:
         of = fingerprint(staged.module, graph, plan, wanted, **options)
@@ -129,7 +129,7 @@ def infer(
             if not on_disk.finished:
                 needed = on_disk.needed(peak_of(plan, sets, on_disk.stage))
                 check_space([needed], needed)
-                _run(staged, graph, plan, sets, on_disk, batch_size, most, progress)
+                _run(looked, graph, sets, on_disk, batch_size, most, progress)
             found = on_disk.finish()
     return found if graph.hetero else found[None]
 
@@ -145,10 +145,10 @@ def _places(wanted: Mapping[Any, Tensor] | None, plan: Plan, graph: StagedGraph)
 
 
 def _run(
-    model: StagedModel, graph: StagedGraph, plan: Plan, sets: Mapping[int, Sets], rows: Rows, size: int, memory: int,
-    progress: bool,
-) -> None:  # fmt: skip
+    looked: Look, graph: StagedGraph, sets: Mapping[int, Sets], rows: Rows, size: int, memory: int, progress: bool
+) -> None:
     """Goes through the stages that are left."""
+    plan = looked.plan
     total = sum(of.count for of_stage in sets.values() for of in of_stage.values())
     with tqdm(total=total, desc="inference", unit="node", disable=None if progress else True, leave=False) as bar:
         for number in plan.stages:
@@ -157,7 +157,7 @@ def _run(
                 bar.update(sum(of.count for of in of_stage.values()))
                 continue
             rows.begin(number)
-            stage, most_edges = Stage(number, plan, model, graph, rows), most_edges_of(plan, number, memory)
+            stage, most_edges = Stage(number, plan, looked.model, graph, rows), most_edges_of(plan, number, memory)
             for work in work_of_stage(graph, of_stage, size, most_edges, plan.reads_edges(number)):
                 if work.batch > rows.batches:
                     stage.run(stage.hop(work.seeds(of_stage), work.piece), work.piece)
@@ -165,5 +165,6 @@ def _run(
                         rows.done(work.batch)
                 if work.completes:
                     bar.update(work.num_nodes)
+            looked.check_again()
             rows.completed(number)
             rows.end(number)

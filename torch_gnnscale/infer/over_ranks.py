@@ -22,7 +22,7 @@ from .part_graph import InferenceSteps, PartOfGraph, RowsOfParts, ids_at_owners
 from .plan import Plan, Table
 from .results import check_folder, part_folder
 from .stage import Places, Rows, Stage
-from .trial import look
+from .trial import Look, look
 
 
 def infer_over_ranks(
@@ -44,7 +44,8 @@ def infer_over_ranks(
         steps.alike({**alike, "model": steps.all_made(lambda: of_model(model.module))})
         graph.join(steps)
         small = graph.small()
-        plan = steps.all_made(lambda: look(model, graph, small))
+        looked = steps.all_made(lambda: look(model, graph, small))
+        plan = looked.plan
         steps.alike({"calls of layers": [[call.title, call.level, len(call.inputs)] for call in plan.calls]})
         own = None if nodes is None else {t: _own(graph, t, ids) for t, ids in nodes.items()}
 
@@ -76,7 +77,7 @@ def infer_over_ranks(
             rows = steps.all_made(lambda: on_disk() if begun is None else begun)
         if not all(steps.gather(_is_finished(rows))):
             _check_space(steps, rows, peak_of(plan, sets, _stage_of(rows, plan)))
-            _Run(model, graph, plan, sets, rows, steps, batch_size, memory).stages(progress)
+            _Run(looked, graph, sets, rows, steps, batch_size, memory).stages(progress)
         return steps.all_made(rows.finish if isinstance(rows, DiskRows) else rows.results)
 
 
@@ -111,10 +112,10 @@ class _Run:
     """Goes through the stages, in steps of all ranks. Arguments as of :func:`infer_over_ranks`."""
 
     def __init__(
-        self, model: StagedModel, graph: PartOfGraph, plan: Plan, sets: Mapping[int, Sets], rows: Rows,
+        self, looked: Look, graph: PartOfGraph, sets: Mapping[int, Sets], rows: Rows,
         steps: InferenceSteps, batch_size: int, memory: int,
     ) -> None:  # fmt: skip
-        self._model, self._graph, self._plan, self._sets, self._rows = model, graph, plan, sets, rows
+        self._looked, self._graph, self._plan, self._sets, self._rows = looked, graph, looked.plan, sets, rows
         self._steps, self._size, self._memory = steps, batch_size, memory
 
     def stages(self, progress: bool) -> None:
@@ -152,7 +153,7 @@ class _Run:
         rows, steps = self._rows, self._steps
         error: Exception | None = None
         steps.all_made(lambda: rows.begin(number))
-        stage = Stage(number, self._plan, self._model, self._graph, rows)
+        stage = Stage(number, self._plan, self._looked.model, self._graph, rows)
         tables, exchange = steps.all_made(lambda: self._read_of_others(number))
         steps.begin(number, count, len(tables))
         for at in range(count):
@@ -181,6 +182,7 @@ class _Run:
         def complete() -> None:
             if error is not None:
                 raise error
+            self._looked.check_again()
             rows.completed(number)
 
         steps.all_made(complete)  # no rank drops what another one may read still

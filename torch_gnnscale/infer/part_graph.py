@@ -215,6 +215,8 @@ class PartOfGraph(StagedGraph):
                 f"tiers of the part have no effect in inference by {ranks.copies} ranks per part, which read its rows "
                 f"from its files"
             )
+        if features.buffer is not None:
+            warn(f"open_part(buffer={features.buffer!r}) has no effect in inference, which reads rows in one pass")
         features.check_graph(features.parts.hetero, {})
         self._take(features, graph)
         self._steps: InferenceSteps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,29 @@ from .plan import DEGREE, Input, OutputMark, Plan, Reads, SeenAttribute, SeenCal
 from .stage import Rows, Stage, by_type
 
 
-def look(model: StagedModel, graph: StagedGraph, small: Data | HeteroData) -> Plan:
+class Look(NamedTuple):
+    """What a look at a model has found."""
+
+    plan: Plan
+    model: StagedModel
+    small: Data | HeteroData
+    """On which it was looked at."""
+    results: dict[Any, Tensor]
+    """The model's rows of ``small``, by type."""
+
+    def check_again(self) -> None:
+        """Raises ValueError if the model no longer gives the same rows for the same graph, so that what its batches
+        have given may be of several functions."""
+        batch = self.small.clone()
+        found = by_type(self.model.run(batch, _sizes(batch), _Whole()), isinstance(batch, HeteroData))
+        if found.keys() != self.results.keys() or not all(agree(self.results[t], rows) for t, rows in found.items()):
+            raise ValueError(
+                "model: expected one that computes the same in every call, found other rows for the same nodes than "
+                "at the beginning; what was computed is a mixture: delete the folder of out=, if there is one"
+            )
+
+
+def look(model: StagedModel, graph: StagedGraph, small: Data | HeteroData) -> Look:
     """The plan of a model, found and checked on a small part of the graph, from :meth:`StagedGraph.small`.
 
     Raises:
@@ -56,7 +78,7 @@ def look(model: StagedModel, graph: StagedGraph, small: Data | HeteroData) -> Pl
             f"the nodes beside it, as those of norms and poolings over a graph do, so the model cannot be run in "
             f"batches"
         )
-    return plan
+    return Look(plan, model, small, results)
 
 
 def _difference(
@@ -102,6 +124,14 @@ def _sizes(batch: Any) -> dict[Any, int]:
     if isinstance(batch, HeteroData):
         return {node_type: store.num_nodes for node_type, store in batch.node_items()}
     return {None: batch.num_nodes}
+
+
+class _Whole(Caller):
+    """Lets layers compute on the whole graph."""
+
+    @override
+    def called(self, layer: Layer, given: dict[str, Any]) -> Any:
+        return layer.returned(layer.whole(given))
 
 
 class _Seen(Caller):
