@@ -12,10 +12,9 @@ import torch_geometric.sampler.neighbor_sampler as pyg
 from torch_geometric.loader import LinkLoader, NodeLoader
 from torch_geometric.sampler.base import SubgraphType
 
-from .loader.collate import Collator
+from .loader.collate import Collator, label_seeds
 from .loader.given_data import given_data
 from .loader.link_neighbor_loader import label_links
-from .loader.neighbor_loader import label_seeds
 from .loader.outputs import write_output
 from .random import draw_seed
 from .sampler import NeighborSampler

@@ -39,6 +39,18 @@ SAMPLING = (
 _COMMON = tuple(entry.name for entry in fields(LoaderOptions))
 
 
+def label_anchors(loader: Any, of_types: FieldsByType, metadata: Any) -> None:
+    """Puts what is known of the anchors into the fields of a batch. ``metadata``: of its sample."""
+    fields: AnchorFields = metadata
+    of_anchors, of_nodes = end_types(loader.input_data.lists.edge_type)
+    src, dst = of_types[of_anchors], of_types[of_nodes]
+    put(src, {"input_id": fields.input_id, "src_index": fields.src_index, "label_index": fields.label_index})
+    for name, index in (("dst_pos", fields.dst_pos_index), ("dst_neg", fields.dst_neg_index)):
+        mask = None if index is None else index != NO_NODE
+        put(dst, {f"{name}_index": index, f"{name}_mask": mask})
+    put(src, {"seed_time": fields.seed_time})
+
+
 class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
     """Batches of anchors with positives and negatives, and the sampled neighborhood of all of them.
 
@@ -95,6 +107,7 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
     """
 
     inputs_type = AnchorInput
+    _label = staticmethod(label_anchors)
 
     @told_to_all
     @on_host
@@ -191,16 +204,6 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             "lists_of": "nodes" if self.input_data.list_id is None else "anchors",
             "negatives": amount,
         }
-
-    def _label(self, of_types: FieldsByType, metadata: Any) -> None:
-        fields: AnchorFields = metadata
-        of_anchors, of_nodes = end_types(self.input_data.lists.edge_type)
-        src, dst = of_types[of_anchors], of_types[of_nodes]
-        put(src, {"input_id": fields.input_id, "src_index": fields.src_index, "label_index": fields.label_index})
-        for name, index in (("dst_pos", fields.dst_pos_index), ("dst_neg", fields.dst_neg_index)):
-            mask = None if index is None else index != NO_NODE
-            put(dst, {f"{name}_index": index, f"{name}_mask": mask})
-        put(src, {"seed_time": fields.seed_time})
 
 
 def _refuse(options: dict[str, Any]) -> None:

@@ -255,6 +255,21 @@ class Collator:
                     fields[name] = entry
 
 
+def label_seeds(loader: Any, fields: FieldsByType, metadata: Any) -> None:
+    """Puts what is known of the seeds into the fields of a batch. ``loader``: of ours, or PyG's NodeLoader."""
+    input_id, time = metadata
+    if not isinstance(input_id, dict):
+        input_id, time = {loader.input_data.input_type: input_id}, {loader.input_data.input_type: time}
+    for node_type, ids in input_id.items():
+        of_type, seed_time = fields[node_type], None if time is None else time.get(node_type)
+        of_type["input_id"] = ids
+        if seed_time is not None:
+            of_type["seed_time"] = seed_time
+        else:
+            of_type.pop("seed_time", None)
+        of_type["batch_size"] = ids.size(0)
+
+
 def _check_names(taken: Iterable[str]) -> None:
     """Raises ValueError if there are names of a sampler's fields that are ``taken`` in the batch."""
     for name in taken:

@@ -286,7 +286,7 @@ class DataRows(RowSource):
         if versions is not None:
             graph, late = with_fields(graph, fields), versions.learned()
         kinds, found = self._kinds_of(fields), {}
-        storages = typed_storages(graph)
+        storages = typed_storages(graph) if self.typed else [TypedStorage(None, graph._store, True, True)]
         for storage in storages:
             of_type = storage.type_name
             if (names := kinds.get(of_type)) is None:

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 from torch.utils.data import DistributedSampler
 
 from .._host import on_host
+from .._private import count_function_modes
 from .share import Share
 
 T = TypeVar("T")
@@ -99,6 +100,7 @@ class Epochs:
 
 
 _next = on_host(next)
+"""Only called where the thread has modes, of which a default device is one."""
 
 
 class Followed(Generic[T]):
@@ -124,7 +126,7 @@ class Followed(Generic[T]):
             self._stop()
             self._begin()
         try:
-            batch = _next(self._iterator)
+            batch = _next(self._iterator) if count_function_modes() else next(self._iterator)
         except StopIteration:
             if not self._ended and not self._failed:
                 self._epochs.move(self._iteration, ended=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -175,6 +175,9 @@ class KeyedLoader(ResumableLoader):
     filter_per_worker: bool
     custom_cls: Any
     inputs_type: type[NodeSamplerInput] | type[EdgeSamplerInput]
+    _label: Callable[[Any, FieldsByType, Any], None]
+    """_label(loader, fields, metadata) puts what is known of the inputs into the fields of a batch; the metadata are
+    those of its sample."""
 
     def __init__(
         self,
@@ -282,10 +285,6 @@ class KeyedLoader(ResumableLoader):
             for entry in each_type(self.input_data)
         ]
 
-    def _label(self, fields: FieldsByType, metadata: Any) -> None:
-        """Puts what is known of the inputs into the fields of a batch. ``metadata``: of its sample."""
-        raise NotImplementedError
-
     # Batches #########################################################################################################
 
     @cached_property
@@ -293,7 +292,7 @@ class KeyedLoader(ResumableLoader):
         """The steps from numbers to batches. Made on first use, after the subclass's constructor."""
         rows = self._sharing.source(self._given.rows(self.custom_cls, self._device))
         collator = Collator(
-            rows, self._edge_layouts, self._sampler, self._label, self, numbering=self.order,
+            rows, self._edge_layouts, self._sampler, partial(self._label, self), self, numbering=self.order,
             device=self._device,
         )  # fmt: skip
         negatives = getattr(self, "neg_sampling", None)

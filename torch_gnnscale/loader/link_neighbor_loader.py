@@ -31,6 +31,27 @@ from .share import Shard, SharedOrder, Uneven
 from .sharing import told_to_all
 
 
+def label_links(loader: Any, fields: FieldsByType, of_links: Any) -> None:
+    """Puts what is known of the links into the fields of a batch. ``loader``: of ours, or PyG's LinkLoader;
+    ``of_links``: a sample's metadata."""
+    edge_type = loader.input_data.input_type
+    several = isinstance(of_links, dict)
+    for of, metadata in of_links.items() if several else ((edge_type, of_links),):
+        links = fields[of]
+        put(links, {"input_id": metadata[0]})
+        negatives = negatives_of(loader.neg_sampling, of)
+        if negatives is None or negatives.is_binary():
+            put(links, dict(zip(("edge_label_index", "edge_label", "edge_label_time"), metadata[1:], strict=True)))
+            continue
+        # Two relations of one node type would both have these fields there.
+        src, dst = (links, links) if several else (fields[end] for end in end_types(of))
+        src["src_index"], dst["dst_pos_index"], dst["dst_neg_index"] = metadata[1:4]
+        for end in (src, dst):
+            put(end, {"seed_time": metadata[4]})
+        for name in ("edge_label_index", "edge_label_time"):  # attributes of the input
+            links.pop(name, None)
+
+
 class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader):
     """A drop-in :class:`torch_geometric.loader.LinkNeighborLoader`: the same arguments, batches and order of fields.
 
@@ -100,6 +121,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
     """
 
     inputs_type = EdgeSamplerInput
+    _label = staticmethod(label_links)
     neg_sampling: Negatives
 
     @told_to_all
@@ -202,30 +224,6 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         each = [negatives_of(self.neg_sampling, entry.input_type) for entry in each_type(self.input_data)]
         said = [None if negatives is None else [negatives.mode.value, negatives.amount] for negatives in each]
         return {**super()._fingerprint(), "negatives": said if isinstance(self.input_data, LinksByType) else said[0]}
-
-    def _label(self, fields: FieldsByType, metadata: Any) -> None:
-        label_links(self, fields, metadata)
-
-
-def label_links(loader: Any, fields: FieldsByType, of_links: Any) -> None:
-    """Puts what is known of the links into the fields of a batch. ``loader``: of ours, or PyG's LinkLoader;
-    ``of_links``: a sample's metadata."""
-    edge_type = loader.input_data.input_type
-    several = isinstance(of_links, dict)
-    for of, metadata in of_links.items() if several else ((edge_type, of_links),):
-        links = fields[of]
-        put(links, {"input_id": metadata[0]})
-        negatives = negatives_of(loader.neg_sampling, of)
-        if negatives is None or negatives.is_binary():
-            put(links, dict(zip(("edge_label_index", "edge_label", "edge_label_time"), metadata[1:], strict=True)))
-            continue
-        # Two relations of one node type would both have these fields there.
-        src, dst = (links, links) if several else (fields[end] for end in end_types(of))
-        src["src_index"], dst["dst_pos_index"], dst["dst_neg_index"] = metadata[1:4]
-        for end in (src, dst):
-            put(end, {"seed_time": metadata[4]})
-        for name in ("edge_label_index", "edge_label_time"):  # attributes of the input
-            links.pop(name, None)
 
 
 def _pop_options_of_seeds(options: dict[str, Any]) -> None:

@@ -21,7 +21,8 @@ from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.methods import NEIGHBOR, SamplingOptions, chosen_sampler
 from ..sampler.seeds import each_type
 from .checks import warn_of_options_of_links
-from .fields import EdgeLayout, FieldsByType
+from .collate import label_seeds
+from .fields import EdgeLayout
 from .given_data import given_data
 from .given_seeds import GivenSeeds, GivenWindows
 from .keyed_loader import KeyedLoader, LoaderOptions
@@ -128,6 +129,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
     """
 
     inputs_type = NodeSamplerInput
+    _label = staticmethod(label_seeds)
 
     @told_to_all
     @on_host
@@ -211,21 +213,3 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             for entry in each_type(self.input_data):
                 entry.node = self.order.to_stored(entry.node, entry.input_type)
         self._meet_others()
-
-    def _label(self, fields: FieldsByType, metadata: Any) -> None:
-        label_seeds(self, fields, metadata)
-
-
-def label_seeds(loader: Any, fields: FieldsByType, metadata: Any) -> None:
-    """Puts what is known of the seeds into the fields of a batch. ``loader``: of ours, or PyG's NodeLoader."""
-    input_id, time = metadata
-    if not isinstance(input_id, dict):
-        input_id, time = {loader.input_data.input_type: input_id}, {loader.input_data.input_type: time}
-    for node_type, ids in input_id.items():
-        of_type, seed_time = fields[node_type], None if time is None else time.get(node_type)
-        of_type["input_id"] = ids
-        if seed_time is not None:
-            of_type["seed_time"] = seed_time
-        else:
-            of_type.pop("seed_time", None)
-        of_type["batch_size"] = ids.size(0)

@@ -19,7 +19,7 @@ from typing_extensions import override
 from .. import ops
 from .._host import on_host
 from ..memory import Budget
-from ..ops.arguments import check_int, check_key, checked_device
+from ..ops.arguments import check_int, checked_device
 from ..ops.layer_drawing import SCHEMES_OF, check_drawing, check_num_nodes
 from ..random import Purpose, batch_key
 from ..topology.segmented import SegmentedCSC, check_graph_budgets
@@ -184,7 +184,7 @@ class LayerSampler(OnExecutor):
     # Sampling ########################################################################################################
 
     def _drawn(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int]) -> list[ops.Sample]:
-        keys = [batch_key(check_key(key), purpose=Purpose.LAYER) for key in keys]
+        keys = [batch_key(key, purpose=Purpose.LAYER) for key in keys]
         return self.executor.draw(seeds, keys, self.layer_options)
 
     def _write(self, batch: MiniBatch, sample: ops.Sample) -> None:

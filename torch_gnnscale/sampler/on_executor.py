@@ -15,6 +15,7 @@ from typing_extensions import override
 from .. import ops
 from .._host import on_host
 from ..comm.steps import Steps
+from ..ops.arguments import check_key
 from ..random import draw_seed
 from .anchors import AnchorInput
 from .base import Inputs, KeyedSampler
@@ -229,7 +230,7 @@ class OnExecutor(PyGAttributes, KeyedSampler):
 
     def _output(self, inputs: Inputs, key: int | None, neg_sampling: NegativeSampling | None) -> Any:
         batch = MiniBatch()
-        batch.inputs, batch.key = inputs, draw_seed() if key is None else key
+        batch.inputs, batch.key = inputs, draw_seed() if key is None else check_key(key)
         self._complete(batch, self._seeds(batch, neg_sampling))  # in few calls: PyG's loaders come this way
         return output_of(batch)
 
@@ -317,7 +318,7 @@ def write_sample(
 
 def _unnumbered(inputs: Inputs | None, key: int) -> MiniBatch:
     batch = MiniBatch()
-    batch.inputs, batch.key = inputs, key
+    batch.inputs, batch.key = inputs, check_key(key)
     return batch
 
 
