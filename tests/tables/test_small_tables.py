@@ -1,0 +1,168 @@
+"""Graphs of tables of a few rows, read a few rows at a time: what is at a border is right, whichever border it is."""
+
+import copy
+
+import pyarrow as pa
+import pytest
+import torch
+from helpers.slow import SLOW
+from helpers.tables import arrays, put, same
+from reference import tables as reference
+
+from torch_gnnscale import partition, tables
+from torch_gnnscale.tables import Schema
+from torch_gnnscale.tables.engine import Engine
+from torch_gnnscale.tables.writing import degrees_of
+
+USERS = {
+    "k": [10, 20, 30, 40, 50, 60],
+    "part": [1, 0, 1, 1, 0, 1],
+    "v": [1.0, None, 3.0, 4.0, 5.0, 6.0],
+    "c": ["b", "a", None, "a", "b", "c"],
+    "y": [0, 1, 0, 1, None, None],  # the latest ones have no label, and are in no split
+    "t": [5, 1, 5, 4, 8, 9],
+}
+"""The first and the last one are ends of edges; 40 is none."""
+LINKS = {
+    "a": [60, 10, 10, 99, 60, 10, 50, 20, 10, 30, 60, 60, None],
+    "b": [10, 60, 60, 60, 10, 10, 60, 60, 60, 60, 20, 10, 60],
+    "t": [3, 7, 7, 9, 3, 2, 7, 7, 7, 1, 4, 3, 9],  # the latest ones lack an end, and are dropped
+    "w": [0.5, 2.0, 1.0, 1.0, 0.25, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 1.0],
+    "r": [1.0, 1.0, None, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 0.0, 1.0],
+}
+"""Some have one pair of ends, and some of these one time and one weight, too."""
+SCHEMA = {
+    "nodes": {
+        "user": {
+            "files": "users*", "key": "k", "label": "y", "time": {"column": "t", "unit": "s"}, "owner": "part",
+            "columns": {"v": {"kind": "number", "missing": "mean", "scale": "none"}, "c": "category"},
+            "split": {"by": "time", "val": 0.3, "test": 0.3},
+        },
+    },
+    "edges": {
+        "user.knows.user": {
+            "files": "links*", "source": "a", "destination": "b", "weight": "w", "dangling": "drop",
+            "time": {"column": "t", "unit": "s"}, "undirected": "reverse",
+            "columns": {"r": {"kind": "number", "missing": "mean", "scale": "none"}},
+            "split": {"by": "time", "val": 0.2, "test": 0.2},
+        },
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def shop(tmp_path):
+    """(schema, {path: its table}) of files in ``tmp_path``."""
+    found = {"nodes.user": pa.table(USERS), "edges.user.knows.user": pa.table(LINKS)}
+    for name, table in zip(("users", "links"), found.values(), strict=True):
+        put(tmp_path / f"{name}.parquet", table)
+    return Schema.parse(copy.deepcopy(SCHEMA), tmp_path), found
+
+
+def rows_at_a_time(monkeypatch, count):
+    """Rows are read ``count`` at a time, and destinations are counted as many at a time."""
+    whole = Engine.batches
+
+    def few(self, sql, rows):
+        for batch in (batches := whole(self, sql, rows)):
+            for at in range(0, batch.num_rows, count):
+                try:
+                    yield batch.slice(at, count)
+                except GeneratorExit:
+                    batches.close()
+                    raise
+
+    monkeypatch.setattr(Engine, "batches", few)
+    monkeypatch.setattr("torch_gnnscale.tables.edges.CHUNK", count)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100])
+def test_rows_read_a_few_at_a_time_are_those_of_the_twin(tmp_path, monkeypatch, shop, count):
+    schema, found = shop
+    expected = reference.build(schema, {path: [table] for path, table in found.items()})
+    rows_at_a_time(monkeypatch, count)
+    tables.build(schema, tmp_path / "graph")
+    same(arrays(tmp_path / "graph"), expected)
+
+
+def test_splits_by_time_count_the_rows_that_are_kept(tmp_path, shop):
+    """Of 4 labelled nodes one is for testing, and so is another of its time. Of 11 edges, 2 and their equals."""
+    report = tables.build(shop[0], tmp_path / "graph")
+    features, _ = tables.open(tmp_path / "graph")
+
+    def mask(group, subset):
+        return features.get_tensor(group_name=group, attr_name=f"{subset}_mask", index=None)
+
+    assert mask("user", "train").tolist() == [False, True, False, True, False, False]
+    assert mask("user", "val").tolist() == [False] * 6
+    assert mask("user", "test").tolist() == [True, False, True, False, False, False]
+    relation = ("user", "knows", "user")
+    time = features.get_tensor(group_name=relation, attr_name="time", index=None)
+    assert len(time) == 11
+    assert torch.equal(mask(relation, "test"), time >= 7)
+    assert not mask(relation, "val").any()
+    assert torch.equal(mask(relation, "train"), time < 7)
+    assert report["edges"]["user.knows.user"]["dropped"] == {"no source": 1, "unknown source": 1}
+
+
+@pytest.mark.parametrize(("count", "owners"), [SLOW(1, "column"), (2, "files"), SLOW(3, "column")])
+def test_parts_read_a_few_rows_at_a_time_are_those_of_the_whole_graph(tmp_path, monkeypatch, shop, count, owners):
+    """Rows, seeds, halos and counts of both parts, of which either has the first or the last source."""
+    schema = copy.deepcopy(SCHEMA)
+    if owners == "files":
+        put(tmp_path / "owners.parquet", pa.table({"k": USERS["k"][::-1], "p": USERS["part"][::-1]}))
+        schema["nodes"]["user"]["owner"] = {"files": "owners.parquet", "key": "k", "part": "p"}
+    parsed = Schema.parse(schema, tmp_path)
+    tables.build(parsed, tmp_path / "graph")
+    rows_at_a_time(monkeypatch, count)
+    for module in ("tables.by_part", "partition.input_graph"):  # whose checksums are those of as many numbers each
+        monkeypatch.setattr(f"torch_gnnscale.{module}.CHUNK", count)
+    tables.build(parsed, tmp_path / "by_part", parts=2)
+    owner = torch.tensor(USERS["part"], dtype=torch.int32)
+    partition.write(
+        tables.open(tmp_path / "graph"), tmp_path / "whole", 2, owners={"user": owner}, topology="partitioned",
+        about={"dataset": "by_part"},
+    )  # fmt: skip
+    assert tables.write_parts(tmp_path / "by_part", tmp_path / "parts") == []
+
+    def written(folder):
+        return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+    assert written(tmp_path / "parts") == written(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 10])
+def test_degrees_of_pieces_are_those_of_the_whole(most):
+    """However sorted destinations are cut: a piece counts all but its last destination, which may go on in the next."""
+    dst = torch.tensor([0, 0, 3, 3, 3, 4, 8, 8, 8])
+    for cuts in ([], [1], [4], [2, 3, 4, 7], list(range(1, 9))):
+        found, at, held = [], 0, 0
+        for piece in dst.tensor_split(cuts):
+            counted = list(degrees_of(piece, at, held, most))
+            assert all(0 < len(counts) <= most for counts in counted)
+            found += counted
+            last = int(piece[-1])
+            held = int((piece == last).sum()) + (held if last == at else 0)
+            at = last
+        assert torch.equal(torch.cat([*found, torch.tensor([held])]), torch.bincount(dst)), cuts
+
+
+def test_parts_that_lack_rows_are_named(tmp_path, shop):
+    """A part's rows may be those of another part, or fewer; parts without a fault are written all the same."""
+    import pyarrow.parquet
+
+    tables.build(shop[0], by_part := tmp_path / "by_part", parts=2)
+    for folder in (by_part / "nodes" / "user" / "part=1", by_part / "edges" / "user.knows.user" / "part=1"):
+        file = folder / "0.parquet"
+        table = pyarrow.parquet.read_table(file)
+        pyarrow.parquet.write_table(table.slice(1), file)
+        with pytest.raises(ValueError, match=rf"part=1: expected {table.num_rows} rows, found {table.num_rows - 1}"):
+            tables.write_parts(by_part, tmp_path / "parts", only=[1])
+        pyarrow.parquet.write_table(table, file)
+    for part in (-1, 2):
+        with pytest.raises(IndexError, match=rf"only: expected a part in \[0, 2\), found {part}"):
+            tables.write_parts(by_part, tmp_path / "parts", only=[part])
+    (by_part / "nodes" / "user" / "part=1" / "0.parquet").unlink()
+    with pytest.raises(FileNotFoundError, match=r"part=1: expected parquet files, found none"):
+        tables.write_parts(by_part, tmp_path / "parts", only=[1])
+    assert tables.write_parts(by_part, tmp_path / "parts", only=[0]) == [1]
