@@ -16,14 +16,16 @@ from torch_gnnscale import tables
 from torch_gnnscale.cli import main
 from torch_gnnscale.datasets import load_types, planted_shop
 from torch_gnnscale.tables import Schema, read_manifest
-from torch_gnnscale.tables.layout import exact_sum
+from torch_gnnscale.tables.survey import exact_sum, nearest
 
 
 @given(st.lists(st.floats(-1e77, 1e77)), st.integers(0, 9))
 def test_sums_are_those_of_fsum(values, cut):
     """In any order and pieces, of numbers of any size."""
     pieces = [np.array(some, dtype=np.float64) for some in (values[cut:], values[:cut])]
-    assert exact_sum(pieces) == (len(values), math.fsum(values))
+    count, whole = exact_sum(pieces)
+    assert (count, nearest(whole)) == (len(values), math.fsum(values))
+    assert whole == sum(exact_sum([piece])[1] for piece in pieces)
 
 
 def lengths(texts):

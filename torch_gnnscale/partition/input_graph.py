@@ -24,7 +24,7 @@ from ..sampler.relations import sampled_graph
 from ..topology import CSC
 from ..topology.csc import CHUNK
 from .book import RowsMeta, edge_type_of
-from .directory import digest_of
+from .edge_sums import checksum_of
 
 _MASKS = ("train", "val", "test")
 """The splits that are read from the attributes SPLIT_mask, if they are not given."""
@@ -97,12 +97,7 @@ class InputGraph:
 
     def edge_checksums(self) -> list[int]:
         """A checksum of each relation's edges and of their ids, whatever the types of integers."""
-        found = []
-        for csc in self.relations.values():
-            arrays = [csc.colptr, csc.row] if csc.edge_id is None else [csc.colptr, csc.row, csc.edge_id]
-            pieces = ((piece.to(torch.int64) for piece in array.split(CHUNK)) for array in arrays)
-            found.append(digest_of([[files.block_checksums(piece) for piece in of_array] for of_array in pieces]))
-        return found
+        return [checksum_of(csc) for csc in self.relations.values()]
 
 
 def input_graph_of(

@@ -6,17 +6,16 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch_geometric.typing import EdgeType
 
 from .. import files, machine
 from ..feature import FeatureStore
 from ..memory.budget import Budget, budget_bytes
 from ..ops.arguments import check_int
+from ..splits import SUBSETS
 from ..topology import GraphStore
 from ..topology.graph_store import KIND as GRAPH
 from ..topology.graph_store import relation_entry
@@ -24,7 +23,8 @@ from ..topology.sort_on_disk import id_dtype, write_relation
 from . import edges as edge_tables
 from . import nodes as node_tables
 from .by_part import TablesByPart
-from .engine import Engine
+from .database import Database
+from .engine import DuckDB, Engine
 from .id_map import IdWriter
 from .schema import Schema
 from .writing import FeatureWriter
@@ -37,7 +37,7 @@ _LEAST = 64 << 20
 
 def build(
     schema: Schema, out: str | os.PathLike, memory: Budget = "2GiB", threads: int | None = None,
-    parts: int | None = None, say: Callable[[str], object] = lambda _: None,
+    parts: int | None = None, say: Callable[[str], object] = lambda _: None, engine: Engine | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Writes the stores of a graph of tables into a new directory; nothing where an error is raised.
 
@@ -52,6 +52,7 @@ def build(
         parts: write tables of so many parts in place of the stores, of which :func:`write_parts` makes a directory of
             parts. Edges are with their destination's part; ``owner`` of the schema says which part a node is in.
         say: called with a line for each table.
+        engine: what joins tables and splits them by part, with ``parts``; by default DuckDB in this process.
 
     Returns:
         What was counted, by table, as it is in ``out/report.json``.
@@ -67,42 +68,50 @@ def build(
     if limit < _LEAST:
         raise ValueError(f"memory: expected at least 64MiB, found {memory!r}")
     parts = None if parts is None else check_int("parts", parts, 1, 1 << 16)
+    if engine is not None and parts is None:
+        raise ValueError(f"engine: expected one only beside parts, found {type(engine).__name__}")
+    engine = DuckDB() if engine is None else engine
     with files.creating(out) as folder:
         (work := folder / "work").mkdir()
-        engine = Engine(work, limit, threads or machine.cores())
+        database = Database(work, limit, threads or machine.cores())
         of_torch = torch.get_num_threads()
         torch.set_num_threads(1)  # others would spin between operators, on the cores of DuckDB's threads
         try:
-            into = _Stores(folder) if parts is None else TablesByPart(folder, engine, schema, parts)
-            report = _build(engine, schema, folder, into, say)
+            engine.open(database, work)
+            into = _Stores(folder, engine) if parts is None else TablesByPart(folder, engine, parts)
+            report = _build(engine, schema, folder, into, say, parts)
         finally:
             torch.set_num_threads(of_torch)
-            engine.close()
+            database.close()
         shutil.rmtree(work)
         (folder / REPORT).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     return report
 
 
 def _build(
-    engine: Engine, schema: Schema, folder: Path, into: _Stores | TablesByPart, say: Callable[[str], object]
-) -> dict[str, Any]:
+    engine: Engine, schema: Schema, folder: Path, into: _Stores | TablesByPart, say: Callable[[str], object],
+    parts: int | None,
+) -> dict[str, Any]:  # fmt: skip
     report: dict[str, Any] = {"nodes": {}, "edges": {}}
     ids, staged = IdWriter(folder / "tables"), {}
     about: dict[str, Any] = {"nodes": {}, "edges": {}, "time_unit": schema.time_unit}
     for number, (name, table) in enumerate(schema.nodes.items()):
-        staged[name] = nodes = node_tables.stage(engine, schema, table, f"nodes_{number}")
-        into.nodes(nodes)
-        sizes = node_tables.write(engine, nodes, ids, into.rows)
-        engine.run(f"DROP TABLE {nodes.staged}")
+        staged[name] = nodes = node_tables.stage(engine, schema, table, f"nodes_{number}", parts)
+        node_tables.write_ids(engine.database, nodes, ids)
+        sizes = into.nodes(nodes)
+        engine.drop(nodes.staged)
         report["nodes"][name] = nodes.report() | ({"split": sizes} if sizes else {})
         about["nodes"][name] = nodes.about()
         say(_line(table.path, report["nodes"][name]))
     for number, (edge_type, of_edges) in enumerate(schema.edges.items()):
-        edges = edge_tables.stage(engine, schema, staged, of_edges, f"edges_{number}")
-        sizes = edge_tables.write(engine, edges, staged, into.rows, partial(into.relation, edges, staged))
-        engine.run(f"DROP TABLE {edges.staged}")
+        edges = edge_tables.stage(engine, schema, staged, of_edges, f"edges_{number}", parts is not None)
+        sizes = {}
+        for order in edge_tables.orders_of(engine, edges):
+            found = into.relation(edges, staged, order)
+            sizes = sizes or found
+        engine.drop(edges.staged)
         name = ".".join(edge_type)
-        report["edges"][name] = edges.report() | ({"split": sizes} if sizes else {})
+        report["edges"][name] = edges.report() | ({"split": sizes} if of_edges.split is not None else {})
         about["edges"][name] = edges.about()
         say(_line(of_edges.path, report["edges"][name]))
     into.close()
@@ -113,29 +122,37 @@ def _build(
 class _Stores:
     """The saved stores of a graph of tables, while they are written."""
 
-    def __init__(self, folder: Path) -> None:
-        self.rows = FeatureWriter(folder / "features")
+    def __init__(self, folder: Path, engine: Engine) -> None:
+        self._rows, self._database, self._engine = FeatureWriter(folder / "features"), engine.database, engine
         (graph := folder / "graph").mkdir()
         self._graph = graph
         self._entries: dict[str, dict[str, Any]] = {}
         self._relations: list[dict[str, Any]] = []
 
-    def nodes(self, nodes: node_tables.Nodes) -> None:
-        """Nothing: rows of nodes are all that stores have of them."""
+    def nodes(self, nodes: node_tables.Nodes) -> dict[str, int]:
+        """Writes the rows of a type of nodes; returns the sizes of its splits."""
+        node_tables.add(nodes, self._rows)
+        split = node_tables.split_of(self._engine, nodes)
+        return node_tables.write(self._database, nodes.staged, nodes, split, self._rows)
 
-    def relation(self, edges: edge_tables.Edges, nodes: Any, edge_type: EdgeType, pieces: edge_tables.Pieces) -> None:
-        """Writes a relation."""
+    def relation(self, edges: edge_tables.Edges, nodes: Any, order: edge_tables.Order) -> dict[str, int]:
+        """Writes a relation; returns the sizes of its splits."""
+        edge_type, sizes = order.edge_type, dict.fromkeys(SUBSETS, 0)
         src, dst = nodes[edge_type[0]].count, nodes[edge_type[-1]].count
+        edge_tables.add(edges, edge_type, self._rows)
+        read = edge_tables.read(self._database, edges.staged, edges, order, self._rows, sizes)
         made = write_relation(
-            self._graph, len(self._relations), pieces, dst, edges.count, id_dtype(src), False, lambda _: None
-        )
+            self._graph, len(self._relations), edge_tables.pieces_of(read, dst), dst, edges.count, id_dtype(src), False,
+            lambda _: None,
+        )  # fmt: skip
         self._entries |= made
         self._relations.append(relation_entry(edge_type, src, dst, edges.count))
+        return sizes
 
     def close(self) -> None:
         """Writes the manifests."""
         files.finish(self._graph, GRAPH, self._entries, {"relations": self._relations})
-        self.rows.close()
+        self._rows.close()
 
 
 def _line(path: str, found: dict[str, Any]) -> str:

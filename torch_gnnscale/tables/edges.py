@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,12 +13,14 @@ from torch_geometric.typing import EdgeType
 from ..splits import SUBSETS
 from ..topology.csc import CHUNK
 from .columns import feature, key_value, no_key, split_value, time_value, weight_value
-from .engine import Engine, Place, case_of, error_at, first_row, reading, text_kinds, values_of
-from .layout import Feature, batch_rows, features_of, order_of, selected, staged_names
+from .database import Database, Place, case_of, error_at, first_row, reading, values_of
+from .engine import Engine, Join
+from .layout import Feature, batch_rows, drop_codes, features_of, make_codes, order_of, selected, staged_names
 from .nodes import Nodes
 from .schema import EdgeTable, Schema
 from .sources import Source, source
 from .splits import split_sql
+from .text_kinds import text_kinds
 from .writing import RowWriter, degrees_of, integers, reals
 
 _CAUSES = ("no source", "unknown source", "no destination", "unknown destination")
@@ -55,19 +57,25 @@ class Edges:
         return found
 
 
-def stage(engine: Engine, schema: Schema, nodes: Mapping[str, Nodes], table: EdgeTable, staged: str) -> Edges:
-    """Reads a table of edges into the database, as numbers of nodes, and checks it; errors as of nodes."""
+def stage(
+    engine: Engine, schema: Schema, nodes: Mapping[str, Nodes], table: EdgeTable, staged: str, by_part: bool = False
+) -> Edges:
+    """Stages a table of edges as numbers of nodes, ``src`` and ``dst``, and checks it; errors as of nodes.
+
+    ``by_part``: with the parts of the ends, ``src_part`` and ``dst_part``.
+    """
     needed = [table.source, table.destination, *(column.name for column in table.columns)]
     needed += [column for column in (table.weight, table.split and table.split.column) if column]
     needed += [table.time.column] if table.time is not None else []
     found = source(table.path, schema.folder, table.files, table.delimiter, list(dict.fromkeys(needed)))
     with reading(found):
-        return _staged(engine, schema, nodes, table, found, staged)
+        return _staged(engine, schema, nodes, table, found, staged, by_part)
 
 
 def _staged(
-    engine: Engine, schema: Schema, nodes: Mapping[str, Nodes], table: EdgeTable, found: Source, staged: str
-) -> Edges:
+    engine: Engine, schema: Schema, nodes: Mapping[str, Nodes], table: EdgeTable, found: Source, staged: str,
+    by_part: bool,
+) -> Edges:  # fmt: skip
     times = [column.name for column in table.columns if column.kind == "time" and column.unit is None]
     times += [table.time.column] if table.time is not None and table.time.unit is None else []
     kinds = text_kinds(engine, found, [], times)
@@ -83,25 +91,27 @@ def _staged(
         values["split"] = split_value(found, table.split, [table.source, table.destination])
     checks = [value.check for value in values.values()]
     given = (
-        f"SELECT {values_of(values)} {ends[0]} AS src_key, {ends[1]} AS dst_key, {no_key(found, table.source)} AS "
-        f"no_src, {no_key(found, table.destination)} AS no_dst, {case_of(checks, 5)} AS wrong FROM ({found.sql()})"
+        f"{values_of(values)} {ends[0]} AS src_key, {ends[1]} AS dst_key, {no_key(found, table.source)} AS no_src, "
+        f"{no_key(found, table.destination)} AS no_dst, {case_of(checks, 5)} AS wrong"
     )
-    with engine.of_files():
-        engine.run(
-            f"CREATE TABLE {staged} AS SELECT given.* EXCLUDE (src_key, dst_key, no_src, no_dst, wrong), src.id AS "
-            f"src, dst.id AS dst, "
-            f"CASE WHEN no_src THEN 1 WHEN src.id IS NULL THEN 2 WHEN no_dst THEN 3 WHEN dst.id IS NULL "
-            f"THEN 4 ELSE wrong END::USMALLINT AS bad FROM ({given}) AS given LEFT JOIN {src.staged}_keys AS src ON "
-            f"given.src_key = src.key LEFT JOIN {dst.staged}_keys AS dst ON given.dst_key = dst.key"
-        )
-    counts = dict(engine.rows(f"SELECT bad, count(*) FROM {staged} GROUP BY bad"))
+    taken = ("id", "part") if by_part else ("id",)
+    joins = [Join(f"{end}_key", f"{of.staged}_keys", "key", taken, end) for end, of in (("src", src), ("dst", dst))]
+    select = (
+        "* EXCLUDE (src_key, dst_key, no_src, no_dst, wrong, src_id, dst_id), src_id AS src, dst_id AS dst, "
+        "CASE WHEN no_src THEN 1 WHEN src_id IS NULL THEN 2 WHEN no_dst THEN 3 WHEN dst_id IS NULL "
+        "THEN 4 ELSE wrong END::INTEGER AS bad"
+    )
+    engine.stage(staged, found, given, joins, select)
+    counts: dict[int, int] = {}
+    for bad, rows in engine.ask(staged, "SELECT bad, count(*) FROM {} GROUP BY bad"):
+        counts[bad] = counts.get(bad, 0) + rows
     wrong = min((bad for bad in counts if bad > (4 if table.dangling == "drop" else 0)), default=None)
     if wrong is not None and wrong > 4:
         check = checks[wrong - 5]
         condition = (
             check.bad if table.dangling == "error" else f"({check.bad}) AND {_both_known(table, ends, src, dst)}"
         )
-        raise error_at(found, check.column, first_row(engine, found, check.column, condition), check.expected)
+        raise error_at(found, check.column, first_row(engine.database, found, check.column, condition), check.expected)
     if wrong is not None:
         raise _dangling(engine, found, table, wrong, ends, src, dst)
     dropped = {cause: counts[bad] for bad, cause in enumerate(_CAUSES, 1) if bad in counts}
@@ -130,7 +140,7 @@ def _dangling(
         condition = no_key(found, column)
     else:
         condition = f"NOT {no_key(found, column)} AND NOT coalesce({_known(ends[at], nodes)}, false)"
-    place: Place | None = first_row(engine, found, column, condition)
+    place: Place | None = first_row(engine.database, found, column, condition)
     return ValueError(f"{error_at(found, column, place, f'a key of {nodes.table.path}')}{hint}")
 
 
@@ -138,90 +148,97 @@ Pieces: TypeAlias = Iterator[tuple[Tensor, Tensor, Tensor | None]]
 """Of a CSC, as :func:`torch_gnnscale.topology.sort_on_disk.write_relation` takes them."""
 
 
-def write(
-    engine: Engine, edges: Edges, nodes: Mapping[str, Nodes], rows: RowWriter, put: Callable[[EdgeType, Pieces], None]
-) -> dict[str, int]:
-    """Writes a relation, and the one that leads the other way, with their rows.
+class Order(NamedTuple):
+    """A relation of a table of edges, and how its edges are read: in the order of their destinations."""
+
+    edge_type: EdgeType
+    by: str
+    """The column of destinations: ``dst`` or, of the relation that leads the other way, ``src``."""
+    split: str | None
+    """The number of an edge's split in SQL."""
+
+    @property
+    def other(self) -> str:
+        """The column of sources."""
+        return "src" if self.by == "dst" else "dst"
+
+
+def orders_of(engine: Engine, edges: Edges) -> list[Order]:
+    """The relations of a table."""
+    split = None if edges.table.split is None else split_sql(engine, edges.table.split, edges.staged, "bad = 0")
+    return [
+        Order(edge_type, "dst" if edge_type == edges.table.edge_type else "src", split)
+        for edge_type in edges.edge_types
+    ]
+
+
+def add(edges: Edges, edge_type: EdgeType, rows: RowWriter) -> None:
+    """Adds the attributes that :func:`read` writes."""
+    table = edges.table
+    rows.add_rows(edge_type, edges.count, edges.features, table.time is not None, table.split is not None)
+    if table.weight is not None:
+        rows.add(edge_type, "edge_weight", torch.float32, (edges.count,))
+
+
+def read(
+    database: Database, piece: str, edges: Edges, order: Order, rows: RowWriter, sizes: dict[str, int]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Reads edges, whose rows are written meanwhile.
 
     Args:
-        engine: that has them.
-        edges: the table.
-        nodes: by type.
-        rows: takes the rows of edges; also their ends as ``src`` and ``dst``, if it knows these.
-        put: takes the edges of each of both, while it reads them.
+        database: that has them.
+        piece: the table of all of them, or of some.
+        edges: what is known of all.
+        order: the relation.
+        rows: takes their rows.
+        sizes: by subset, to which the sizes of splits are added.
 
-    Returns:
-        The sizes of the splits.
+    Yields:
+        Their sources and destinations: int64, shape [m], never empty.
     """
-    split = None if edges.table.split is None else split_sql(engine, edges.table.split, edges.staged, "bad = 0")
-    sizes = dict.fromkeys(SUBSETS, 0)
-    for edge_type in edges.edge_types:
-        forward = edge_type == edges.table.edge_type
-        of_type = _Rows(edges, edge_type, rows, sizes if forward else {})
-        put(edge_type, of_type.pieces(engine, "dst" if forward else "src", split, nodes[edge_type[-1]].count))
-    return sizes if split is not None else {}
-
-
-class _Rows:
-    """The edges of a relation, read in the order of their destinations, while their rows are written."""
-
-    def __init__(self, edges: Edges, edge_type: EdgeType, features: RowWriter, sizes: dict[str, int]) -> None:
-        self._edges, self._type, self._features, self._sizes = edges, edge_type, features, sizes
-        table = edges.table
-        features.add_rows(edge_type, edges.count, edges.features, table.time is not None, table.split is not None)
-        if table.weight is not None:
-            features.add(edge_type, "edge_weight", torch.float32, (edges.count,))
-
-    def pieces(self, engine: Engine, by: str, split: str | None, num_dst: int) -> Pieces:
-        """The pieces of the CSC.
-
-        Args:
-            engine: that has the edges.
-            by: the column of destinations, ``dst`` or, of the relation that leads the other way, ``src``.
-            split: the number of a row's split in SQL.
-            num_dst: number of destinations.
-        """
-        none = torch.empty(0, dtype=torch.int64)
-        at = held = 0
-        for batch in engine.batches(self._sql(by, split), batch_rows(self._edges.features)):
-            dst, src = integers(batch.column("destination")), integers(batch.column("origin"))
-            for degrees in degrees_of(dst, at, held, CHUNK):
-                yield degrees, none, None
-            last = int(dst[-1])
-            held = int((dst == last).sum()) + (held if last == at else 0)
-            at = last
-            for end, ids in (("src", src), ("dst", dst)):
-                self._features.append(self._type, end, ids)
-            self._append(batch)
-            yield none, src, None
-        while at < num_dst:
-            count = min(num_dst - at, CHUNK)
-            degrees = torch.zeros(count, dtype=torch.int64)
-            degrees[0] = held
-            held, at = 0, at + count
-            yield degrees, none, None
-
-    def _sql(self, by: str, split: str | None) -> str:
-        edges, table = self._edges, self._edges.table
-        columns, joins = selected(edges.features, edges.staged)
-        other = "src" if by == "dst" else "dst"
-        order = f"staged.{by}"
-        for given, named in ((table.time, "time"), (True, other), (table.weight, "weight")):
-            if given is not None:
-                order += f", staged.{named}"
-                columns += f"staged.{named}, " if given is not True else ""
-        order += order_of(edges.features)
-        order += "" if split is None else ", split NULLS FIRST"
-        return (
-            f"SELECT staged.{by} AS destination, staged.{other} AS origin, {columns} {split or 'NULL'}::TINYINT AS "
-            f"split FROM {edges.staged} AS staged{joins} WHERE staged.bad = 0 ORDER BY {order}"
-        )
-
-    def _append(self, batch: Any) -> None:
-        self._features.append_rows(self._type, batch, self._edges.features)
-        if self._edges.table.weight is not None:
-            self._features.append(self._type, "edge_weight", reals(batch.column("weight")))
-        if self._edges.table.split is not None and self._sizes:
+    make_codes(database, edges.features, piece)
+    for batch in database.batches(_sql(piece, edges, order), batch_rows(edges.features)):
+        rows.append_rows(order.edge_type, batch, edges.features)
+        if edges.table.weight is not None:
+            rows.append(order.edge_type, "edge_weight", reals(batch.column("weight")))
+        if edges.table.split is not None:
             number = integers(batch.column("split").fill_null(-1))
-            for place, subset in enumerate(self._sizes):
-                self._sizes[subset] += int((number == place).sum())
+            for place, subset in enumerate(SUBSETS):
+                sizes[subset] += int((number == place).sum())
+        yield integers(batch.column("origin")), integers(batch.column("destination"))
+    drop_codes(database, edges.features, piece)
+
+
+def _sql(piece: str, edges: Edges, order: Order) -> str:
+    table = edges.table
+    columns, joins = selected(edges.features, piece)
+    by = f"staged.{order.by}"
+    for given, named in ((table.time, "time"), (True, order.other), (table.weight, "weight")):
+        if given is not None:
+            by += f", staged.{named}"
+            columns += f"staged.{named}, " if given is not True else ""
+    by += order_of(edges.features)
+    by += "" if order.split is None else ", split NULLS FIRST"
+    return (
+        f"SELECT staged.{order.by} AS destination, staged.{order.other} AS origin, {columns} {order.split or 'NULL'}"
+        f"::TINYINT AS split FROM {piece} AS staged{joins} WHERE staged.bad = 0 ORDER BY {by}"
+    )
+
+
+def pieces_of(edges: Iterator[tuple[Tensor, Tensor]], num_dst: int) -> Pieces:
+    """The pieces of a CSC of the sources and destinations of all edges, in the order of destinations."""
+    none = torch.empty(0, dtype=torch.int64)
+    at = held = 0
+    for src, dst in edges:
+        for degrees in degrees_of(dst, at, held, CHUNK):
+            yield degrees, none, None
+        last = int(dst[-1])
+        held = int((dst == last).sum()) + (held if last == at else 0)
+        at = last
+        yield none, src, None
+    while at < num_dst:
+        count = min(num_dst - at, CHUNK)
+        degrees = torch.zeros(count, dtype=torch.int64)
+        degrees[0] = held
+        held, at = 0, at + count
+        yield degrees, none, None

@@ -1,222 +1,147 @@
-"""Tables in DuckDB, which joins and sorts them in bounded memory, on disk where they are larger."""
+"""What runs the steps from files to parts: the contract, and DuckDB in this process."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .._library import needed
-from ..memory import format_bytes
-from .columns import INTEGER, ZONED, Check, TextKinds, Value
-from .sources import Source, name, quoted
+from typing_extensions import override
 
-_WRONG = "type_pushdown,statistics_propagation"
-"""Optimizers of DuckDB 2.0 that change results: of a TRY_CAST of a text file's column they make a cast, which fails,
-and they take parquet's least and largest values, which leave NaN out, to mean that no value is NaN."""
-
-
-class Engine:
-    """A database in a folder, deleted with it.
-
-    Results depend neither on ``threads`` nor on ``memory``, because everything that is read has an order of its own.
-
-    Args:
-        folder: an existing one.
-        memory: bytes that DuckDB may use.
-        threads: that it may use.
-    """
-
-    def __init__(self, folder: Path, memory: int, threads: int) -> None:
-        why = "tables need DuckDB and pyarrow: pip install 'torch_gnnscale[tables]'"
-        _, self._duckdb = needed("pyarrow", why), needed("duckdb", why)
-        self._memory, self._threads = memory, threads
-        self._connection = self._duckdb.connect(str(folder / "tables.duckdb"))
-        for setting in (
-            f"memory_limit = '{memory}B'", f"temp_directory = {quoted(str(folder / 'spilled'))}", "TimeZone = 'UTC'",
-            f"threads = {threads}", "preserve_insertion_order = false", "autoinstall_known_extensions = false",
-            "enable_progress_bar = false",
-        ):  # fmt: skip
-            self._connection.execute(f"SET {setting}")
-
-    def close(self) -> None:
-        """Closes the database's files."""
-        self._connection.close()
-
-    def run(self, sql: str) -> None:
-        """Runs a statement."""
-        with self._errors():
-            self._connection.execute(sql)
-
-    def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """The rows of a short result."""
-        with self._errors():
-            return self._connection.execute(sql).fetchall()
-
-    def row(self, sql: str) -> tuple[Any, ...]:
-        """The one row of a result."""
-        (found,) = self.rows(sql)
-        return found
-
-    def batches(self, sql: str, rows: int) -> Generator[Any, None, None]:
-        """A result as Arrow's RecordBatches of about so many rows, none of them empty; to be read or closed before
-        other statements run."""
-        with self._errors():
-            reader = self._connection.sql(sql).to_arrow_reader(rows)
-        try:
-            while True:
-                with self._errors():
-                    batch = next(reader, None)
-                if batch is None:
-                    return
-                if batch.num_rows:
-                    yield batch
-        finally:
-            reader.close()
-
-    @contextmanager
-    def of_files(self) -> Iterator[None]:
-        """A block whose statements read files."""
-        self.run(f"SET disabled_optimizers = '{_WRONG}'")
-        yield
-        self.run("SET disabled_optimizers = ''")  # of the sorts, which statistics make a third faster
-
-    @contextmanager
-    def in_order(self) -> Iterator[None]:
-        """A block whose statements read files, rows in their order."""
-        self.run("SET threads = 1")
-        self.run("SET preserve_insertion_order = true")
-        with self.of_files():
-            yield
-        self.run("SET preserve_insertion_order = false")
-        self.run(f"SET threads = {self._threads}")
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """DuckDB's errors as Python's."""
-        import pyarrow
-
-        try:
-            yield
-        except self._duckdb.OutOfMemoryException as error:
-            found = format_bytes(self._memory)
-            raise MemoryError(
-                f"memory: expected more for these tables, found {found} ({_first_line(error)})"
-            ) from error
-        except self._duckdb.IOException as error:
-            raise OSError(_first_line(error)) from error
-        except (self._duckdb.DataError, self._duckdb.InvalidInputException, pyarrow.ArrowInvalid) as error:
-            raise ValueError(_first_line(error)) from error
-
-
-def _first_line(error: Exception) -> str:
-    """What an error of DuckDB says first, and the file that it names."""
-    text = str(error)
-    file = re.search(r"^ *file = (.*)$", text, re.MULTILINE)
-    first = " ".join(re.split(r"\n\n|\nPossible ", text)[0].split())
-    return first if file is None or file[1] in first else f"{file[1]}: {first}"
-
-
-# What is wrong with a table ###########################################################################################
+from .database import Database
+from .sources import Source
 
 
 @dataclass(frozen=True)
-class Place:
-    """A row of a table's files, and what one of its columns holds there."""
+class Join:
+    """Columns of a table that rows get where their ``column`` is its ``key``, each of which is there once; or NULL."""
 
-    file: Path
-    row: int
-    """From 1, without the line of a text file that names the columns."""
-    found: str | None
+    column: str
+    table: str
+    key: str
+    taken: tuple[str, ...]
+    prefix: str
+    """Of the names of the columns, before ``_``."""
 
-
-def first_row(engine: Engine, source: Source, column: str, condition: str) -> Place | None:
-    """The first row, by files and their rows, that fulfils a condition in SQL."""
-    with engine.in_order():
-        for file in source.files:
-            found = engine.rows(
-                f"SELECT row_of_file, CAST({name(column)} AS VARCHAR) FROM ({source.sql_of(file)}) WHERE {condition} "
-                f"ORDER BY row_of_file LIMIT 1"
-            )
-            if found:
-                return Place(file, *found[0])
-    return None
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns that rows are given."""
+        return [f"{self.prefix}_{column}" for column in self.taken]
 
 
-def error_at(source: Source, column: str, place: Place | None, expected: str) -> ValueError:
-    """The error that says what is wrong, and where."""
-    if place is None:  # the file has changed since it was read
-        return ValueError(f"{source.path}: column {column}: expected {expected} in every row, found something else")
-    found = "nothing" if place.found is None else repr(place.found)
-    return ValueError(
-        f"{source.path}: {place.file}: row {place.row}: column {column}: expected {expected}, found {found}"
-    )
+class Engine(ABC):
+    """Stages tables, joins them, and splits them by part; in the words of DuckDB's SQL, whatever distributes the work.
 
-
-@contextmanager
-def reading(source: Source) -> Iterator[None]:
-    """A block that reads a table: ValueErrors of DuckDB, such as of a line with too many columns, name the table."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        if str(error).startswith((f"{source.path}:", f"{source.path}.")):
-            raise
-        raise type(error)(f"{source.path}: {error}") from error
-
-
-def text_kinds(engine: Engine, source: Source, integers: Sequence[str], times: Sequence[str]) -> TextKinds:
-    """Reads columns that have no types.
-
-    Args:
-        engine: that reads.
-        source: the table.
-        integers: columns of text files that may hold integers alone.
-        times: columns of times as text, which must have time zones everywhere or nowhere.
-
-    Raises:
-        ValueError: names the first time that has a time zone where the first has none, or the other way round.
+    A staged table is in pieces. What is asked of a piece is a function of a :class:`Database`, in any process, and of
+    the name of the table that is the piece there.
     """
-    asked = {column: None for column in integers if source.is_untyped(column)}
-    written = [column for column in dict.fromkeys(times) if source.families[column] == "text"]
-    tests = [
-        f"bool_and({name(column)} IS NULL OR (regexp_full_match({name(column)}, {INTEGER}) AND TRY_CAST({name(column)} "
-        f"AS BIGINT) IS NOT NULL))"
-        for column in asked
-    ]
-    for column in written:
-        zoned = f"regexp_matches({name(column)}, {ZONED})"
-        tests += [f"count_if({zoned})", f"count({name(column)})"]
-    if not tests:
-        return TextKinds(frozenset(), frozenset())
-    with engine.of_files():
-        found = engine.row(f"SELECT {', '.join(tests)} FROM ({source.sql()})")
-    whole = {column for column, alone in zip(asked, found, strict=False) if alone is not False}
-    with_zone = set()
-    for column, zoned, count in zip(written, found[len(asked) :: 2], found[len(asked) + 1 :: 2], strict=True):
-        if zoned == 0:
-            continue
-        with_zone.add(column)
-        if zoned < count:
-            has_zone = f"regexp_matches({name(column)}, {ZONED})"
-            first = first_row(engine, source, column, f"{name(column)} IS NOT NULL")
-            other = first_row(engine, source, column, f"NOT {has_zone}")
-            if first is None or other is None or (first.file, first.row) != (other.file, other.row):
-                raise error_at(source, column, other, "a time zone, as other rows have")
-            raise error_at(
-                source, column, first_row(engine, source, column, has_zone), "no time zone, as other rows have"
-            )
-    return TextKinds(frozenset(whole), frozenset(with_zone))
+
+    database: Database
+    """Of this process: small tables, the keys of nodes, and the first row that is wrong."""
+
+    @abstractmethod
+    def open(self, database: Database, work: Path) -> None:
+        """Begins; ``work``: an empty folder that all processes see, deleted afterwards."""
+
+    @abstractmethod
+    def scan(self, source: Source, select: str) -> list[tuple[Any, ...]]:
+        """The rows of ``SELECT select FROM`` the rows of some of the files, for all files."""
+
+    @abstractmethod
+    def stage(
+        self, staged: str, source: Source | str, given: str = "*", joins: Sequence[Join] = (), select: str = "*"
+    ) -> None:
+        """Makes a staged table, ``SELECT select FROM (SELECT given FROM source) LEFT JOIN ...``: of files it is stored,
+        of another staged table made whenever it is read."""
+
+    @abstractmethod
+    def each(self, staged: str, function: Callable[[Database, str], Any]) -> list[Any]:
+        """What a function returns of each piece, in any order; at least one piece."""
+
+    def ask(self, staged: str, query: str) -> list[tuple[Any, ...]]:
+        """The rows of a query of each piece, which it calls ``{}``."""
+        return [row for rows in self.each(staged, partial(_asked, query)) for row in rows]
+
+    @abstractmethod
+    def gather(self, staged: str, columns: str, table: str) -> None:
+        """Makes a table of :attr:`database` of columns of all pieces."""
+
+    @abstractmethod
+    def share(self, table: str) -> None:
+        """Makes a table of :attr:`database` one that rows can be joined with."""
+
+    @abstractmethod
+    def group(self, staged: str, kept: str, by: str, function: Callable[[Database, str], Any]) -> list[Any]:
+        """What a function returns of the rows that fulfil the condition ``kept`` and have one value of the column
+        ``by``, for each value."""
+
+    @abstractmethod
+    def drop(self, staged: str) -> None:
+        """Forgets a staged table and what it stores."""
 
 
-def case_of(checks: Sequence[Check], first: int) -> str:
-    """The number of the first check that a row fails, counted from ``first``; 0 if it fails none."""
-    whens = [f"WHEN {check.bad} THEN {number}" for number, check in enumerate(checks, first) if check.bad != "false"]
-    return f"CASE {' '.join(whens)} ELSE 0 END::USMALLINT" if whens else "0::USMALLINT"
+def _asked(query: str, database: Database, piece: str) -> list[tuple[Any, ...]]:
+    return database.rows(query.format(piece))
 
 
-def values_of(values: dict[str, Value]) -> str:
-    """The columns of a staged table, as a list for SELECT."""
-    return "".join(f"{value.sql} AS {name(column)}, " for column, value in values.items())
+class DuckDB(Engine):
+    """DuckDB in this process: a staged table is one piece, a table of the database."""
+
+    @override
+    def open(self, database: Database, work: Path) -> None:
+        self.database = database
+
+    @override
+    def scan(self, source: Source, select: str) -> list[tuple[Any, ...]]:
+        with self.database.of_files():
+            return self.database.rows(f"SELECT {select} FROM ({source.sql()})")
+
+    @override
+    def stage(
+        self, staged: str, source: Source | str, given: str = "*", joins: Sequence[Join] = (), select: str = "*"
+    ) -> None:
+        taken = [
+            f"{join.prefix}.{column} AS {name}"
+            for join in joins
+            for column, name in zip(join.taken, join.names, strict=True)
+        ]
+        sql = f"SELECT {select} FROM (SELECT {', '.join(['given.*', *taken])} FROM (SELECT {given} FROM "
+        sql += f"({source.sql()})) AS given" if isinstance(source, Source) else f"{source}) AS given"
+        for join in joins:
+            sql += f" LEFT JOIN {join.table} AS {join.prefix} ON given.{join.column} = {join.prefix}.{join.key}"
+        sql += ")"
+        if isinstance(source, str):
+            self.database.run(f"CREATE VIEW {staged} AS {sql}")
+            return
+        with self.database.of_files():
+            self.database.run(f"CREATE TABLE {staged} AS {sql}")
+
+    @override
+    def each(self, staged: str, function: Callable[[Database, str], Any]) -> list[Any]:
+        return [function(self.database, staged)]
+
+    @override
+    def gather(self, staged: str, columns: str, table: str) -> None:
+        self.database.run(f"CREATE VIEW {table} AS SELECT {columns} FROM {staged}")
+
+    @override
+    def share(self, table: str) -> None:
+        pass
+
+    @override
+    def group(self, staged: str, kept: str, by: str, function: Callable[[Database, str], Any]) -> list[Any]:
+        database, found = self.database, []
+        database.run(f"CREATE TABLE grouped AS SELECT * FROM {staged} WHERE {kept} ORDER BY {by}")
+        for (value,) in database.rows(f"SELECT DISTINCT {by} FROM grouped ORDER BY 1"):
+            database.run(f"CREATE TABLE of_part AS SELECT * FROM grouped WHERE {by} = {value}")
+            found.append(function(database, "of_part"))
+            database.run("DROP TABLE of_part")
+        database.run("DROP TABLE grouped")
+        return found
+
+    @override
+    def drop(self, staged: str) -> None:
+        self.database.run(f"DROP TABLE {staged}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import machine
 from .columns import INTEGER
-from .engine import Engine, reading
+from .database import Database, reading
 from .schema import Schema, pyyaml
 from .sources import ROW, Source, name, source
 
@@ -64,15 +64,15 @@ def guess(paths: Sequence[str], folder: Path) -> tuple[dict[str, Any], list[str]
         ValueError: two tables of one name, or none that has a key.
     """
     with tempfile.TemporaryDirectory() as work:
-        engine = Engine(Path(work), 1 << 30, machine.cores())
+        database = Database(Path(work), 1 << 30, machine.cores())
         try:
-            tables = [_table(engine, path, folder) for path in paths]
+            tables = [_table(database, path, folder) for path in paths]
             for table in tables:
                 table.key = _key(table)
             for table in tables:
-                table.foreign = _foreign(engine, table, tables)
+                table.foreign = _foreign(database, table, tables)
         finally:
-            engine.close()
+            database.close()
     if same := [table.name for table in tables if sum(table.name == other.name for other in tables) > 1]:
         raise ValueError(f"tables: expected names that differ, found {same[0]!r} twice")
     named = {id(other) for table in tables for other in table.foreign.values()}
@@ -104,10 +104,10 @@ def read_manifest(folder: str | os.PathLike) -> tuple[Schema, list[str]]:
     schema: dict[str, Any] = {"nodes": {}, "edges": {}}
     said = []
     with tempfile.TemporaryDirectory() as work:
-        engine = Engine(Path(work), 1 << 30, machine.cores())
+        database = Database(Path(work), 1 << 30, machine.cores())
         try:
             for table, spec in specs.items():
-                found = _table(engine, str(Path(folder) / "db" / f"{table}.parquet"), Path(folder))
+                found = _table(database, str(Path(folder) / "db" / f"{table}.parquet"), Path(folder))
                 key, time, foreign = spec.get("pkey"), spec.get("time_col"), spec.get("fkeys") or {}
                 columns = found.features([key, time, *foreign])
                 entry = {"files": found.pattern, "key": key or ROW, "columns": columns}
@@ -118,7 +118,7 @@ def read_manifest(folder: str | os.PathLike) -> tuple[Schema, list[str]]:
                     edge = {"table": table, "destination": column, "undirected": "reverse", "dangling": "drop"}
                     schema["edges"][f"{table}.f2p_{column}.{other}"] = edge
         finally:
-            engine.close()
+            database.close()
     try:
         return Schema.parse(schema, folder), said
     except ValueError as error:
@@ -166,7 +166,7 @@ def _relation(column: str) -> str:
     return re.sub(r"_*(id|key|code)$", "", column.replace(".", "_"), flags=re.IGNORECASE).replace("__", "_") or "of"
 
 
-def _table(engine: Engine, path: str, folder: Path) -> _Table:
+def _table(database: Database, path: str, folder: Path) -> _Table:
     there = Path(path)
     try:
         pattern = str(there.resolve().relative_to(folder.resolve()))
@@ -177,21 +177,21 @@ def _table(engine: Engine, path: str, folder: Path) -> _Table:
     whole = source(named, Path(), [str(there)], None, [])
     columns = whole.groups[0].columns
     found = source(named, Path(), [str(there)], None, list(columns))
-    with reading(found), engine.of_files():
-        (rows,) = engine.row(f"SELECT count(*) FROM ({found.sql()})")
-        about = {column: _column(engine, found, column, rows) for column in columns}
+    with reading(found), database.of_files():
+        (rows,) = database.row(f"SELECT count(*) FROM ({found.sql()})")
+        about = {column: _column(database, found, column, rows) for column in columns}
     return _Table(named, pattern, found, rows, about)
 
 
-def _column(engine: Engine, found: Source, column: str, rows: int) -> dict[str, Any]:
+def _column(database: Database, found: Source, column: str, rows: int) -> dict[str, Any]:
     given, family = name(column), found.families[column]
     distinct = "0" if family == "list" else f"count(DISTINCT {given})"
-    there, different = engine.row(f"SELECT count({given}), {distinct} FROM ({found.sql()})")
+    there, different = database.row(f"SELECT count({given}), {distinct} FROM ({found.sql()})")
     about: dict[str, Any] = {"missing": rows - there, "unique": different == rows > 0, "integers": family == "integer"}
     kinds = {"integer": "number", "real": "number", "boolean": "boolean", "date": "time", "timestamp": "time"}
     kind = kinds.get(family, "time" if family == "timestamp with time zone" else None)
     if family == "real":
-        (about["missing"],) = engine.row(f"SELECT count_if({given} IS NULL OR isnan({given})) FROM ({found.sql()})")
+        (about["missing"],) = database.row(f"SELECT count_if({given} IS NULL OR isnan({given})) FROM ({found.sql()})")
     if family == "list" and column in found.sizes:
         kind = "vector"
     if family == "text" and there:
@@ -199,7 +199,7 @@ def _column(engine: Engine, found: Source, column: str, rows: int) -> dict[str, 
             f"bool_and(lower({given}) IN ('true', 'false'))", f"bool_and(TRY_CAST({given} AS DOUBLE) IS NOT NULL)",
             f"bool_and(TRY_CAST({given} AS TIMESTAMP) IS NOT NULL)", f"bool_and(regexp_full_match({given}, {INTEGER}))",
         ]  # fmt: skip
-        alone = engine.row(f"SELECT {', '.join(tests)} FROM ({found.sql()})") if found.is_text else (False,) * 4
+        alone = database.row(f"SELECT {', '.join(tests)} FROM ({found.sql()})") if found.is_text else (False,) * 4
         written = [kind for kind, fits in zip(("boolean", "number", "time"), alone, strict=False) if fits]
         about["integers"] = bool(alone[3])
         kind = written[0] if written else "category" if different <= min(MOST_CATEGORIES, rows // 2) else None
@@ -216,7 +216,7 @@ def _key(table: _Table) -> str | None:
     return next(iter(named or found), None)
 
 
-def _foreign(engine: Engine, table: _Table, tables: Sequence[_Table]) -> dict[str, _Table]:
+def _foreign(database: Database, table: _Table, tables: Sequence[_Table]) -> dict[str, _Table]:
     """The columns with keys of tables: of text, or of integers and named like a key, other than the key; each of the
     table whose key has its name, if there are several."""
     found = {}
@@ -230,8 +230,8 @@ def _foreign(engine: Engine, table: _Table, tables: Sequence[_Table]) -> dict[st
             if about["integers"] and column != other.key and not _NAMED.search(column):
                 continue  # small numbers of any kind are among keys
             keys = f"SELECT CAST({name(other.key)} AS VARCHAR) FROM ({other.source.sql()})"
-            with engine.of_files():
-                (unknown,) = engine.row(
+            with database.of_files():
+                (unknown,) = database.row(
                     f"SELECT count(*) FROM ({table.source.sql()}) WHERE {name(column)} IS NOT NULL AND "
                     f"CAST({name(column)} AS VARCHAR) NOT IN ({keys})"
                 )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -13,9 +12,11 @@ import torch
 from torch import Tensor
 
 from .columns import vector_size
+from .database import Database
 from .engine import Engine
 from .schema import Column
 from .sources import Source, name
+from .survey import MOST_ROWS, distinct, missing_of, moments_of, numbered
 
 Encode: TypeAlias = Callable[..., np.ndarray]
 """Makes float32 of shape [n, d] of n strings and, where it is known, d."""
@@ -54,8 +55,6 @@ def encoder(path: str, column: Column) -> Encode:
     return encode
 
 
-MOST_ROWS = 1 << 17
-"""In a batch of rows."""
 _BATCH_BYTES = 1 << 25
 """About that many bytes of features are in a batch."""
 
@@ -91,7 +90,7 @@ class Feature:
 def features_of(
     engine: Engine, source: Source, columns: Sequence[Column], staged: Sequence[str], table: str, kept: str
 ) -> list[Feature]:
-    """The means, deviations and categories of columns; tables with the codes of categories are made.
+    """The means, deviations and categories of columns.
 
     Args:
         engine: that has the staged table.
@@ -101,71 +100,42 @@ def features_of(
         table: the staged table.
         kept: the condition, in SQL, of rows that are kept.
     """
+    wanted = dict(zip(staged, columns, strict=True))
+    categories = [given for given, column in wanted.items() if column.kind == "category"]
+    numbers = [given for given, column in wanted.items() if column.kind in ("number", "boolean", "time")]
+    others = [given for given, column in wanted.items() if column.kind == "text"]
+    missing = missing_of(engine, table, kept, [*categories, *numbers, *others])
+    moments = moments_of(engine, table, kept, numbers)
     found = []
-    for column, given in zip(columns, staged, strict=True):
+    for given, column in wanted.items():
         if column.kind == "vector":
             found.append(Feature(column, given, vector_size(source, column)))
-            continue
-        (missing,) = engine.row(f"SELECT count(*) FROM {table} WHERE {kept} AND {given} IS NULL")
-        if column.kind == "text":
+        elif column.kind == "text":
             encode = encoder(source.path, column)
-            found.append(Feature(column, given, encode([""]).shape[1], missing=missing, encode=encode))
-            continue
-        if column.kind == "category":
-            codes = f"{table}_{given}"
-            engine.run(
-                f"CREATE TABLE {codes} AS SELECT value, row_number() OVER (ORDER BY value) AS code FROM (SELECT "
-                f"DISTINCT {given} AS value FROM {table} WHERE {kept} AND {given} IS NOT NULL)"
-            )
-            values = tuple(value for (value,) in engine.rows(f"SELECT value FROM {codes} ORDER BY value"))
-            found.append(Feature(column, given, 0, missing=missing, categories=values))
-            continue
-        width = 2 if column.missing == "mean" else 1
-        mean, std = _moments(engine, f"SELECT {given} FROM {table} WHERE {kept} AND {given} IS NOT NULL")
-        scaled = column.kind != "boolean" and column.scale == "standard"
-        found.append(Feature(column, given, width, mean, std if scaled else 1.0, missing))
+            found.append(Feature(column, given, encode([""]).shape[1], missing=missing[given], encode=encode))
+        elif column.kind == "category":
+            values = distinct(engine, table, kept, given)
+            found.append(Feature(column, given, 0, missing=missing[given], categories=tuple(values)))
+        else:
+            mean, std = moments[given]
+            scaled = column.kind != "boolean" and column.scale == "standard"
+            width = 2 if column.missing == "mean" else 1
+            found.append(Feature(column, given, width, mean, std if scaled else 1.0, missing[given]))
     return found
 
 
-def _moments(engine: Engine, sql: str) -> tuple[float, float]:
-    """The mean and the standard deviation (1 if it is 0) of a column: of exact sums, whatever order rows come in."""
-
-    def values() -> Iterator[np.ndarray]:
-        for batch in engine.batches(sql, MOST_ROWS):
-            yield batch.column(0).to_numpy(zero_copy_only=False)
-
-    count, total = exact_sum(values())
-    if not count:
-        return 0.0, 1.0
-    mean = total / count
-    _, squares = exact_sum((some - mean) ** 2 for some in values())
-    return mean, math.sqrt(squares / count) or 1.0
+def make_codes(database: Database, features: Sequence[Feature], table: str) -> None:
+    """Makes the tables with the codes of categories that :func:`selected` joins."""
+    for feature in features:
+        if feature.column.kind == "category":
+            numbered(database, f"{table}_{feature.staged}", feature.categories, 1)
 
 
-def exact_sum(pieces: Iterable[np.ndarray]) -> tuple[int, float]:
-    """The number of finite float64 and the float64 nearest to their sum, as math.fsum rounds it.
-
-    A number is (high * 2^27 + low) * 2^(exponent - 53) with integers |high| <= 2^26 and low < 2^27. Those of one
-    exponent are added in float64, exactly while a piece has at most 2^26 numbers; the sums are Python's integers.
-    """
-    count = 0
-    sums = [0] * _EXPONENTS
-    for piece in pieces:
-        assert len(piece) <= 1 << 26
-        count += len(piece)
-        fraction, exponent = np.frexp(piece)
-        high, low = np.divmod(np.ldexp(fraction, 53), 1 << 27)
-        place = exponent + _LEAST_EXPONENT
-        found = [np.bincount(place, weights=of, minlength=_EXPONENTS) for of in (high, low)]
-        for at in np.flatnonzero((found[0] != 0) | (found[1] != 0)).tolist():
-            sums[at] += (int(found[0][at]) << 27) + int(found[1][at])
-    whole = sum(of << at for at, of in enumerate(sums) if of)
-    return count, whole / (1 << (_LEAST_EXPONENT + 53))
-
-
-_LEAST_EXPONENT = 1074
-"""The least exponent of a float64 that np.frexp finds is -1073."""
-_EXPONENTS = _LEAST_EXPONENT + 1025
+def drop_codes(database: Database, features: Sequence[Feature], table: str) -> None:
+    """Drops the tables of :func:`make_codes`."""
+    for feature in features:
+        if feature.column.kind == "category":
+            database.run(f"DROP TABLE {table}_{feature.staged}")
 
 
 def selected(features: Sequence[Feature], table: str) -> tuple[str, str]:

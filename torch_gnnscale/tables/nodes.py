@@ -9,12 +9,16 @@ import torch
 
 from ..splits import SUBSETS
 from .columns import Check, Value, check_family, feature, key_value, label_value, split_value, time_value
-from .engine import Engine, case_of, error_at, first_row, reading, text_kinds, values_of
+from .database import Database, case_of, error_at, first_row, reading, values_of
+from .engine import Engine
 from .id_map import IdWriter
-from .layout import Feature, batch_rows, features_of, selected, staged_names
+from .layout import Feature, batch_rows, drop_codes, features_of, make_codes, selected, staged_names
+from .owners import stage_owners
 from .schema import NodeTable, Schema
 from .sources import Source, name, source
 from .splits import split_sql
+from .survey import distinct, numbered
+from .text_kinds import text_kinds
 from .writing import RowWriter, integers, reals
 
 
@@ -25,7 +29,8 @@ class Nodes:
     table: NodeTable
     source: Source
     staged: str
-    """The staged table; ``STAGED_keys`` has the columns ``key`` and ``id``."""
+    """The staged table; ``STAGED_keys``, of the engine's database, has the columns ``key`` and ``id``, by part also
+    ``part``, as the staged table ``STAGED_owned`` has."""
     key: str
     """``integer`` or ``string``."""
     count: int
@@ -48,8 +53,8 @@ class Nodes:
         return found
 
 
-def stage(engine: Engine, schema: Schema, table: NodeTable, staged: str) -> Nodes:
-    """Reads a table of nodes into the database, and checks it.
+def stage(engine: Engine, schema: Schema, table: NodeTable, staged: str, parts: int | None = None) -> Nodes:
+    """Stages a table of nodes, checks it, and numbers its keys; ``parts``: how many own them, if they go by part.
 
     Raises:
         ValueError, FileNotFoundError: names table, file, column and row of what is wrong first.
@@ -60,7 +65,18 @@ def stage(engine: Engine, schema: Schema, table: NodeTable, staged: str) -> Node
     needed += [table.owner.column] if table.owner is not None and table.owner.files is None else []
     found = source(table.path, schema.folder, table.files, table.delimiter, list(dict.fromkeys(needed)))
     with reading(found):
-        return _staged(engine, schema, table, found, staged)
+        nodes = _staged(engine, schema, table, found, staged)
+        if parts is not None:
+            stage_owners(engine, schema, table, staged, nodes.key, parts)
+        of_part = "" if parts is None else "part, "
+        owned = staged if parts is None else f"{staged}_owned"
+        engine.gather(owned, f"key, {of_part}", f"{staged}_gathered")
+        engine.database.run(
+            f"CREATE TABLE {staged}_keys AS SELECT key, {of_part}row_number() OVER (ORDER BY key) - 1 AS id FROM "
+            f"{staged}_gathered"
+        )
+        engine.share(f"{staged}_keys")
+        return nodes
 
 
 def _staged(engine: Engine, schema: Schema, table: NodeTable, found: Source, staged: str) -> Nodes:
@@ -86,29 +102,21 @@ def _staged(engine: Engine, schema: Schema, table: NodeTable, found: Source, sta
     features = features_of(engine, found, table.columns, names, staged, "true")
     classes, unlabelled = None, 0
     if table.label is not None and table.label.kind == "class":
-        engine.run(
-            f"CREATE TABLE {staged}_classes AS SELECT value, row_number() OVER (ORDER BY value) - 1 AS code FROM "
-            f"(SELECT DISTINCT label AS value FROM {staged} WHERE label IS NOT NULL)"
-        )
-        classes = tuple(value for (value,) in engine.rows(f"SELECT value FROM {staged}_classes ORDER BY value"))
+        classes = tuple(distinct(engine, staged, "true", "label"))
     if table.label is not None:
-        (unlabelled,) = engine.row(f"SELECT count(*) FROM {staged} WHERE label IS NULL")
-    (count,) = engine.row(f"SELECT count(*) FROM {staged}")
-    engine.run(f"CREATE TABLE {staged}_keys AS SELECT key, row_number() OVER (ORDER BY key) - 1 AS id FROM {staged}")
+        unlabelled = sum(rows for (rows,) in engine.ask(staged, "SELECT count(*) FROM {} WHERE label IS NULL"))
+    count = sum(rows for (rows,) in engine.ask(staged, "SELECT count(*) FROM {}"))
     return Nodes(table, found, staged, key, count, features, classes, unlabelled)
 
 
 def _create(engine: Engine, found: Source, staged: str, values: dict[str, Value], key_sql: str, of_key: Check) -> None:
     checks = [of_key, *(value.check for value in values.values())]
-    with engine.of_files():
-        engine.run(
-            f"CREATE TABLE {staged} AS SELECT {key_sql} AS key, {values_of(values)} {case_of(checks, 1)} AS bad FROM "
-            f"({found.sql()})"
-        )
-    (bad,) = engine.row(f"SELECT min(bad) FROM {staged} WHERE bad > 0")
-    if bad is not None:
-        check = checks[bad - 1]
-        raise error_at(found, check.column, first_row(engine, found, check.column, check.bad), check.expected)
+    engine.stage(staged, found, f"{key_sql} AS key, {values_of(values)} {case_of(checks, 1)} AS bad")
+    failed = [bad for (bad,) in engine.ask(staged, "SELECT min(bad) FROM {} WHERE bad > 0") if bad is not None]
+    if failed:
+        check = checks[min(failed) - 1]
+        place = first_row(engine.database, found, check.column, check.bad)
+        raise error_at(found, check.column, place, check.expected)
 
 
 def _key_type(found: Source, column: str, written_as_integers: bool) -> str:
@@ -120,65 +128,98 @@ def _key_type(found: Source, column: str, written_as_integers: bool) -> str:
     return "integer" if family == "integer" or written_as_integers else "string"
 
 
-def write(engine: Engine, nodes: Nodes, ids: IdWriter, features: RowWriter) -> dict[str, int]:
-    """Writes the rows of a type of nodes and its ids; returns the sizes of its splits.
+def write_ids(database: Database, nodes: Nodes, ids: IdWriter) -> None:
+    """Writes the ids of a type of nodes.
 
     Raises:
         ValueError: names the row whose key an earlier row has.
     """
-    table, staged, group = nodes.table, nodes.staged, nodes.table.name
-    features.add_rows(group, nodes.count, nodes.features, table.time is not None, table.split is not None)
-    if table.label is not None:
-        features.add(group, "y", torch.float32 if nodes.classes is None else torch.int64, (nodes.count,))
-    columns, joins = selected(nodes.features, staged)
-    if table.label is not None and nodes.classes is None:
-        columns += "staged.label, "
-    elif table.label is not None:
-        columns += "coalesce(label_of.code, -1) AS label, "
-        joins += f" LEFT JOIN {staged}_classes AS label_of ON staged.label = label_of.value"
-    columns += "staged.time, " if table.time is not None else ""
-    kept = "true" if table.label is None else "label IS NOT NULL"
-    split = "NULL" if table.split is None else split_sql(engine, table.split, staged, kept)
-    sql = (
-        f"SELECT staged.key, {columns} CASE WHEN {kept.replace('label', 'staged.label')} THEN {split} END::TINYINT AS "
-        f"split FROM {staged} AS staged{joins} ORDER BY staged.key"
-    )
-    counts = dict.fromkeys(SUBSETS, 0)
+    keys = f"{nodes.staged}_keys"
     with reading(nodes.source):
-        (size,) = engine.row(f"SELECT sum(strlen(key)) FROM {staged}") if nodes.key == "string" else (None,)
-        with ids.writing(group, nodes.key, nodes.count, size) as put:
-            batches = engine.batches(sql, batch_rows(nodes.features))
+        (size,) = database.row(f"SELECT sum(strlen(key)) FROM {keys}") if nodes.key == "string" else (None,)
+        with ids.writing(nodes.table.name, nodes.key, nodes.count, size) as put:
+            batches = database.batches(f"SELECT key FROM {keys} ORDER BY id", batch_rows([]))
             for batch in batches:
                 if (again := put(batch.column("key"))) is not None:
                     batches.close()
-                    raise _duplicate(engine, nodes, again)
-                features.append(group, "id", torch.arange(len(batch)))  # rows are counted, also without attributes
-                features.append_rows(group, batch, nodes.features)
-                if table.label is not None:
-                    label = batch.column("label")
-                    features.append(group, "y", reals(label) if nodes.classes is None else integers(label))
-                if table.split is not None:
-                    number = integers(batch.column("split").fill_null(-1))
-                    counts = {name: counts[name] + int((number == place).sum()) for place, name in enumerate(counts)}
+                    raise _duplicate(database, nodes, again)
+
+
+def split_of(engine: Engine, nodes: Nodes) -> str:
+    """The number of a row's split in SQL, NULL where it has none."""
+    if nodes.table.split is None:
+        return "NULL"
+    kept = "true" if nodes.table.label is None else "label IS NOT NULL"
+    split = split_sql(engine, nodes.table.split, nodes.staged, kept)
+    return f"CASE WHEN {kept.replace('label', 'staged.label')} THEN {split} END"
+
+
+def write(database: Database, piece: str, nodes: Nodes, split: str, rows: RowWriter) -> dict[str, int]:
+    """Writes rows of nodes in the order of their keys.
+
+    Args:
+        database: that has them.
+        piece: the table of all of them, or of some.
+        nodes: what is known of all.
+        split: the number of a row's split in SQL.
+        rows: takes them.
+
+    Returns:
+        The sizes of the splits.
+    """
+    table, group = nodes.table, nodes.table.name
+    columns, joins = selected(nodes.features, piece)
+    make_codes(database, nodes.features, piece)
+    if table.label is not None and nodes.classes is None:
+        columns += "staged.label, "
+    elif nodes.classes is not None:
+        numbered(database, f"{piece}_classes", nodes.classes, 0)
+        columns += "coalesce(label_of.code, -1) AS label, "
+        joins += f" LEFT JOIN {piece}_classes AS label_of ON staged.label = label_of.value"
+    columns += "staged.time, " if table.time is not None else ""
+    sql = f"SELECT {columns} {split}::TINYINT AS split FROM {piece} AS staged{joins} ORDER BY staged.key"
+    counts = dict.fromkeys(SUBSETS, 0)
+    with reading(nodes.source):
+        for batch in database.batches(sql, batch_rows(nodes.features)):
+            rows.append_rows(group, batch, nodes.features)
+            if table.label is not None:
+                label = batch.column("label")
+                rows.append(group, "y", reals(label) if nodes.classes is None else integers(label))
+            if table.split is not None:
+                number = integers(batch.column("split").fill_null(-1))
+                counts = {name: counts[name] + int((number == place).sum()) for place, name in enumerate(counts)}
+    drop_codes(database, nodes.features, piece)
+    if nodes.classes is not None:
+        database.run(f"DROP TABLE {piece}_classes")
     return counts if table.split is not None else {}
 
 
-def _duplicate(engine: Engine, nodes: Nodes, key: Any) -> ValueError:
+def add(nodes: Nodes, rows: RowWriter) -> None:
+    """Adds the attributes that :func:`write` writes."""
+    table, group = nodes.table, nodes.table.name
+    rows.add_rows(group, nodes.count, nodes.features, table.time is not None, table.split is not None)
+    if table.label is not None:
+        rows.add(group, "y", torch.float32 if nodes.classes is None else torch.int64, (nodes.count,))
+
+
+def _duplicate(database: Database, nodes: Nodes, key: Any) -> ValueError:
     """The error of the first row whose key an earlier row has."""
     found, column = nodes.source, nodes.table.key
     key_sql = f"CAST({name(column)} AS VARCHAR)"
-    engine.run("CREATE TABLE rows_of_keys (file INTEGER, row_of_file BIGINT, key VARCHAR)")
-    with engine.in_order():
+    database.run("CREATE TABLE rows_of_keys (file INTEGER, row_of_file BIGINT, key VARCHAR)")
+    with database.in_order():
         for number, file in enumerate(found.files):
-            engine.run(f"INSERT INTO rows_of_keys SELECT {number}, row_of_file, {key_sql} FROM ({found.sql_of(file)})")
-    rows = engine.rows(
+            database.run(
+                f"INSERT INTO rows_of_keys SELECT {number}, row_of_file, {key_sql} FROM ({found.sql_of(file)})"
+            )
+    rows = database.rows(
         "SELECT file, row_of_file, key FROM (SELECT *, row_number() OVER (PARTITION BY key ORDER BY file, row_of_file) "
         "AS occurrence FROM rows_of_keys) WHERE occurrence = 2 ORDER BY file, row_of_file LIMIT 1"
     )
     if not rows:
         return ValueError(f"{found.path}: column {column}: expected each key once, found {key!r} twice")
     ((file, row, text),) = rows
-    first = first_row(engine, found, column, f"{key_sql} = '{text.replace(chr(39), chr(39) * 2)}'")
+    first = first_row(database, found, column, f"{key_sql} = '{text.replace(chr(39), chr(39) * 2)}'")
     assert first is not None
     return ValueError(
         f"{found.path}: {found.files[file]}: row {row}: column {column}: expected each key once, found {text!r} as in "

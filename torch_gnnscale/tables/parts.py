@@ -20,7 +20,8 @@ from ..partition.input_graph import InputGraph
 from ..partition.part_writer import PartWriter
 from ..partition.whole import BALANCED
 from ..partition.writing import check_out, finish, given_of
-from .by_part import ENDS, KIND, folder_of
+from .by_part import KIND
+from .part_rows import ENDS, folder_of
 
 _MEMORY = 1 << 30
 """Bytes that pieces of rows may take."""
@@ -129,17 +130,13 @@ class _Whole(InputGraph):
             folder, nodes = folder_of(path, edge_type, number), own[edge_type[-1]]
             degree = torch.zeros(csc.num_dst, dtype=torch.int64)
             degree[nodes] = csc.colptr[nodes + 1] - csc.colptr[nodes]
-            edge = _column(folder, "id", int(degree.sum()))
-            row, dst = (_column(folder, end, len(edge)) for end in ENDS)
-            if not torch.equal(torch.bincount(dst, minlength=csc.num_dst), degree) or bool((edge.diff() <= 0).any()):
-                raise ValueError(f"{folder}: expected the edges of part {number} in the order of ids, found others")
+            row, dst = (_column(folder, end, int(degree.sum())) for end in ENDS)
+            if not torch.equal(torch.bincount(dst, minlength=csc.num_dst), degree) or bool((dst.diff() < 0).any()):
+                raise ValueError(f"{folder}: expected the edges of part {number} by destination, found others")
             colptr = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+            edge = torch.arange(len(dst)) + (csc.colptr[:-1] - colptr[:-1])[dst]
             relations[edge_type] = _Columns(colptr, row, edge, csc.num_src, csc.num_dst, csc.num_edges)
             ids[edge_type] = edge
-        for node_type, nodes in own.items():
-            folder = folder_of(path, node_type, number)
-            if not torch.equal(_column(folder, "id", len(nodes)), nodes):
-                raise ValueError(f"{folder}: expected the nodes of part {number}, found others")
         metas = [of.meta for of in self.rows]
         rows = [_Rows(meta, folder_of(path, meta.group_name, number), ids[meta.group_name]) for meta in metas]
         splits = {key: seeds[owner[key[0]][seeds] == number] for key, seeds in self.splits.items()}

@@ -79,6 +79,10 @@ class Source:
         """A query of all rows, in any order."""
         return " UNION ALL BY NAME ".join(group.read(self._reader(group, group.files)) for group in self.groups)
 
+    def pieces(self) -> list[str]:
+        """A query of each file's rows, which any process can run that sees the files."""
+        return [group.read(self._reader(group, [file.absolute()])) for group in self.groups for file in group.files]
+
     def sql_of(self, file: Path) -> str:
         """A query of a file's rows, with their numbers from 1 as ``row_of_file``; where one thread reads in order."""
         group = next(group for group in self.groups if file in group.files)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..splits import first_of
 from .engine import Engine
 from .schema import Split
+from .survey import times_at
 
 
 def split_sql(engine: Engine, split: Split, staged: str, kept: str) -> str:
@@ -14,10 +15,12 @@ def split_sql(engine: Engine, split: Split, staged: str, kept: str) -> str:
     """
     if split.by == "key":
         return "staged.split"
-    (count,) = engine.row(f"SELECT count(*) FROM {staged} WHERE {kept}")
-    whens = []
-    for number, first in reversed(list(enumerate(first_of(count, split.val, split.test), 1))):
-        if first < count:
-            (begin,) = engine.row(f"SELECT time FROM {staged} WHERE {kept} ORDER BY time LIMIT 1 OFFSET {first}")
-            whens.append(f"WHEN staged.time >= {begin} THEN {number}")
-    return f"CASE {' '.join(whens)} ELSE 0 END" if whens else "0"
+    count = sum(rows for (rows,) in engine.ask(staged, f"SELECT count(*) FROM {{}} WHERE {kept}"))
+    firsts = [
+        (number, first) for number, first in enumerate(first_of(count, split.val, split.test), 1) if first < count
+    ]
+    if not firsts:
+        return "0"
+    begins = times_at(engine, staged, kept, [first for _, first in firsts])
+    whens = [f"WHEN staged.time >= {begin} THEN {number}" for (number, _), begin in zip(firsts, begins, strict=True)]
+    return f"CASE {' '.join(reversed(whens))} ELSE 0 END"

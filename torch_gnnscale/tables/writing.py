@@ -23,12 +23,12 @@ class RowWriter(ABC):
     """Takes the rows of tables, batch after batch, as tensors."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, str], tuple[torch.dtype, tuple[int, ...]]] = {}
+        self.attrs: dict[tuple[Any, str], tuple[torch.dtype, tuple[int, ...]]] = {}
         """The dtypes and shapes of attributes, by group and name."""
 
     def add(self, group: Any, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
         """A new array, that of an attribute."""
-        self._known[group, name] = dtype, shape
+        self.attrs[group, name] = dtype, shape
 
     @abstractmethod
     def append(self, group: Any, name: str, rows: Tensor) -> None:
@@ -54,12 +54,20 @@ class RowWriter(ABC):
             self.append(group, "edge_attr" if isinstance(group, tuple) else "x", numbers(batch, features))
         if categories:
             self.append(group, "category", codes(batch, features))
-        if (group, "time") in self._known:
+        if (group, "time") in self.attrs:
             self.append(group, "time", integers(batch.column("time")))
-        if (group, "train_mask") in self._known:
+        if (group, "train_mask") in self.attrs:
             number = integers(batch.column("split").fill_null(-1))
             for place, subset in enumerate(SUBSETS):
                 self.append(group, f"{subset}_mask", number == place)
+
+
+class KnownRows(RowWriter):
+    """Attributes whose rows are written elsewhere."""
+
+    @override
+    def append(self, group: Any, name: str, rows: Tensor) -> None:
+        raise AssertionError("rows are written elsewhere")
 
 
 class FeatureWriter(RowWriter):
