@@ -1,14 +1,14 @@
 // Executors run algorithms that are sequences of phases: by the threads of a host (executor_cpu.h), or on the stream of
 // a GPU (executor_cuda.h). A phase is a functor of an index, called for every index in any order. An executor has
 //
-//   Tensor room(int64_t count, ScalarType dtype)             uninitialised memory where it works
-//   void upload(const std::vector<int64_t>&, int64_t* to)    copies the host's numbers there
-//   Tensor upload(const std::vector<int64_t>&)               the same, to memory of their own
-//   std::vector<int64_t> download(const int64_t*, int64_t)   waits for all work so far and copies back
-//   void fill(T* items, int64_t count)                       sets all bits
-//   void each(int64_t count, functor)                        functor(i) for i < count
-//   void each(const int64_t* count, int64_t most, functor)   functor(i) for i < items_of(count, most)
-//   void sum_before(values, T* out, int64_t count)           out[i] = number_at(values, 0) + ... + (values, i - 1) for
+//   Tensor room(int64_t count, ScalarType dtype)             uninitialised memory where it works; throws NoRoom
+//   (memory/room.h) void upload(const std::vector<int64_t>&, int64_t* to)    copies the host's numbers there Tensor
+//   upload(const std::vector<int64_t>&)               the same, to memory of their own Tensor on_host(const
+//   std::vector<int64_t>&)              the numbers, in host memory std::vector<int64_t> download(const int64_t*,
+//   int64_t)   waits for all work so far and copies back void fill(T* items, int64_t count)                       sets
+//   all bits void each(int64_t count, functor)                        functor(i) for i < count void each(const int64_t*
+//   count, int64_t most, functor)   functor(i) for i < items_of(count, most) void sum_before(values, T* out, int64_t
+//   count)           out[i] = number_at(values, 0) + ... + (values, i - 1) for
 //                                                            each i <= count
 //   void sum_before(values, T* out, const int64_t* count, int64_t most)
 //                                                            the same over items_of(count, most) values, for i <= most:
@@ -19,7 +19,6 @@
 //                                                            true, into the spare arrays
 #pragma once
 
-#include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 
@@ -30,6 +29,7 @@
 #include <vector>
 
 #include "macros.h"
+#include "memory/room.h"
 
 namespace gnnscale {
 
@@ -52,10 +52,9 @@ GNNSCALE_HD auto number_at(const Values& values, int64_t i) {
   }
 }
 
-// The numbers in a tensor in host memory.
-inline Tensor on_host(const std::vector<int64_t>& values) {
-  Tensor tensor = torch::stable::empty({static_cast<int64_t>(values.size())}, ScalarType::Long, std::nullopt,
-                                       torch::stable::Device(torch::headeronly::DeviceType::CPU));
+// The numbers in a tensor in host memory, for the operator `name`.
+inline Tensor host_numbers(const char* name, const std::vector<int64_t>& values) {
+  Tensor tensor = host_room(name, static_cast<int64_t>(values.size()), ScalarType::Long);
   std::copy(values.begin(), values.end(), static_cast<int64_t*>(tensor.mutable_data_ptr()));
   return tensor;
 }

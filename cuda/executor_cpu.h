@@ -14,16 +14,19 @@ namespace gnnscale {
 
 constexpr int64_t kGrainItems = 256;  // of a phase that are worth a task
 
-// Memory is allocated like `like`, which must outlive it. threads: 0 for all of torch's.
+// Errors are raised in the name of the operator `name`; memory is allocated like `like`, which must outlive it.
+// threads: 0 for all of torch's.
 class HostExecutor {
  public:
-  HostExecutor(const Tensor& like, int64_t threads) : like_(like), threads_(threads) {}
+  HostExecutor(const char* name, const Tensor& like, int64_t threads) : name_(name), like_(like), threads_(threads) {}
 
-  Tensor room(int64_t count, ScalarType dtype) const { return torch::stable::new_empty(like_, {count}, dtype); }
+  Tensor room(int64_t count, ScalarType dtype) const { return room_like(name_, like_, {count}, dtype); }
 
   void upload(const std::vector<int64_t>& values, int64_t* to) const { std::copy(values.begin(), values.end(), to); }
 
   Tensor upload(const std::vector<int64_t>& values) const { return on_host(values); }
+
+  Tensor on_host(const std::vector<int64_t>& values) const { return host_numbers(name_, values); }
 
   std::vector<int64_t> download(const int64_t* values, int64_t count) const { return {values, values + count}; }
 
@@ -74,6 +77,7 @@ class HostExecutor {
   }
 
  private:
+  const char* const name_;
   const Tensor& like_;
   const int64_t threads_;
 };

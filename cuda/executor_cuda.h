@@ -57,7 +57,7 @@ class StreamExecutor {
   StreamExecutor(const char* name, const Tensor& like, cudaStream_t stream)
       : name_(name), like_(like), stream_(stream) {}
 
-  Tensor room(int64_t count, ScalarType dtype) const { return torch::stable::new_empty(like_, {count}, dtype); }
+  Tensor room(int64_t count, ScalarType dtype) const { return room_like(name_, like_, {count}, dtype); }
 
   // As arguments of launches, which are copied when the launch returns, so that no memory must outlive this call.
   void upload(const std::vector<int64_t>& values, int64_t* to) const {
@@ -75,6 +75,8 @@ class StreamExecutor {
     upload(values, static_cast<int64_t*>(tensor.mutable_data_ptr()));
     return tensor;
   }
+
+  Tensor on_host(const std::vector<int64_t>& values) const { return host_numbers(name_, values); }
 
   std::vector<int64_t> download(const int64_t* values, int64_t count) const {
     std::vector<int64_t> found(static_cast<size_t>(count));

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <type_traits>
 
+#include "../memory/room.h"
 #include "aggregate_arguments.h"
 #include "attention.h"
 #include "items_cuda.h"
@@ -24,10 +25,10 @@ template <typename Reduction>
 Tensor reduced(const char* name, const Tensor& x, const Entries<EitherIds>& entries, Reduction reduction,
                ScalarType dtype) {
   const int64_t width = x.size(1), windows = entries.count > kPiece ? entries.windows() : 0;
-  Tensor out = torch::stable::new_empty(x, {entries.columns, width}, dtype);
+  Tensor out = room_like(name, x, {entries.columns, width}, dtype);
   if (out.numel() == 0) return out;
   const ScalarType of_sums = std::is_same_v<typename Reduction::T, double> ? ScalarType::Double : ScalarType::Float;
-  Tensor partial = torch::stable::new_empty(x, {2 * windows, width}, of_sums);
+  Tensor partial = room_like(name, x, {2 * windows, width}, of_sums);
   reduction.entries = entries;
   reduction.windows = windows;
   reduction.width = width;
@@ -100,7 +101,7 @@ Tensor edge_dot(const Tensor& ptr, const Tensor& node, const std::optional<Tenso
     const int64_t width = x.size(1);
     const Row* from = data_of<Row>(x);
     const Out* other = data_of<Out>(y);
-    Tensor out = torch::stable::new_empty(y, {entries.count, heads});
+    Tensor out = room_like(kName, y, {entries.count, heads});
     const auto with = [&](auto n) {
       Out* const to = static_cast<Out*>(out.mutable_data_ptr());
       const DotOfHeads<Row, Out, decltype(n)::value> reduction{entries, from, other, width, heads, to};
@@ -229,7 +230,7 @@ auto with_scores(const char* name, const Tensor& ptr, const Tensor& node, const 
 }
 
 // Numbers like those of x, of as many heads.
-Tensor of_heads(const Tensor& x, int64_t count) { return torch::stable::new_empty(x, {count, x.size(1)}); }
+Tensor of_heads(const char* name, const Tensor& x, int64_t count) { return room_like(name, x, {count, x.size(1)}); }
 
 // See torch_gnnscale.ops.edge_attention, which checks the arguments; `threads` is the CPU's.
 Tensor edge_attention(const Tensor& ptr, const Tensor& node, const Tensor& of_sources,
@@ -239,7 +240,7 @@ Tensor edge_attention(const Tensor& ptr, const Tensor& node, const Tensor& of_so
   return with_scores(kName, ptr, node, of_sources, of_columns, of_entries, slope,
                      [&](const auto& entries, const auto& scores) {
                        using T = std::remove_const_t<decltype(scores.slope)>;
-                       Tensor out = of_heads(of_sources, node.numel());
+                       Tensor out = of_heads(kName, of_sources, node.numel());
                        const Attend<T> attend{entries, scores, static_cast<T*>(out.mutable_data_ptr())};
                        for_items(kName, of_sources, entries.columns * scores.heads, attend);
                        return out;
@@ -256,8 +257,8 @@ std::tuple<Tensor, Tensor> edge_attention_backward(const Tensor& ptr, const Tens
   return with_scores(kName, ptr, node, of_sources, of_columns, of_entries, slope,
                      [&](const auto& entries, const auto& scores) {
                        using T = std::remove_const_t<decltype(scores.slope)>;
-                       Tensor of_edges = of_heads(of_sources, node.numel());
-                       Tensor sums = of_heads(of_sources, ptr.numel() - 1);
+                       Tensor of_edges = of_heads(kName, of_sources, node.numel());
+                       Tensor sums = of_heads(kName, of_sources, ptr.numel() - 1);
                        const AttendBackward<T> attend{entries,
                                                       scores,
                                                       data_of<T>(weight),

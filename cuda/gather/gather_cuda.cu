@@ -1,11 +1,11 @@
 // Rows gathered on a GPU: of one matrix, and of all tiers that it reaches; one launch each.
 #include <torch/csrc/stable/accelerator.h>
-#include <torch/csrc/stable/ops.h>
 
 #include <optional>
 #include <type_traits>
 
 #include "../memory/cuda.h"
+#include "../memory/room.h"
 #include "gather_cuda.h"
 #include "tier_arguments.h"
 
@@ -20,7 +20,7 @@ Tensor gather_rows(const Tensor& src, const Tensor& index, int64_t /*threads*/) 
       {src}, {1}, index, [](const Tensor& segment) { return static_cast<const char*>(segment.const_data_ptr()); });
   const torch::stable::accelerator::DeviceGuard guard(src.get_device_index());
   STD_TORCH_CHECK(rows.stored_bytes <= kMaxRowBytes, "gather_rows: expected rows of at most 512 MiB");
-  Tensor out = torch::stable::new_empty(src, {rows.sizes.data(), rows.sizes.size()});
+  Tensor out = room_like("gather_rows", src, {rows.sizes.data(), rows.sizes.size()});
   if (out.numel() == 0) return out;
   const cudaStream_t stream = current_stream(src.get_device_index());
   Gather task{};
@@ -62,7 +62,7 @@ Tensor gather_tiers(const std::vector<Tensor>& segments, const std::vector<int64
     return device_address("gather_tiers", segment);
   });
   STD_TORCH_CHECK(rows.stored_bytes <= kMaxRowBytes, "gather_tiers: expected rows of at most 512 MiB");
-  Tensor out = torch::stable::new_empty(index, {rows.sizes.data(), rows.sizes.size()}, dtype);
+  Tensor out = room_like("gather_tiers", index, {rows.sizes.data(), rows.sizes.size()}, dtype);
   if (out.numel() == 0) return out;
   const cudaStream_t stream = current_stream(index.get_device_index());
   Gather task{};

@@ -16,7 +16,7 @@ LayersResult sample_layers_bulk(const Tensor& colptr, const std::vector<Tensor>&
   const auto address = [](const Tensor& tensor) { return static_cast<const char*>(tensor.const_data_ptr()); };
   const LayersRequest request = layers_request(colptr, row, edge_id, spread, seeds, score, std::move(seed_ptr),
                                                std::move(num_nodes), std::move(keys), choices, options, address);
-  HostExecutor executor(seeds, threads);
+  HostExecutor executor("sample_layers_bulk", seeds, threads);
   return LayerDriver<HostExecutor>(executor, request).run();
 }
 

@@ -1,12 +1,12 @@
 // Dropout of rows by their ids, on a GPU.
 #include <torch/csrc/stable/accelerator.h>
-#include <torch/csrc/stable/ops.h>
 
 #include <algorithm>
 #include <type_traits>
 
 #include "../launch.h"
 #include "../memory/cuda.h"
+#include "../memory/room.h"
 #include "../shuffle/shuffle_arguments.h"
 #include "dropout.h"
 
@@ -31,7 +31,7 @@ Tensor dropout_rows(const Tensor& x, const Tensor& id, int64_t key, int64_t thre
                   "dropout_rows: expected x and id on one GPU");
   const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
   const int64_t rows = x.size(0), width = x.size(1);
-  Tensor out = torch::stable::new_empty(x, {rows, width});
+  Tensor out = room_like("dropout_rows", x, {rows, width});
   if (out.numel() == 0) return out;
   const cudaStream_t stream = current_stream(x.get_device_index());
   const int64_t items = rows * ((width + kColumnsPerBlock - 1) / kColumnsPerBlock);

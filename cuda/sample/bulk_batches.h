@@ -1,7 +1,6 @@
 // What every bulk is asked for, how its state begins, and how hops become batches, over an executor (../executor.h).
 #pragma once
 
-#include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 
@@ -151,7 +150,7 @@ class BulkBatches {
     executor.each(nodes, WriteNodes{to});
     executor.each(columns, WriteColumns{to});
     executor.each(edges, WriteEdges{to});
-    return {node, colptr, edge_index, edge_id, weight, on_host(counts)};
+    return {node, colptr, edge_index, edge_id, weight, executor.on_host(counts)};
   }
 
   Executor& executor;

@@ -13,7 +13,7 @@ BulkResult sample_bulk(const Tensor& colptr, const std::vector<Tensor>& row, con
   const BulkRequest request = bulk_request(
       colptr, row, edge_id, spread, seeds, std::move(seed_ptr), std::move(fanouts), std::move(keys), options,
       std::move(rooms), [](const Tensor& tensor) { return static_cast<const char*>(tensor.const_data_ptr()); });
-  HostExecutor executor(seeds, threads);
+  HostExecutor executor("sample_bulk", seeds, threads);
   return BulkDriver<HostExecutor>(executor, request).run();
 }
 

@@ -53,14 +53,20 @@ class BulkDriver : BulkBatches<Executor> {
 
   BulkResult run() {
     BulkNeed least{std::vector<int64_t>(hops), std::vector<int64_t>(hops)}, likely;
-    const bool told = first_guess(likely);
+    bool told = first_guess(likely);
     for (int64_t slots_a_node = 2;;) {
       const BulkRooms rooms(kind, batches, num_seeds, least, told ? &likely : nullptr);
-      attempt(rooms, slots_a_node);
+      try {
+        attempt(rooms, slots_a_node);
+      } catch (const NoRoom&) {
+        if (!rooms.halve(least, likely)) throw;
+        told = true;
+        continue;
+      }
       if (host.word[BulkState::kStopped] == 0) break;
       for (int64_t h = 0; h < hops; ++h) {
-        least.edges[h] = std::max({least.edges[h], rooms.edges[h], with_margin(*host.needed_edges(h))});
-        least.nodes[h] = std::max({least.nodes[h], rooms.nodes[h], with_margin(*host.needed_nodes(h + 1))});
+        least.edges[h] = std::max(least.edges[h], with_margin(*host.needed_edges(h)));
+        least.nodes[h] = std::max(least.nodes[h], with_margin(*host.needed_nodes(h + 1)));
       }
       if (host.lowest(BulkState::kTableFull) == 0) slots_a_node *= 2;
     }

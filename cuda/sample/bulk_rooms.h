@@ -26,6 +26,8 @@ struct BulkNeed {
 constexpr int64_t kMostInHop = (int64_t{1} << 31) - 2;  // edges or nodes of a hop of a bulk
 constexpr int64_t kCheapEdges = int64_t{1} << 25;       // a hop of at most so many gets room for the worst case
 
+constexpr int64_t kFewEdges = int64_t{1} << 12;  // room for so many is not made smaller
+
 // a * b, or kMostInHop + 1 if that exceeds it.
 inline int64_t bounded_product(int64_t a, int64_t b) {
   const __int128 product = static_cast<__int128>(a) * b;
@@ -56,6 +58,18 @@ struct BulkRooms {
       frontier = nodes[h];
       known = std::min(known + frontier, kMostInHop + 1);
     }
+  }
+
+  // For memory that does not have so much: writes half of each hop's room. False if no hop has more room than it is
+  // known to need at least, or than is worth another attempt.
+  bool halve(const BulkNeed& least, BulkNeed& likely) const {
+    likely = {edges, nodes};
+    for (std::vector<int64_t>* counts : {&likely.edges, &likely.nodes}) {
+      for (int64_t& count : *counts) count /= 2;
+    }
+    bool is_less = false;
+    for (size_t h = 0; h < edges.size(); ++h) is_less |= edges[h] > std::max(least.edges[h], kFewEdges);
+    return is_less;
   }
 };
 

@@ -1,12 +1,12 @@
 // Rows that ranks of a split send, read and add, on a GPU: tables may lie in memory of peers.
 #include <torch/csrc/stable/accelerator.h>
-#include <torch/csrc/stable/ops.h>
 
 #include <algorithm>
 #include <type_traits>
 
 #include "../launch.h"
 #include "../memory/cuda.h"
+#include "../memory/room.h"
 #include "shuffle_arguments.h"
 
 namespace gnnscale {
@@ -79,8 +79,7 @@ Tensor shuffle_rows(const std::optional<Tensor>& base, const std::vector<Tensor>
   const ShuffleArguments given = shuffle_arguments(
       base, parts, part, row, ptr, [](const Tensor& tensor) { return device_address("shuffle_rows", tensor); });
   const ShuffleTask& task = given.task;
-  Tensor out =
-      torch::stable::new_empty(row, {given.sizes.data(), given.sizes.size()}, std::optional(parts[0].scalar_type()));
+  Tensor out = room_like("shuffle_rows", row, {given.sizes.data(), given.sizes.size()}, parts[0].scalar_type());
   if (out.numel() == 0) return out;
   const cudaStream_t stream = current_stream(row.get_device_index());
   void* const to = out.mutable_data_ptr();

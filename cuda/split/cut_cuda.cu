@@ -137,7 +137,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cut_batch(con
   Tensor own_row = executor.room(own_edges, ScalarType::Long), edge = executor.room(own_edges, ScalarType::Long);
   executor.each(own_edges,
                 WriteEdge{batch, data(local), data(own_colptr), data(place), own_columns, data(own_row), data(edge)});
-  return {local, own_colptr, own_row, edge, of_halo, sent, on_host(found)};
+  return {local, own_colptr, own_row, edge, of_halo, sent, executor.on_host(found)};
 }
 
 STABLE_TORCH_LIBRARY_IMPL(gnnscale, CUDA, library) { library.impl("cut_batch", TORCH_BOX(&cut_batch)); }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from pathlib import Path
 from torch.utils import cpp_extension
 
 HERE = Path(__file__).parent
+COMPILER = shlex.split(os.environ.get("CXX", "c++"))
 SOURCES, OUT = Path("cuda"), Path("build/emulated")
 FLAGS = [
     "-std=c++20", "-fPIC", "-Og", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-Wall",
@@ -56,7 +58,7 @@ def compiled(source: Path) -> Path:
     """The object file of a source."""
     target = OUT / (str(source).replace("/", "_") + ".o")
     include = [f"-I{path}" for path in (HERE, *cpp_extension.include_paths())]
-    subprocess.run([os.environ.get("CXX", "c++"), *FLAGS, *include, "-c", source, "-o", target], check=True)
+    subprocess.run([*COMPILER, *FLAGS, *include, "-c", source, "-o", target], check=True)
     return target
 
 
@@ -75,7 +77,7 @@ def main() -> None:
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         objects = [*pool.map(compiled, [HERE / "emulated_cuda.cpp", *copies]), *others]
     library = [f"-L{path}" for path in cpp_extension.library_paths()]
-    command = [os.environ.get("CXX", "c++"), "-shared", "-fsanitize=address,undefined", *objects, *library]
+    command = [*COMPILER, "-shared", "-fsanitize=address,undefined", *objects, *library]
     subprocess.run([*command, "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-o", "torch_gnnscale/_C.so"], check=True)
 
 

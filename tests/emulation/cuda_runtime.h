@@ -65,6 +65,7 @@ inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaSuccess ? "no error" : "invalid argument";
 }
+cudaError_t cudaMemGetInfo(size_t* left, size_t* all);
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* found, const void* address);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream);

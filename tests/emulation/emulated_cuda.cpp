@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <stdexcept>
 #include <thread>
 
 namespace emulated {
@@ -23,6 +24,8 @@ constexpr int kWorkers = 4;  // threads that lanes run on
 
 // What all threads of the host have asked for.
 std::atomic<int64_t> launches{0}, allocations{0}, waits{0};
+// An allocation of more bytes fails.
+std::atomic<size_t> most_bytes{SIZE_MAX};
 
 uint64_t noise() {
   static std::atomic<uint64_t> threads{1};
@@ -324,6 +327,7 @@ Tensor new_empty(const Tensor& like, torch::headeronly::IntHeaderOnlyArrayRef si
   Tensor tensor = torch::stable::new_empty(like, size, dtype);
   unsigned char* const bytes = static_cast<unsigned char*>(tensor.mutable_data_ptr());
   const size_t count = static_cast<size_t>(tensor.numel()) * tensor.element_size();
+  if (count > most_bytes) throw std::runtime_error("an API call failed");
   const uint64_t kind = noise() % 3;
   if (count > 0) std::memset(bytes, kind == 1 ? 0xff : 0, count);
   if (kind == 2) {
@@ -343,6 +347,12 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* found, const void* a
   } else {
     *found = {range.place == emulated::kOnGPU ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered, nullptr};
   }
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t* left, size_t* all) {
+  *left = emulated::most_bytes;
+  *all = SIZE_MAX;
   return cudaSuccess;
 }
 
@@ -385,6 +395,11 @@ extern "C" __attribute__((visibility("default"))) void emulated_mark(void* addre
 extern "C" __attribute__((visibility("default"))) void emulated_forget() {
   const std::lock_guard lock(emulated::ranges_lock);
   emulated::ranges().clear();
+}
+
+// For the tests: from now on no more bytes can be had at a time.
+extern "C" __attribute__((visibility("default"))) void emulated_limit(int64_t bytes) {
+  emulated::most_bytes = static_cast<size_t>(bytes);
 }
 
 // For the tests: what was asked for so far. Launches are kernels, those of CUB's that it would make, and memsets.

@@ -1,7 +1,7 @@
 """The code of a GPU's operators, run by threads of the host (`make emulate`): see build.py beside this."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from helpers.gpu_cases import (
     check_random_sample,
     check_random_shuffle,
 )
-from helpers.graphs import graph_of_degrees
+from helpers.graphs import assert_same, graph_of_degrees
 
 import torch_gnnscale
 from torch_gnnscale import ops
@@ -31,6 +31,12 @@ MARKS = {"GPU": 0, "pinned": 1, "pageable": 2}
 def ordinary_memory():
     yield
     LIBRARY.emulated_forget()
+    limit_allocations(None)
+
+
+def limit_allocations(most: int | None) -> None:
+    """From now on no more bytes can be had at a time."""
+    LIBRARY.emulated_limit(ctypes.c_int64(1 << 62 if most is None else most))
 
 
 def put(tensor: torch.Tensor, place: str) -> torch.Tensor:
@@ -108,6 +114,81 @@ def test_memory_that_a_gpu_cannot_read():
         ops.edge_dot(colptr, row, put(table, "pageable"), table[:4])
     with pytest.raises(RuntimeError, match="relabel: expected all tensors on the device of ids"):
         ops.relabel(put(index, "pinned"), index)
+
+
+# Memory that is not there ############################################################################################
+
+
+def calls_that_allocate() -> dict[str, Callable[[], object]]:
+    """A call of each operator of a GPU, by name."""
+    ids, x, row = torch.arange(4), torch.ones(4, 4), torch.tensor([1, 2, 3, 0])
+    ptr, score = torch.arange(5), torch.ones(4, 1)
+    graph = ops.relations([ptr], [row])
+    return {
+        "gather_rows": lambda: ops.gather_rows(x, ids),
+        "gather_tiers": lambda: ops.gather_tiers([x], ids),
+        "shuffle_rows": lambda: ops.shuffle_rows(None, [x], None, ids),
+        "dropout_rows": lambda: ops.dropout_rows(x, ids, 1, 0.5),
+        "aggregate": lambda: ops.aggregate(ptr, row, x),
+        "edge_dot": lambda: ops.edge_dot(ptr, row, x, x),
+        "share_of_extremes": lambda: ops.share_of_extremes(ptr, row, x, x, x),
+        "extreme_backward": lambda: ops.extreme_backward(ptr, row, x, x, x),
+        "edge_attention": lambda: ops.edge_attention(ptr, row, score),
+        "edge_attention_backward": lambda: ops.edge_attention_backward(ptr, row, score, None, None, score, score),
+        "sample_bulk": lambda: ops.sample_bulk(ptr, [row], ids, [0, 4], [2], [1]),
+        "pick_neighbors": lambda: ops.pick_neighbors(graph, ids, [0, 4], [1], 0, 2),
+        "relabel": lambda: ops.relabel(ids, ids),
+        "choose_nodes": lambda: ops.choose_nodes(ids, ids + 1, 2, "priority", 1, 0),
+        "sample_layers_bulk": lambda: ops.sample_layers_bulk(ptr, [row], ids, [0, 4], [2], [1], ops.LayerDrawing()),
+        "cut_batch": lambda: ops.cut_batch(ids, [2, 2], torch.tensor([0, 1, 2]), torch.tensor([2, 3]), ids % 2, 2, 0),
+    }
+
+
+def test_memory_that_runs_out_has_a_name_a_size_and_torchs_type():
+    calls = calls_that_allocate()
+    for name, call in calls.items():
+        limit_allocations(None)
+        call()
+        limit_allocations(0)
+        with pytest.raises(torch.OutOfMemoryError, match=rf"^{name}: CUDA out of memory: expected \d+ bytes, found 0 "):
+            call()
+    assert len(calls) == 16  # as many operators as the .cu files have
+
+
+def test_a_bulk_gets_the_memory_that_there_is():
+    """Room for the worst case takes 80 MB at once, what is needed less than one."""
+    graph = graph_of_degrees([1] * 100000, seed=1)
+    seeds = torch.arange(0, 4000, 70)
+    limit_allocations(4 << 20)
+    (sample,) = ops.sample_bulk(graph.colptr, [graph.row], seeds, [0, len(seeds)], [32, 32, 32], [1], with_edge_id=True)
+    assert_same(sample, ops.sample_neighbors(graph.relations(), [seeds], [[32, 32, 32]], 1))
+
+
+def test_bulks_are_halved():
+    """Half of the batches fit, or, layer by layer, a quarter."""
+    graph = graph_of_degrees([40] * 20000, seed=2)
+    batches, keys = [torch.arange(first, first + 20) for first in range(0, 80, 20)], [3, 4, 5, 6]
+
+    def draw(seeds: Sequence[torch.Tensor], keys: Sequence[int]) -> list[ops.Sample]:
+        ends = [20 * b for b in range(len(keys) + 1)]
+        return ops.sample_bulk(graph.colptr, [graph.row], torch.cat(list(seeds)), ends, [40, 40], keys)
+
+    layers = ops.PreparedLayerBulks(graph.colptr, [graph.row], None, [1], [30, 30], ops.LayerDrawing(),
+                                    torch.device("cpu"), score=None, layers=False, include_dst=True)  # fmt: skip
+    for draw_halves, one, most in (
+        (lambda: ops.in_halves(draw, batches, keys), lambda s, k: ops.sample_neighbors(
+            graph.relations(), [s], [[40, 40]], k), 9 << 20),
+        (lambda: layers.sample_many(batches, keys), lambda s, k: ops.sample_layers(
+            graph.relations(), s, [30, 30], k, ops.LayerDrawing()), 150000),
+    ):  # fmt: skip
+        limit_allocations(most)
+        with pytest.warns(UserWarning, match=r"^bulk: 4 batches are drawn as 2 and 2, for memory ran out: sample_"):
+            found = draw_halves()
+        for sample, seeds, key in zip(found, batches, keys, strict=True):
+            assert_same(sample, one(seeds, key))
+        limit_allocations(1000)
+        with pytest.raises(torch.OutOfMemoryError), pytest.warns(UserWarning, match="2 batches are drawn as 1 and 1"):
+            draw_halves()
 
 
 # What a call asks for ################################################################################################

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from helpers import forked
 from helpers.data import environment
 from helpers.slow import NIGHTLY
@@ -225,3 +226,52 @@ def test_what_is_idle_is_freed_before_memory_is_missed(asked):
     assert expected == 512 << 20
     assert 60 << 20 < available < 100 << 20  # 40 MiB and the idle 32
     assert in_use == 1 << 20
+
+
+OF_TORCH = """
+import resource
+from pathlib import Path
+import torch
+from torch_gnnscale import ops
+
+torch.set_num_threads(1)
+nodes = 1 << 22
+graph = torch.arange(nodes + 1), [torch.arange(nodes).flip(0)]
+seeds = torch.arange(1024)
+def draw(seeds, fanouts):
+    return ops.sample_bulk(*graph, seeds, [0, len(seeds)], fanouts, [1], threads=1)[0]
+def limit(spare):
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + spare, resource.RLIM_INFINITY))
+draw(seeds[:1], [1])
+limit(200 << 20)  # room for the worst case takes 1.2 GB
+found = draw(seeds, [32, 32, 32])
+limit(40 << 20)  # so many seeds take 128 MB of a table
+for call in (lambda: draw(torch.arange(nodes), []),
+             lambda: ops.sample_layers_bulk(*graph, torch.arange(nodes), [0, nodes], [], [1], ops.LayerDrawing())):
+    try:
+        call()
+    except torch.OutOfMemoryError as error:
+        print(error)
+limit(1 << 40)
+expected = ops.sample_neighbors(ops.relations([graph[0]], graph[1]), [seeds], [[32, 32, 32]], 1)
+assert all(map(torch.equal, (*found.node, *found.edge_index), (*expected.node, *expected.edge_index)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
+def test_memory_that_torch_does_not_give():
+    """What the executor of a CPU asks torch for: less is asked for, as long as the worst case asked for more than is
+    needed; then the error has torch's type and, from 2.13 on, its words."""
+    if "LD_PRELOAD" in os.environ:
+        pytest.skip("a sanitizer reserves more addresses than a limit leaves")
+    done = forked.run(OF_TORCH)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["sample_bulk", "sample_layers_bulk"], done.stdout
+    for line in lines:
+        match = re.match(r"\w+: out of memory: expected (\d+) bytes(; torch: .*can't allocate memory)?", line)
+        assert match is not None
+        assert int(match[1]) >= 128 << 20
+        assert (match[2] is not None) == (tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13))

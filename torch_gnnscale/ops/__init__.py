@@ -18,7 +18,7 @@ from .aggregation import (
     sum_dtype,
 )
 from .arguments import ID_DTYPES, MAX_COUNT, first_outside, limit_threads
-from .bulk import MAX_BATCHES, beyond_bulks, sample_bulk
+from .bulk import MAX_BATCHES, beyond_bulks, in_halves, sample_bulk
 from .generate import dropout_rows, permutation, random_bits, rmat_edges
 from .graph import MAX_FANOUT, MAX_HOPS, Relations, Sample, Subgraph, relations
 from .hops import Picks, Relabelled, pick_neighbors, relabel
@@ -63,7 +63,8 @@ __all__ = [
     "can_gather_rows", "can_widen", "candidates", "check_colptr", "choose_nodes", "colptr_of_sorted", "contract",
     "coo_to_csc", "count_ids", "cut_batch", "draw_nodes", "dropout_rows", "edge_attention",
     "edge_attention_backward", "edge_dot", "edge_set", "empty_bytes",
-    "extreme_backward", "first_outside", "gather_rows", "gather_tiers", "huge_pages", "join_rows", "limit_threads",
+    "extreme_backward", "first_outside", "gather_rows", "gather_tiers", "huge_pages", "in_halves", "join_rows",
+    "limit_threads",
     "map_file", "map_shared", "node_scores", "pack_rows", "permutation", "pick_neighbors", "place_dtype", "pool_limit",
     "pool_stats", "pool_trim", "propagate_labels", "random_bits", "relabel", "relations", "release_pages", "renumber",
     "reverse_edges", "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_layers", "sample_layers_bulk",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 import threading
 from numbers import Integral
 from typing import Any
@@ -13,8 +15,36 @@ from torch import Tensor
 from .. import _library, machine
 
 _library.load()
-OPS = torch.ops.gnnscale
-"""The native operators."""
+_NO_ROOM = re.compile(r"\w+: (?:CUDA )?out of memory: ")
+"""How the error of an operator begins to which torch gave no memory (``cuda/memory/room.h``)."""
+
+
+class _Operators:
+    """The native operators, those of ``torch.ops.gnnscale``. Where torch has no memory for what one writes, it raises
+    ``torch.OutOfMemoryError``, which names the operator and how many bytes it asked for: native code itself can raise
+    no other type than RuntimeError."""
+
+    def __getattr__(self, name: str) -> Any:
+        operator = getattr(torch.ops.gnnscale, name)
+
+        @functools.wraps(operator, updated=())
+        def call(*arguments: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return operator(*arguments)
+            try:
+                return operator(*arguments)
+            except RuntimeError as error:
+                if _NO_ROOM.match(str(error)) is None:
+                    raise
+                text = str(error)
+            raise torch.OutOfMemoryError(text)
+
+        call.default = operator.default  # type: ignore[attr-defined]
+        setattr(self, name, call)
+        return call
+
+
+OPS = _Operators()
 
 MAX_COUNT = 1 << 40
 """Nodes of a graph, and random numbers of one call."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from .._warn import warn
 from .arguments import OPS, check_ids, check_int, check_key, check_readable, resolve_threads
 from .graph import LAYERS, REPLACE, WITH_COL, WITH_EDGE_ID, Sample, Subgraph, check_fanouts, relations
 from .tiers import MAX_TIERS, check_spread, open_peer
@@ -70,7 +71,8 @@ def sample_bulk(
     Raises:
         TypeError, ValueError, IndexError: wrong dtypes, shapes, devices, numbers of entries or fanouts; seeds out of
             range.
-        RuntimeError: the graph is malformed, a hop of the bulk has more than 2^31 edges, or memory ran out.
+        RuntimeError: the graph is malformed, or a hop of the bulk has more than 2^31 edges.
+        torch.OutOfMemoryError: the device has no memory for as much as the batches are known to need.
     """
     given = check_bulk_input(colptr, row, seeds, seed_ptr, keys, edge_id, spread)
     fanouts = check_fanouts(list(fanouts), 1)
@@ -87,6 +89,22 @@ def sample_bulk(
         len(given.keys), len(fanouts), layers, with_col, node, pointer, edge_index, edge if with_edge_id else None,
         None, counts,
     )  # fmt: skip
+
+
+def in_halves(
+    draw: Callable[[Sequence[Tensor], Sequence[int]], list[Sample]], seeds: Sequence[Tensor], keys: Sequence[int]
+) -> list[Sample]:
+    """What ``draw`` returns for batches of seeds, of one key each. Where the device has no memory for all of them at
+    once, a warning says so, and each half of them is drawn for itself, with the same samples."""
+    try:
+        return draw(seeds, keys)
+    except torch.OutOfMemoryError as error:
+        if len(keys) < 2:
+            raise
+        text = str(error)
+    half = len(keys) // 2  # drawn after the handler, whose error keeps what the call had
+    warn(f"bulk: {len(keys)} batches are drawn as {half} and {len(keys) - half}, for memory ran out: {text}")
+    return in_halves(draw, seeds[:half], keys[:half]) + in_halves(draw, seeds[half:], keys[half:])
 
 
 class BulkInput(NamedTuple):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .arguments import MAX_COUNT, OPS, check_ids, check_int, check_readable, check_tensor, resolve_threads
-from .bulk import check_bulk_input, split_bulk
+from .bulk import check_bulk_input, in_halves, split_bulk
 from .graph import INCLUDE_DST, KEEP_KNOWN, LAYER_DEPENDENCY, LAYERS, MAX_HOPS, Relations, Sample, check_vector
 from .topology import check_colptr
 
@@ -234,7 +234,8 @@ def sample_layers_bulk(
     Raises:
         TypeError, ValueError, IndexError: as of :func:`sample_bulk` and :func:`sample_layers`.
         RuntimeError: the graph is malformed, a hop reads more than 2^31 edges or, with FastGCN, has more than 2^31
-            candidates, or memory ran out.
+            candidates.
+        torch.OutOfMemoryError: the device has no memory for the call.
     """
     given = check_bulk_input(colptr, row, seeds, seed_ptr, keys, edge_id, spread)
     check_drawing(drawing, layers, include_dst)
@@ -294,7 +295,12 @@ class PreparedLayerBulks:
         return self.sample_many([seeds], [key])[0]
 
     def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[Sample]:
-        """The samples of many batches; ``seeds`` may lie in host memory."""
+        """The samples of many batches; ``seeds`` may lie in host memory. As :func:`in_halves` does, where memory runs
+        out."""
+        return in_halves(self._draw, seeds, keys)
+
+    def _draw(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[Sample]:
+        """The samples of many batches, by one call."""
         there = torch.cat(list(seeds)).to(self._device, non_blocking=True)
         ends = [0, *accumulate(map(len, seeds))]
         return sample_layers_bulk(

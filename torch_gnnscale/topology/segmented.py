@@ -219,12 +219,17 @@ class SegmentedCSC:
     def sample(
         self, seeds: Sequence[Tensor], fanouts: Sequence[int], keys: Sequence[int], *, replace: bool, layers: bool
     ) -> list[ops.Sample]:
-        """A sample for each batch of seeds, all drawn by one call: see :func:`torch_gnnscale.ops.sample_bulk`."""
-        there = torch.cat(list(seeds)).to(self.device, non_blocking=True)
-        return ops.sample_bulk(
-            self.colptr, self.row, there, [0, *accumulate(map(len, seeds))], fanouts, keys, edge_id=self.edge_id,
-            spread=self.spread, replace=replace, layers=layers,
-        )  # fmt: skip
+        """A sample for each batch of seeds: see :func:`torch_gnnscale.ops.sample_bulk`. All are drawn by one call, or,
+        with a warning, by several where the GPU's memory runs out."""
+
+        def draw(seeds: Sequence[Tensor], keys: Sequence[int]) -> list[ops.Sample]:
+            there = torch.cat(list(seeds)).to(self.device, non_blocking=True)
+            return ops.sample_bulk(
+                self.colptr, self.row, there, [0, *accumulate(map(len, seeds))], fanouts, keys, edge_id=self.edge_id,
+                spread=self.spread, replace=replace, layers=layers,
+            )  # fmt: skip
+
+        return ops.in_halves(draw, seeds, keys)
 
 
 def check_graph_budgets(device: torch.device, budget: Budget | None, peers: Sequence[Budget]) -> None:
