@@ -57,8 +57,9 @@ def test_every_kind_of_task(shop, cache, task, metric):
     assert len(predicted) == len(table.df)
 
 
-def test_several_classes(shop, cache):
-    """Categories as classes: the first of a row's labels."""
+@pytest.mark.parametrize("more", [0, 100])
+def test_several_classes(shop, cache, more):
+    """Categories as classes: the first of a row's labels, after training ``more`` than that, which no model knows."""
     trainer = trainer_of(shop, cache, "customer-categories")
     of = trainer.task.task
     whole = of.get_table
@@ -66,13 +67,16 @@ def test_several_classes(shop, cache):
     def get_table(*args, **kwargs):
         table = whole(*args, **kwargs)
         if of.target_col in table.df:
-            table.df[of.target_col] = [int(np.argmax(labels)) for labels in table.df[of.target_col]]
+            add = 0 if args[0] == "train" else more
+            table.df[of.target_col] = [int(np.argmax(labels)) + add for labels in table.df[of.target_col]]
         return table
 
     of.get_table, of.task_type = get_table, type(of.task_type).MULTICLASS_CLASSIFICATION
     trainer = RelationalTrainer(trainer.task, RelationalConfig(**SMALL), quiet=True)
     assert trainer.metric == "accuracy"
-    assert 0 < trainer.run(report=lambda _: None)["test"] <= 1
+    assert (trainer.run(report=lambda _: None)["test"] > 0) == (more == 0)
+    known = max(of.get_table("train").df[of.target_col])
+    assert trainer.predictions("val").size(1) == known + 1
 
 
 class Stopped(Exception):

@@ -87,7 +87,8 @@ class RelationalTrainer(Trainer):
     Losses are RelBench's: binary cross entropy, the mean absolute difference, cross entropy, and of a recommendation
     the BPR loss of each anchor's positive and negative. The score is what RelBench evaluates, if it is something:
     ``roc_auc``, ``map``, and of a regression the negative of ``nmae``. Of several classes it is the accuracy, and of
-    several labels the mean of their ROC AUCs.
+    several labels the mean of their ROC AUCs. The classes are 0 to the largest of the training labels: a row for
+    validation or testing of another one counts as a wrong prediction.
     """
 
     config_type = RelationalConfig
@@ -128,7 +129,7 @@ class RelationalTrainer(Trainer):
             return RelationalModel(self.task, self.config, None, of.dst_entity_table)
         labels = self._labels("train")
         if self.kind == "multiclass_classification":
-            out = int(max(self._labels(split).max() for split in self._tables)) + 1
+            out = int(labels.max()) + 1
         else:
             out = labels.size(1) if labels.dim() > 1 else 1
         model = RelationalModel(self.task, self.config, out)
