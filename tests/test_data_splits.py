@@ -78,6 +78,9 @@ EDGE = ("a", "b", "c")
     ("error", "said", "call"),
     [
         (ValueError, "val: expected a share of 0 to 1, found -0.1", lambda: splits.random(5, -0.1)),
+        (TypeError, "val: expected a number, found str",
+         lambda: splits.by_time(Data(time=torch.ones(2)), None, val="a")),
+        (TypeError, "test: expected a number, found NoneType", lambda: splits.random(5, test=None)),
         (ValueError, "val, test: expected shares below 1 together, found 1", lambda: splits.random(5, 0.5, 0.5)),
         (ValueError, "y: expected shape [N], found [2, 1]", lambda: splits.stratified(torch.ones(2, 1).long())),
         (TypeError, "y: expected integers, found float32", lambda: splits.stratified(torch.ones(2))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ def by_time(data: Any, of: Any, time: str = "time", val: float = 0.1, test: floa
         ``train``, ``val`` and ``test``: bool, shape [n].
 
     Raises:
+        TypeError: shares that are no numbers.
         ValueError: no such attribute, another shape, a time that is NaN, or shares of 1 or more.
     """
     _check_shares(val, test)
@@ -83,7 +85,7 @@ def stratified(y: Tensor, val: float = 0.1, test: float = 0.1, seed: int = 0) ->
         ``train``, ``val`` and ``test``: bool, shape [N].
 
     Raises:
-        TypeError: classes that are no integers.
+        TypeError: classes that are no integers, or shares that are no numbers.
         ValueError: another shape, or shares of 1 or more.
     """
     _check_shares(val, test)
@@ -113,6 +115,8 @@ def first_of(count: int, val: float, test: float) -> tuple[int, int]:
 
 def _check_shares(val: float, test: float) -> None:
     for name, share in (("val", val), ("test", test)):
+        if not isinstance(share, Real):
+            raise TypeError(f"{name}: expected a number, found {type(share).__name__}")
         if not 0 <= share < 1:
             raise ValueError(f"{name}: expected a share of 0 to 1, found {share!r}")
     if val + test >= 1:

@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 from helpers.cluster import cluster
-from torch_geometric.data import TensorAttr
+from torch_geometric.data import HeteroData, TensorAttr
 
 import torch_gnnscale
 from torch_gnnscale import FeatureStore, GraphStore, partition
@@ -169,8 +169,38 @@ def test_what_is_refused():
         store.get_tensor(**name, index=torch.tensor([3]))
     with pytest.raises(ValueError, match=r"'tf.numerical'\): expected the TensorFrame 'tf' to be removed, of which"):
         store.remove_tensor("a", "tf.numerical", None)
+    part = {"group_name": "a", "attr_name": "tf.numerical", "index": None}
+    store.put_tensor(torch.zeros(3, 1), **part)
+    for rows in (torch.zeros(2, 1), torch.zeros(3, 2)):
+        text = f"('a', 'tf.numerical'): expected shape [3, 1], as it is a part of 'tf', found {list(rows.shape)}"
+        with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+            store.put_tensor(rows, **part)
+    assert store.get_tensor(**name, index=None).feat_dict == {torch_frame.numerical: pytest.approx(torch.zeros(3, 1))}
     with pytest.raises(ValueError, match=re.escape("composite 'tf' without 'tf.sizes'")):
         read_composites([{"group": "a", "name": "tf", "form": {"kind": "nested", "columns": 1}}], [("a", "tf")])
+
+
+@pytest.mark.parametrize("names", [["tf", "tf.categorical"], ["tf.categorical", "tf"]])
+def test_an_attribute_that_is_named_like_a_part_of_a_frame(names):
+    values = {"tf": make_frame(), "tf.categorical": torch.zeros(40, 2)}
+    text = re.escape("'tf.categorical'): expected an attribute of another name than the tensors of a TensorFrame")
+    data, store = HeteroData(), FeatureStore()
+    for name in names:
+        data["a"][name] = values[name]
+    with pytest.raises(ValueError, match=text):
+        FeatureStore.from_data(data)
+    store.put_tensor(values["tf.categorical"], group_name="a", attr_name="tf.categorical", index=None)
+    with pytest.raises(ValueError, match=text):
+        store.put_tensor(values["tf"], group_name="a", attr_name="tf", index=None)
+    assert [attr.attr_name for attr in store.all_attrs()] == ["tf.categorical"]
+    assert not store.composites
+
+
+def test_a_frame_with_columns_of_unequal_lengths():
+    frame = make_frame()
+    frame.feat_dict[torch_frame.categorical] = torch.zeros(39, 2)
+    with pytest.raises(ValueError, match=r"^tf: expected as many rows of all of a TensorFrame's columns.*39, 40\]$"):
+        FeatureStore().put_tensor(frame, group_name="a", attr_name="tf", index=None)
 
 
 def test_long_rows_are_warned_of(monkeypatch):

@@ -162,6 +162,14 @@ def test_interleaved_iterators(data, expected, prefetch, workers):
         assert mine == expected[epoch]
 
 
+def test_an_iterator_of_samples_is_closed(data):
+    samples = NeighborLoader(data, [3], torch.arange(40), batch_size=5, prefetch=2).samples(0)
+    next(samples)
+    samples.close()
+    assert no_loader_threads()
+    assert list(samples) == []
+
+
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_samples_of_an_epoch_in_the_middle_of_another(data, epoch):
     expected = [out.node for out in loader_of(data).samples(epoch)]

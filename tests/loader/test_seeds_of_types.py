@@ -226,6 +226,17 @@ def test_types_that_are_given_no_times_have_those_of_their_nodes():
         assert torch.equal(ours[PAPER].n_id, theirs[PAPER].n_id)
 
 
+@pytest.mark.parametrize("seeds", [(AUTHOR, torch.arange(4)), {AUTHOR: torch.arange(4)}, SEEDS])
+def test_times_of_seeds_whose_nodes_have_none_are_missed_when_the_loader_is_made(seeds):
+    data = data_of()
+    del data[AUTHOR].time
+    text = f"^input_time: expected times for the seeds of '{AUTHOR}', whose nodes have no times, found none$"
+    with pytest.raises(ValueError, match=text):
+        loader_of(data, seeds, time_attr="time")
+    given = TIMES if seeds is SEEDS else {AUTHOR: torch.arange(4)} if isinstance(seeds, dict) else torch.arange(4)
+    assert len(list(loader_of(data, seeds, input_time=given, time_attr="time"))) > 0
+
+
 def test_ids_of_the_user():
     ids = {PAPER: torch.arange(10) + 100, AUTHOR: torch.arange(9) + 200, VENUE: torch.tensor([7, 8])}
     for batch, positions in zip(loader_of(input_id=ids), inputs_of(0), strict=True):

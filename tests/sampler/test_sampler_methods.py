@@ -48,6 +48,20 @@ def test_what_is_no_sampler_is_refused():
         NeighborLoader(DATA, [3], neighbor_sampler=3)
 
 
+@pytest.mark.parametrize("made", [None, "sampler"])
+def test_a_method_whose_factory_returns_no_sampler_is_refused(twice, made):
+    register_method("nothing", lambda data, num_neighbors: made)
+    text = "method='nothing': expected what was registered to return a KeyedSampler, found "
+    for make in (NeighborLoader, LinkNeighborLoader):
+        with pytest.raises(TypeError, match=whole(text + type(made).__name__)):
+            make(DATA, [3], method="nothing")
+
+
+def test_an_empty_list_of_budgets_asks_for_nothing():
+    assert SamplingOptions(graph_on_peers=[]).changed() == {}
+    NeighborLoader(DATA, [3], neighbor_sampler=NeighborSampler(DATA, [3]), graph_on_peers=[])
+
+
 def test_names_that_are_refused(twice):
     for name, takes, error, text in (
         (3, (), TypeError, "name: expected a str, found int"),

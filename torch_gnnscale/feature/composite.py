@@ -48,12 +48,14 @@ class Composite:
             value: a TensorFrame; its tensors are shared where they have rows of fixed width.
 
         Raises:
-            ValueError: one without columns.
+            ValueError: one without columns, or with columns of unequal lengths.
         """
         found: dict[str, Tensor] = {}
         form = _taken_apart(name, value, found)
         if not found:
             raise ValueError(f"{name}: expected a TensorFrame with columns, found one of {len(value)} rows without any")
+        if len(sizes := {len(rows) for rows in found.values()}) > 1:
+            raise ValueError(f"{name}: expected as many rows of all of a TensorFrame's columns, found {sorted(sizes)}")
         return cls(name, form), found
 
     @property

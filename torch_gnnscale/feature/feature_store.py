@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +79,23 @@ class FeatureStore(RowStore):
                     continue  # strings, objects and times, which are no tensors
                 if stored.is_edge_attr(name) if of_edges else stored.is_node_attr(name):
                     of_type = None if of_edges else orders.get(group)
-                    for part, tensor in store._parts_of(group, name, value).items():
-                        rows = tensor if of_type is None else _reordered(name, tensor, of_type)
+                    whole, parts = Composite.of(name, value) if is_composite(value) else (None, {name: value})
+                    if of_type is not None:
+                        parts = {part: _reordered(name, rows, of_type) for part, rows in parts.items()}
+                    store._check_new(group, parts)
+                    for part, rows in parts.items():
                         store.put_tensor(rows, group_name=group, attr_name=part, index=None)
+                    if whole is not None:
+                        store.composites[group, name] = whole
         return store
 
-    def _parts_of(self, group: Any, name: str, value: Any) -> dict[str, Any]:
-        """What is stored of an attribute, by name: its tensors, if it is a composite, which is noted."""
-        if not is_composite(value):
-            return {name: value}
-        self.composites[group, name], parts = Composite.of(name, value)
-        return parts
+    def _check_new(self, group: Any, names: Iterable[str], replaced: Sequence[str] = ()) -> None:
+        """Raises ValueError if a name, perhaps of a tensor of a TensorFrame, is that of another tensor."""
+        if taken := [name for name in names if (group, name) in self._tensors and name not in replaced]:
+            raise ValueError(
+                f"{(group, taken[0])}: expected an attribute of another name than the tensors of a TensorFrame, found "
+                f"this name twice"
+            )
 
     def _left_out(self, data: Data | HeteroData) -> Iterator[tuple[str, str]]:
         """(name for messages, what it has) per attribute with an entry for each node or edge that is not stored."""
@@ -114,9 +120,12 @@ class FeatureStore(RowStore):
                     f"{key}: expected a TensorFrame to be put whole (index=None); rows of its tensors, "
                     f"{self.composites[key].parts if key in self.composites else []}, can be changed"
                 )
+            composite, parts = Composite.of(key[1], tensor)
+            self._check_new(key[0], parts, self.composites[key].parts if key in self.composites else ())
             self._remove_tensor(attr)
-            for part, rows in self._parts_of(*key, tensor).items():
+            for part, rows in parts.items():
                 self._put_tensor(rows, self._tensor_attr_cls(key[0], part, None))
+            self.composites[key] = composite
             return True
         if isinstance(tensor, np.ndarray) and tensor.dtype.kind in "biufc":
             tensor = torch.from_numpy(tensor)
@@ -126,6 +135,10 @@ class FeatureStore(RowStore):
             check_layout(key, tensor)
             if tensor.dim() == 0:
                 raise ValueError(f"{key}: expected a row for each node, found a scalar")
+            if (of := self._frame_of(key)) is not None and tensor.shape != (form := self._tensors[key].shape):
+                raise ValueError(
+                    f"{key}: expected shape {list(form)}, as it is a part of {of!r}, found {list(tensor.shape)}"
+                )
             # The gather needs contiguous rows: copied once here, not for each batch. What learns is no copy.
             whole = tensor.layout != torch.strided or tensor.requires_grad or has_contiguous_rows(tensor)
             if key in self.composites:
@@ -166,12 +179,17 @@ class FeatureStore(RowStore):
         key = (attr.group_name, attr.attr_name)
         if (whole := self.composites.pop(key, None)) is not None:
             return all([self._remove_tensor(self._tensor_attr_cls(key[0], part)) for part in whole.parts])
-        for (group, name), other in self.composites.items():
-            if group == key[0] and key[1] in other.parts:
-                raise ValueError(f"{key}: expected the TensorFrame {name!r} to be removed, of which this is a part")
+        if (name := self._frame_of(key)) is not None:
+            raise ValueError(f"{key}: expected the TensorFrame {name!r} to be removed, of which this is a part")
         self._origins.pop(key, None)
         self._own.discard(key)
         return self._tensors.pop(key, None) is not None
+
+    def _frame_of(self, key: tuple[Any, str]) -> str | None:
+        """The name of the TensorFrame of which a tensor is a part, if it is one."""
+        return next(
+            (of for (group, of), whole in self.composites.items() if group == key[0] and key[1] in whole.parts), None
+        )
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
         tensor = self._tensors.get((attr.group_name, attr.attr_name))

@@ -32,7 +32,7 @@ from .given_data import GivenData
 from .line import Execution, Line
 from .order import ChunksOfTypes, FromElsewhere, InOrder, KeyedShuffle, PositionSampler, SeedOrder
 from .outputs import write_output
-from .pipeline import USUAL
+from .pipeline import USUAL, Pipeline
 from .share import Shard, SharedOrder, Uneven
 from .sharing import Owned, Sharing, Split, sharing_of
 from .workers import BatchesOfWorkers, RowsOfWorkers, without_processes
@@ -322,20 +322,20 @@ class KeyedLoader(ResumableLoader):
     def samples(self, epoch: int) -> Iterator[Output]:
         """The sampler's outputs for an epoch's batches, in order, without features. The position of training stays.
 
-        Node ids are those of the stores.
+        Node ids are those of the stores. The iterator has ``close()``, which ends its threads.
 
         Raises:
             TypeError, ValueError: the epoch is not an integer of at least 0, or the user passed a ``sampler`` or
                 ``batch_sampler``, so that the order does not follow from the seed and the epoch.
         """
-        return map(output_of, self._sampled(epoch))
+        return self._sampled(epoch, output_of)
 
-    def _sampled(self, epoch: int) -> Iterator[MiniBatch]:
-        """The batches of an epoch after sampling; see :meth:`samples`."""
+    def _sampled(self, epoch: int, *then: Callable[[MiniBatch], Any]) -> Pipeline:
+        """The batches of an epoch after sampling, given to ``then``; see :meth:`samples`."""
         numbered = self._seed_order.numbered(self._index_sampler.batches, check_int("epoch", epoch))
         if not numbered.keyed:
             raise ValueError("samples: expected an order that follows from seed and epoch, found the user's sampler")
-        return self._line.samples(iter(numbered), USUAL if self.prefetch is None else self.prefetch)
+        return self._line.samples(iter(numbered), USUAL if self.prefetch is None else self.prefetch, *then)
 
     @on_host
     def collate_fn(self, index: MiniBatch | FromElsewhere | Tensor | list[int]) -> MiniBatch | Data | HeteroData:

@@ -217,10 +217,10 @@ class Line:
 
         return Pipeline(numbered, _stages(ahead), in_turn([*here, self.finish]), prefetch, alone=alone)
 
-    def samples(self, numbered: Iterator[MiniBatch], prefetch: int) -> Pipeline:
-        """Iterates over the samples; no rows are read."""
+    def samples(self, numbered: Iterator[MiniBatch], prefetch: int, *then: Callable[[MiniBatch], Any]) -> Pipeline:
+        """Iterates over the samples, of which each is given to ``then``; no rows are read."""
         ahead, here = _divided(self.steps()[:1])
-        return Pipeline(numbered, _stages(ahead), in_turn(here), prefetch)
+        return Pipeline(numbered, _stages(ahead), in_turn([*here, *then]), prefetch)
 
     def bulks(
         self, numbered: Iterator[MiniBatch], bulk: int, prefetch: int, streams: Streams | None,

@@ -212,4 +212,5 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         if self.order is not None:
             for entry in each_type(self.input_data):
                 entry.node = self.order.to_stored(entry.node, entry.input_type)
+        sampler.check_inputs(self.input_data)
         self._meet_others()

@@ -141,6 +141,10 @@ class KeyedSampler(BaseSampler):
         """Raises NotImplementedError if this sampler cannot sample many batches of such inputs at once on its device.
         ``how`` is the user's argument for the error, such as "bulk=4"."""
 
+    def check_inputs(self, inputs: Inputs) -> None:
+        """Called once by a loader of seeds when it is made: raises ValueError if this sampler samples no batch of them.
+        ``inputs``: all of the loader's, in the stores' ids."""
+
     def prepare_links(
         self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, links: torch.Tensor | None
     ) -> None:

@@ -60,6 +60,7 @@ class SamplingOptions:
 
 
 def _equal(value: Any, default: Any) -> bool:
+    value = tuple(value) if isinstance(value, list) else value
     return not isinstance(value, Tensor) and getattr(value, "value", value) == default
 
 
@@ -116,6 +117,7 @@ def make_sampler(method: str, data: Any, num_neighbors: Any, options: SamplingOp
         options: the loader's.
 
     Raises:
+        TypeError: what was registered returns no sampler.
         ValueError: an unknown method, or an option that the method does not have.
     """
     if method not in METHODS:
@@ -127,7 +129,16 @@ def make_sampler(method: str, data: Any, num_neighbors: Any, options: SamplingOp
             layerwise = name == "replace" and method in LAYERWISE
             instead = "; use neighbor_sampler=LayerSampler(..., scheme='replace')" if layerwise else ""
             raise ValueError(f"{name}={value!r}: expected {default!r} with method={method!r}{instead}")
-    return known.make(data, num_neighbors, **changed)
+    sampler = known.make(data, num_neighbors, **changed)
+    if not _is_sampler(sampler):
+        raise TypeError(
+            f"method={method!r}: expected what was registered to return a KeyedSampler, found {type(sampler).__name__}"
+        )
+    return keyed(sampler)
+
+
+def _is_sampler(value: Any) -> bool:
+    return any(hasattr(value, name) for name in ("sample_from_nodes", "sample_from_edges"))
 
 
 _REFUSED = ("device", "graph_on_gpu", "graph_on_peers", "exclude_seed_edges", "strict_negatives")
@@ -143,14 +154,14 @@ def chosen_sampler(
     ``time_attr`` is no reason to warn: PyG's loaders require it then.
 
     Raises:
-        TypeError: what is given is no sampler.
+        TypeError: what is given is no sampler, or as :func:`make_sampler`.
         ValueError: as :func:`make_sampler`; a method, or an option that only a new sampler can have, beside one.
     """
     if given is None:
         return make_sampler(method, data, num_neighbors, options)
     if method != NEIGHBOR:
         raise ValueError(f"method={method!r}: expected none beside a neighbor_sampler")
-    if not any(hasattr(given, name) for name in ("sample_from_nodes", "sample_from_edges")):
+    if not _is_sampler(given):
         raise TypeError(f"neighbor_sampler: expected a BaseSampler, found {type(given).__name__}")
     sampler, changed = keyed(given), options.changed()
     if refused := [name for name in _REFUSED if name in changed]:

@@ -24,7 +24,7 @@ from .graph import SampledGraph
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
 from .minibatch import MiniBatch, SampledEdges, output_of
 from .relations import ReverseIds, add_reverses
-from .seeds import PreparedSeeds, Seeds, check_starts, prepared_seeds, seeds_of_nodes
+from .seeds import PreparedSeeds, Seeds, check_starts, each_type, prepared_seeds, seeds_of_nodes, without_times
 
 
 class PyGAttributes:
@@ -133,6 +133,12 @@ class OnExecutor(PyGAttributes, KeyedSampler):
     def check_many(self, inputs: type[Inputs], how: str) -> None:
         if not issubclass(inputs, NodeSamplerInput):
             self.executor.check_links(self.links)
+
+    @override
+    def check_inputs(self, inputs: Inputs) -> None:
+        for entry in each_type(inputs) if self.is_temporal else ():
+            if entry.time is None and (self.graph.node_time or {}).get(entry.input_type) is None:
+                raise ValueError(without_times("input_time", entry.input_type))
 
     @override
     def prepare_links(

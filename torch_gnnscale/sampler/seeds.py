@@ -245,8 +245,7 @@ def _seed_times(
             check_times(name, time, len(nodes[number]))
             result[number] = ordered_limit(name, time, graph.floating_time)
         elif (own := graph.own_limits(node_type)) is None:
-            seeds = "the seeds" if node_type is None else f"the seeds of {node_type!r}"
-            raise ValueError(f"seed_time: expected times for {seeds}, whose nodes have no times, found none")
+            raise ValueError(without_times("seed_time", node_type))
         else:
             try:
                 result[number] = own.index_select(0, nodes[number])
@@ -254,6 +253,12 @@ def _seed_times(
                 check_ids("seeds", nodes[number], len(own), "nodes")
                 raise
     return result
+
+
+def without_times(name: str, node_type: NodeType | None) -> str:
+    """The error of seeds without times of their own or of their nodes; ``name``: of the argument that gives them."""
+    seeds = "the seeds" if node_type is None else f"the seeds of {node_type!r}"
+    return f"{name}: expected times for {seeds}, whose nodes have no times, found none"
 
 
 def _start_times(
