@@ -19,14 +19,14 @@ USERS = {
     "part": [1, 0, 1, 1, 0, 1],
     "v": [1.0, None, 3.0, 4.0, 5.0, 6.0],
     "c": ["b", "a", None, "a", "b", "c"],
-    "y": [0, 1, 0, 1, None, None],  # the latest ones have no label, and are in no split
-    "t": [5, 1, 5, 4, 8, 9],
+    "y": [0, 1, 0, 1, None, None],
+    "t": [5, 1, 5, 4, 0, 9],  # the first and the latest one have no label, and are in no split
 }
 """The first and the last one are ends of edges; 40 is none."""
 LINKS = {
     "a": [60, 10, 10, 99, 60, 10, 50, 20, 10, 30, 60, 60, None],
     "b": [10, 60, 60, 60, 10, 10, 60, 60, 60, 60, 20, 10, 60],
-    "t": [3, 7, 7, 9, 3, 2, 7, 7, 7, 1, 4, 3, 9],  # the latest ones lack an end, and are dropped
+    "t": [3, 7, 7, 0, 3, 2, 7, 7, 7, 1, 4, 3, 0],  # the first ones lack an end, and are dropped
     "w": [0.5, 2.0, 1.0, 1.0, 0.25, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 1.0],
     "r": [1.0, 1.0, None, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 0.0, 1.0],
 }
@@ -102,7 +102,9 @@ def test_splits_by_time_count_the_rows_that_are_kept(tmp_path, shop):
     assert torch.equal(mask(relation, "test"), time >= 7)
     assert not mask(relation, "val").any()
     assert torch.equal(mask(relation, "train"), time < 7)
-    assert report["edges"]["user.knows.user"]["dropped"] == {"no source": 1, "unknown source": 1}
+    report = report["edges"]["user.knows.user"]
+    assert report["dropped"] == {"no source": 1, "unknown source": 1}
+    assert report["split"] == {"train": 6, "val": 0, "test": 5}  # not those of the reverse relation, too
 
 
 @pytest.mark.parametrize(("count", "owners"), [SLOW(1, "column"), (2, "files"), SLOW(3, "column")])
@@ -145,6 +147,19 @@ def test_degrees_of_pieces_are_those_of_the_whole(most):
             held = int((piece == last).sum()) + (held if last == at else 0)
             at = last
         assert torch.equal(torch.cat([*found, torch.tensor([held])]), torch.bincount(dst)), cuts
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [([10, 20, 30, 40, 50, 10], "10 2 times"), ([70, 60, 50, 40, 30, 20], "10 0 times")],
+    ids=["twice", "missing"],
+)
+def test_each_node_has_one_owner(tmp_path, shop, keys, said):
+    put(tmp_path / "owners.parquet", pa.table({"k": keys, "p": [0] * 6}))
+    schema = copy.deepcopy(SCHEMA)
+    schema["nodes"]["user"]["owner"] = {"files": "owners.parquet", "key": "k", "part": "p"}
+    with pytest.raises(ValueError, match=rf"owner: expected each key of nodes.user once, found {said}"):
+        tables.build(Schema.parse(schema, tmp_path), tmp_path / "graph", parts=2)
 
 
 def test_parts_that_lack_rows_are_named(tmp_path, shop):
