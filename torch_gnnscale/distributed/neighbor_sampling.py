@@ -363,10 +363,14 @@ class PartitionedExecutor(OverParts):
         return self._drawn_by_owners(samples, [check_key(key) for key in keys], draw)
 
     @override
-    def edges_into(self, nodes: Tensor, relation: int) -> ops.Picks:
+    def edges_into(self, nodes: Tensor, relation: int, limits: Tensor | None) -> ops.Picks:
         taking_all = Drawing([], False, False, False, False, "directional")
-        frontier = Frontier(0, -1, nodes, None, None, relation=relation)
-        return self.owners.picks([frontier], [0], partial(self._drawn, drawing=taking_all))[0]
+        asked = [  # of all relations: other ranks may ask for another one in this round
+            Frontier(0, -1, nodes[some], None, None if limits is None else limits[some], relation=number)
+            for number in range(len(self.ends))
+            for some in [slice(None if number == relation else 0)]
+        ]
+        return self.owners.picks(asked, [0], partial(self._drawn, drawing=taking_all))[relation]
 
     def pick_own(self, node: Tensor, key: int, hop: int, drawing: Drawing) -> ops.Picks:
         """The edges that one batch draws into nodes of this part, in the order of ``node``, without other ranks.

@@ -74,8 +74,15 @@ class Executor:
         """
         raise NotImplementedError
 
-    def edges_into(self, nodes: Tensor, relation: int) -> ops.Picks:
-        """All edges of a relation, given by its number, into nodes, in their order; ``nodes``: stored ids, int64."""
+    def edges_into(self, nodes: Tensor, relation: int, limits: Tensor | None) -> ops.Picks:
+        """All edges into nodes, in their order.
+
+        Args:
+            nodes: stored ids: int64, [n].
+            relation: the number of the relation.
+            limits: for each node, edges of later times are left out (:func:`torch_gnnscale.sampler.graph.ordered`):
+                int64, [n]; None of a graph without times.
+        """
         raise NotImplementedError
 
 

@@ -355,8 +355,10 @@ class HostExecutor(Executor):
         return last[1].sample_many(nodes, keys, times, starts, pairs)
 
     @override
-    def edges_into(self, nodes: Tensor, relation: int) -> ops.Picks:
-        return ops.pick_neighbors(self.graph.stored, nodes, [0, len(nodes)], [0], 0, -1, relation=relation)
+    def edges_into(self, nodes: Tensor, relation: int, limits: Tensor | None) -> ops.Picks:
+        stored = self.graph.stored
+        time = limits if stored.time[relation] is not None else None
+        return ops.pick_neighbors(stored, nodes, [0, len(nodes)], [0], 0, -1, relation=relation, time=time)
 
 
 class GPUExecutor(Executor):

@@ -14,7 +14,8 @@ from .. import ops
 from ..comm.steps import Steps
 from ..ops.arguments import as_ids, check_int
 from .executor import Executor, sampled_store
-from .graph import end_types
+from .graph import check_times, end_types, ordered_limit
+from .hop_by_hop import LATEST
 from .neighbor import HostExecutor
 from .relations import sampled_graph
 
@@ -31,7 +32,8 @@ class EdgesInto(NamedTuple):
 
 
 Ask = Callable[..., EdgesInto]
-"""``ask(nodes, edge_type=None)``: the edges of a type into nodes, given by stored ids, [n], repeats allowed."""
+"""``ask(nodes, edge_type=None, time=None)``: the edges of a type into nodes, given by stored ids, [n], repeats allowed.
+``time``: for each node, edges of later times are left out: [n]."""
 
 
 class Neighbors:
@@ -46,19 +48,21 @@ class Neighbors:
 
     Args:
         data: a Data, a HeteroData or a (FeatureStore, GraphStore) pair, such as ``(part.features, part.graph)``.
-        rounds: how often a batch asks at most, the same on all ranks.
+        rounds: how often a batch asks at most, the same on all ranks. They may ask for edges of different types.
+        time_attr: name of the times of nodes or of edges, as of :class:`torch_gnnscale.NeighborSampler`.
 
     Raises:
+        NotImplementedError: times that a partitioned graph does not have.
         TypeError, ValueError, IndexError: data of another kind; a malformed graph.
     """
 
-    def __init__(self, data: Any, rounds: int) -> None:
+    def __init__(self, data: Any, rounds: int, *, time_attr: str | None = None) -> None:
         self._rounds, store = check_int("rounds", rounds, 1), sampled_store(data)
         self._executor: Executor
         if store is None:
-            self._executor = HostExecutor(sampled_graph(data))
+            self._executor = HostExecutor(sampled_graph(data, time_attr=time_attr))
         else:
-            graph = store.sampled_graph(data[0], time_attr=None, weight_attr=None, backward=False)
+            graph = store.sampled_graph(data[0], time_attr=time_attr, weight_attr=None, backward=False)
             self._executor = store.executor(graph, torch.device("cpu"))
         self._sizes = self._executor.graph.bounds()
 
@@ -76,13 +80,15 @@ class Neighbors:
         """What asks for the edges of one batch.
 
         Raises:
-            ValueError: there is no such edge type; a batch asks more than ``rounds`` times.
+            TypeError, ValueError: there is no such edge type; times that are none, or that the graph does not have; a
+                batch asks more than ``rounds`` times.
             IndexError: an id that is no node.
             RuntimeError: of a partitioned graph: not in a step of a loader; or another rank failed.
         """
-        types, left = self._executor.graph.edge_types, self._rounds
+        graph, left = self._executor.graph, self._rounds
+        types = graph.edge_types
 
-        def ask(nodes: Tensor, edge_type: EdgeType | None = None) -> EdgesInto:
+        def ask(nodes: Tensor, edge_type: EdgeType | None = None, time: Tensor | None = None) -> EdgesInto:
             nonlocal left
             if edge_type not in types:
                 raise ValueError(f"edge_type: expected one of {types}, found {edge_type!r}")
@@ -91,8 +97,14 @@ class Neighbors:
             nodes, size = as_ids("nodes", nodes).to(torch.int64), self._sizes[end_types(edge_type)[1]]
             if (at := ops.first_outside(nodes, size)) >= 0:
                 raise IndexError(f"nodes[{at}] = {int(nodes[at])} is out of range: expected nodes in [0, {size})")
+            limits = torch.full_like(nodes, LATEST) if graph.is_temporal else None
+            if time is not None:
+                if not graph.is_temporal:
+                    raise ValueError("time: expected none without time_attr, found some")
+                check_times("time", time, len(nodes))
+                limits = ordered_limit("time", time, graph.floating_time)
             left -= 1
-            found = self._executor.edges_into(nodes, types.index(edge_type))
+            found = self._executor.edges_into(nodes, types.index(edge_type), limits)
             assert found.edge_id is not None
             colptr = torch.cat([torch.zeros(1, dtype=torch.int64), found.num_edges.cumsum(0)])
             return EdgesInto(colptr, found.source, found.edge_id)
