@@ -130,6 +130,23 @@ def test_times():
     assert ops.reverse_edges(half._replace(time=[half.time[0], None]), 0, 7, same_time=True) is None
 
 
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_times_of_two_relations(shift):
+    """The other direction is no reverse, whether it is earlier or later."""
+    time = torch.arange(7)
+    other = time + shift * (torch.arange(7) == 3)
+    graph = relations(LINKS, LINKS.flip(0), sizes=(4, 4), times=[time, other])
+    for number in (0, 1):
+        assert assert_equals_the_twin(graph, number, same_time=True) is None
+        assert ops.reverse_edges(graph, number, 7) is not None
+
+
+def test_a_copy_of_an_edge_has_no_reverse_in_the_next_column():
+    """Its pointer passes the end of its column by one, to an edge from the same node."""
+    graph = relations(torch.tensor([[0, 0], [0, 0]]), torch.tensor([[0, 0], [0, 1]]), sizes=(2, 1))
+    assert assert_equals_the_twin(graph) is None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 99_999, 100_000, 299_998])
 def test_by_several_threads(at):
