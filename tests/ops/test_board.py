@@ -34,6 +34,28 @@ def rank_of(board, ranks, rank, waits, pauses, found):
             BARRIERS[ranks].wait(20)  # the round elsewhere
 
 
+def test_places_are_used_again_and_again():
+    """Rounds that are decided for all, and every third one for nobody, who gives up at once."""
+    board, came = torch.zeros(ops.board_size(2), dtype=torch.int64), []
+
+    def take_part():
+        for round in range(9):
+            for rank in range(1 if round % 3 == 2 else 2):
+                ops.board_leave(board, torch.stack([left(round, rank, to, 2) for to in range(2)]), rank, round)
+            received = torch.full((2, 2), -1)
+            came.append([ops.board_take(board, received, rank, round, 0) for rank in range(2)])
+            if round % 3 == 2:
+                assert not ops.board_take(board, received, 1, round, PATIENT)
+                ops.board_leave(board, torch.zeros(2, 2, dtype=torch.int64), 1, round)
+            else:
+                assert torch.equal(received, torch.stack([left(round, source, 1, 2) for source in range(2)]))
+
+    thread = threading.Thread(target=take_part, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert came == [[round % 3 != 2] * 2 for round in range(9)]
+
+
 BARRIERS = {ranks: threading.Barrier(ranks) for ranks in (1, 2, 3, 4)}
 
 

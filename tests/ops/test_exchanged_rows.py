@@ -33,6 +33,15 @@ def test_packed_rows_are_those_of_the_twin(pieces, data):
         assert torch.equal(found, reference.pack_rows(rows, index, at, total))
 
 
+def test_bytes_between_and_after_packed_rows_are_zeros():
+    """Whatever was in the memory, which is sent whole."""
+    rows, out = torch.tensor([[1], [2]], dtype=torch.uint8), torch.full((7,), 9, dtype=torch.uint8)
+    first, second = torch.tensor([1]), torch.tensor([0, 1])
+    assert ops.pack_rows([rows, rows], [first, second], [1, 4], out).tolist() == [0, 2, 0, 0, 1, 2, 0]
+    assert ops.pack_rows([rows], [first[:0]], [3], out).tolist() == [0] * 7
+    assert ops.pack_rows([], [], [], out.fill_(9)).tolist() == [0] * 7
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_joined_rows_are_those_of_the_twin(dtype):
     for number, shape in enumerate(SHAPES):
