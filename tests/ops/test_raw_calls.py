@@ -72,6 +72,8 @@ def reversed_edges(colptr=COLPTR, row=ROW, other=ROW, edge_id=None, times=NONE *
     return OPS.reverse_edges(colptr, row, None, times[0], COLPTR, other, edge_id, times[1], size, True, 1)
 
 
+FAR_SIDES = ([COLPTR], [broken(ROW, 0, 20)], [0, 0, 20])  # by one
+
 # Calls that are right, and the same calls with something wrong.
 RIGHT = {
     "hold_relations": held, "times of two types": lambda: of_two_types([NODES, ids(1, 2)]),
@@ -111,6 +113,7 @@ WRONG = {
     "a narrower type": lambda: OPS.gather_tiers([X], [1], None, ids(0), False, torch.half, None, 1),
     "counts of other tiers": lambda: OPS.gather_tiers([X], [1], None, ids(0), False, X.dtype, ids(0), 1),
     "shuffled rows": lambda: OPS.shuffle_rows(None, [X], None, ids(20), None, 1),
+    "shuffled rows of a shorter table": lambda: OPS.shuffle_rows(None, [X, X[:2]], ids(1), ids(2), None, 1),
     "shuffled tables": lambda: OPS.shuffle_rows(None, [X], ids(1), ids(0), None, 1),
     "shuffled pointers": lambda: OPS.shuffle_rows(None, [X], None, ids(0), ids(0, 3), 1),
     "shuffled widths": lambda: OPS.shuffle_rows(None, [X, X[:, :2]], ids(1), ids(0), None, 1),
@@ -146,6 +149,8 @@ WRONG = {
     "more links than memory": lambda: negatives(count=1 << 62),
     "edges without ends": lambda: negatives(edges=(COLPTR, None)),
     "sources of other links": lambda: negatives(src=NODES),
+    "neighbors that are no nodes": lambda: labels(sides=FAR_SIDES),
+    "contracted neighbors that are no nodes": lambda: OPS.contract(*FAR_SIDES, None, 20, 99, 1),
     "labels outside": lambda: labels(label=broken(NODES, 0, FAR)),
     "weights of fewer groups": lambda: labels(weight=torch.ones(3, 1, dtype=torch.int64)),
     "groups outside": lambda: labels(group=broken(NODES, 2, FAR)),
