@@ -239,13 +239,16 @@ class DataRows(RowSource):
         """See :meth:`RowSource.versions`; of the attributes of the graph as well, whose type is :data:`OF_GRAPH` in a
         HeteroData, and of the values of ``adj_t``."""
         fields = self._fields()
-        numbers = [
-            value._version
-            if type(value) is Tensor and not value.requires_grad and name not in EDGES and not value.is_inference()
-            else _number(name, value)
-            for of, attributes in fields.items()
-            for name, value in attributes.items()
-        ]
+        try:  # in few steps of Python's: twice for each batch
+            numbers = [
+                value._version
+                if type(value) is Tensor and not value.requires_grad and name not in EDGES
+                else _number(name, value)
+                for attributes in fields.values()
+                for name, value in attributes.items()
+            ]
+        except RuntimeError:  # an inference tensor has no number of changes
+            numbers = [_number(name, value) for attributes in fields.values() for name, value in attributes.items()]
         return DataVersions(fields, numbers)
 
     def _fields(self) -> dict[Any, dict[str, Any]]:
