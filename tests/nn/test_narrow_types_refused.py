@@ -5,9 +5,11 @@ import torch
 import torch_geometric.nn as pyg_nn
 from helpers.narrow_types import FEATURES, GRAPH, HIDDEN, RELATIONS, ByRelation, Dictionaries, batch_of, call, made
 from torch import nn
+from torch_geometric.data import HeteroData
 
-from torch_gnnscale import LinkNeighborLoader
+from torch_gnnscale import LinkNeighborLoader, NeighborLoader
 from torch_gnnscale.nn import narrow, saving
+from torch_gnnscale.nn.narrow import Narrowed
 
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 
@@ -89,6 +91,19 @@ def test_what_cannot_be_narrowed_is_refused(make, message):
     torch.manual_seed(0)
     with pytest.raises(ValueError, match=f"^{message}"):
         narrow(make().double(), call)(batch_of("a", (1, 2, 3, 4)))
+
+
+def test_batches_are_compared_until_all_relations_have_had_edges(monkeypatch):
+    data, relations = HeteroData(), [("b", "r", "a"), ("a", "s", "a")]
+    data["a"].x, data["b"].x = torch.randn(3, FEATURES), torch.randn(2, FEATURES)
+    data[relations[0]].edge_index, data[relations[1]].edge_index = torch.tensor([[0], [0]]), torch.tensor([[2], [1]])
+    conv = pyg_nn.HeteroConv({edge_type: pyg_nn.SAGEConv((FEATURES, FEATURES), FEATURES) for edge_type in relations})
+    compared = []
+    monkeypatch.setattr(Narrowed, "_check", lambda self, batch, hops: compared.append(hops.with_edges))
+    narrowed = narrow(conv, lambda model, batch: model(batch.x_dict, batch.edge_index_dict))
+    for seed in (0, 0, 2, 1, 1, 0):
+        narrowed(next(iter(NeighborLoader(data, [1], ("a", torch.tensor([seed]))))))
+    assert compared == [{0, relations[0]}, {0, relations[1]}]
 
 
 ROWS = r"rows of the nodes of whole hops, \[\d+, \d+, \d+\]"
