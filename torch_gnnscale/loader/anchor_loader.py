@@ -22,8 +22,9 @@ from ..sampler.anchors import NO_NODE, AnchorFields, AnchorInput, AnchorLists
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.graph import end_types
 from ..sampler.links import ExcludeSeedEdges
-from ..sampler.methods import NEIGHBOR, SamplingOptions, chosen_sampler
+from ..sampler.methods import NEIGHBOR, chosen_sampler
 from ..sampler.on_executor import OnExecutor
+from ..sampler.options import SamplingOptions
 from . import checks
 from .fields import FieldsByType, put
 from .given_data import given_data

@@ -166,8 +166,7 @@ class LayerSampler(OnExecutor):
             "batch_dependency": self.batches_per_key,
             "layers": self.layers,
             "include_dst": self.include_dst,
-            "nodes": list(self.graph.sizes),
-            "edges": [relation.num_edges for relation in self.graph.relations],
+            **self._said_of_graph,
             "strict_negatives": self.strict_negatives is not False,
         }
 

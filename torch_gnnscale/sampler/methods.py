@@ -1,67 +1,23 @@
-"""The options of sampling that loaders have as arguments, and samplers by the name of their method."""
+"""Samplers by the name of their method."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor
 from torch_geometric.sampler import BaseSampler
-from torch_geometric.sampler.base import SubgraphType
 
 from .._warn import warn
-from ..memory import Budget
 from ..ops.layer_drawing import METHODS as LAYERWISE
 from .base import KeyedSampler, keyed
 from .layerwise import LayerSampler
-from .links import ExcludeSeedEdges, StrictNegatives
 from .neighbor import NeighborSampler
+from .options import SamplingOptions
 
 NEIGHBOR = "neighbor"
 """The method of :class:`NeighborSampler`."""
-
-
-@dataclass(frozen=True)
-class SamplingOptions:
-    """The arguments of loaders that are their sampler's, with its defaults; :class:`NeighborSampler` explains them."""
-
-    subgraph_type: SubgraphType | str = "directional"
-    replace: bool = False
-    disjoint: bool = False
-    temporal_strategy: str = "uniform"
-    time_attr: str | None = None
-    weight_attr: str | None = None
-    is_sorted: bool = False
-    directed: bool = True
-    layers: bool = False
-    exclude_seed_edges: ExcludeSeedEdges = False
-    strict_negatives: StrictNegatives = False
-    device: torch.device | str | None = None
-    graph_on_gpu: Budget | None = None
-    graph_on_peers: Sequence[Budget] = ()
-
-    @classmethod
-    def of(cls, arguments: Mapping[str, Any]) -> SamplingOptions:
-        """Those of a loader's arguments that are options of sampling."""
-        return cls(**{entry.name: arguments[entry.name] for entry in fields(cls) if entry.name in arguments})
-
-    def changed(self) -> dict[str, Any]:
-        """The options that are not their defaults."""
-        values = {entry.name: (getattr(self, entry.name), entry.default) for entry in fields(self)}
-        return {name: value for name, (value, default) in values.items() if not _equal(value, default)}
-
-    @property
-    def subgraph(self) -> SubgraphType:
-        """Which edges a sample has."""
-        return SubgraphType(self.subgraph_type) if self.directed else SubgraphType.induced
-
-
-def _equal(value: Any, default: Any) -> bool:
-    value = tuple(value) if isinstance(value, list) else value
-    return not isinstance(value, Tensor) and getattr(value, "value", value) == default
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from .fanouts import NumNeighborsLike, as_num_neighbors, drawable, fanouts_of
 from .graph import SampledGraph
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
 from .on_executor import OnExecutor
+from .options import DrawingOptions
 from .relations import ReverseIds, sampled_graph
 from .seeds import PreparedSeeds
 from .sources import warn_of_sorted
@@ -130,7 +131,7 @@ class NeighborSampler(OnExecutor):
         self.sample_direction = sample_direction
         self.layers = layers
         self.keep_orig_edges = False
-        self._attrs = {"time_attr": time_attr, "weight_attr": weight_attr}
+        self.time_attr, self.weight_attr = time_attr, weight_attr
         self._disjoint = disjoint
         store, backward = sampled_store(data), sample_direction == "backward"
         if store is not None:
@@ -262,17 +263,9 @@ class NeighborSampler(OnExecutor):
     def options(self) -> dict[str, Any]:
         return {
             "num_neighbors": [list(fanouts) for fanouts in self.fanouts] if self.is_hetero else list(self.fanouts[0]),
-            "replace": self.replace,
-            "subgraph_type": self.subgraph_type.value,
-            "disjoint": self.disjoint,
-            "temporal_strategy": self.temporal_strategy,
-            "layers": self.layers,
-            "nodes": list(self.graph.sizes),
-            "edges": [relation.num_edges for relation in self.graph.relations],
+            **DrawingOptions.said_by(self),
             "sample_direction": self.sample_direction,
-            **self._attrs,
-            "exclude_seed_edges": self.exclude_seed_edges,
-            "strict_negatives": self.strict_negatives is not False,
+            **self._said_of_graph,
         }
 
     @override

@@ -125,6 +125,11 @@ class OnExecutor(PyGAttributes, KeyedSampler):
         """All of the user's edge ids of a type are in [0, edge_bound)."""
         return self.graph.relations[self.graph.types.edge_number[edge_type]].id_bound
 
+    @property
+    def _said_of_graph(self) -> dict[str, Any]:
+        """The entries of :meth:`options` that tell the size of the graph."""
+        return {"nodes": list(self.graph.sizes), "edges": [relation.num_edges for relation in self.graph.relations]}
+
     @override
     def join(self, steps: Steps, own_seeds: bool) -> None:
         self.executor.join(steps, own_seeds)
