@@ -22,6 +22,7 @@ struct Request {
   int64_t hops;
   uint64_t key;
   bool replace, disjoint, last, layers, bidirectional, induced, with_edge_id, with_col;
+  bool in_blocks;  // whether runs of nodes are kept
   Lookup lookup;
   int64_t threads;
 };
@@ -53,7 +54,8 @@ struct Batch {
   Lookup lookup;  // the request's, until a tree has too many nodes for it
   WorkspaceLease work;
 
-  Batch(const Request& asked, const std::vector<Seeds>& seeds)
+  // first_tree: the number of the first seed's tree, where trees are disjoint.
+  Batch(const Request& asked, const std::vector<Seeds>& seeds, int64_t first_tree = 0)
       : request(asked),
         nodes(asked.sizes.size()),
         edges(asked.relations.size()),
@@ -76,7 +78,7 @@ struct Batch {
       STD_TORCH_CHECK(!outside, "seeds of type ", t, " are out of range");
     });
     reserve(seeds);
-    int64_t tree = 0;
+    int64_t tree = first_tree;
     each_type([&](size_t t, const auto* ids) { add_seeds(nodes[t], ids, seeds[t].count, tree); });
   }
   ~Batch() {  // a hop that threw may have written cells, too
@@ -111,6 +113,8 @@ struct Batch {
       type.per_hop.push_back(type.count - type.known);
       if (!request.layers) type.frontier = type.known;
       type.known = type.count;
+      if (!request.layers) type.frontier_run = type.known_run;
+      type.known_run = type.run_ends.size();
     }
   }
 
@@ -184,6 +188,9 @@ struct Batch {
     type.count = count;
     type.per_hop.push_back(count);
     type.known = count;
+    if (!request.in_blocks) return;
+    type.run_ends.push_back(count);
+    type.known_run = 1;
   }
 };
 

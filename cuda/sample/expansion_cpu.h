@@ -28,7 +28,8 @@ class Expansion {
         out_(batch.edges[relation.number]),
         hop_(static_cast<int>(hop)),
         fanout_(relation.fanouts[hop]),
-        active_(relation.incoming < 0 ? nullptr : &batch.active.back()[relation.dst]) {}
+        active_(relation.incoming < 0 ? nullptr : &batch.active.back()[relation.dst]),
+        run_(destinations_.frontier_run) {}
 
   void run() {
     const int64_t size = destinations_.known - destinations_.frontier, columns = out_.columns;
@@ -60,6 +61,7 @@ class Expansion {
       run_in_parallel(drawing, relabelling, tasks);
     }
     drawing.check_rows();
+    if (request.in_blocks) end_runs(size);
     out_.count = total;
     out_.per_hop.push_back(drawn);
   }
@@ -131,14 +133,29 @@ class Expansion {
     if (batch_.request.disjoint) {
       int64_t first = drawing.first_node(block);
       const int64_t last = drawing.first_node(block + 1);
-      if (batch_.lookup == Lookup::kOneTree) first = relabel_by_tree(relabelling, drawing, first, last, pending);
-      if (first < last) relabelling.relabel_trees(colptr_ + first, trees() + first, last - first);
+      while (first < last) {
+        const int64_t end = batch_.request.in_blocks ? std::min(end_runs(first), last) : last;
+        if (batch_.lookup == Lookup::kOneTree) first = relabel_by_tree(relabelling, drawing, first, end, pending);
+        if (first < end) relabelling.relabel_trees(colptr_ + first, trees() + first, end - first);
+        first = end;
+      }
       return;
     }
     const int64_t to = drawing.first_edge(block + 1);
     relabelling.relabel(batch_.request.lookup, drawing.first_edge(block), to,
                         next_read ? drawing.first_edge(block + 2) : to,
                         [&]() GNNSCALE_INLINE_LAMBDA { pending.prefetch_some(); });
+  }
+
+  // Columns up to `column` are relabelled: ends the runs of sources that these have found. Returns where the run of
+  // destinations ends that has the next column.
+  int64_t end_runs(int64_t column) {
+    for (; run_ < destinations_.known_run; ++run_) {
+      const int64_t end = destinations_.run_ends[run_] - destinations_.frontier;
+      if (end > column) return end;
+      sources_.run_ends.push_back(sources_.count);
+    }
+    return column;
   }
 
   // Tree by tree, columns [from, to). Returns `to`, or the first column of those that the table of all trees is for.
@@ -227,6 +244,7 @@ class Expansion {
   const int64_t fanout_;
   const ActiveColumns* const active_;  // null: all columns are drawn
   int64_t* colptr_ = nullptr;          // where the edges of the columns that are drawn begin, and the last one's end
+  size_t run_;                         // of the destinations: the first whose sources are not all found
 };
 
 }  // namespace gnnscale

@@ -1,7 +1,6 @@
 // The operator sample_neighbors on the CPU (FastSample, section 3.2, algorithm 1): tensors to requests and back.
 #include <algorithm>
 #include <cstdlib>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,10 +9,9 @@
 #include "../memory/checks.h"
 #include "../memory/shared_tensors.h"
 #include "dealing_cpu.h"
-#include "expansion_cpu.h"
 #include "held_graph.h"
 #include "options.h"
-#include "subgraph_cpu.h"
+#include "tree_blocks_cpu.h"
 
 namespace gnnscale {
 namespace {
@@ -24,51 +22,6 @@ using Ints = std::vector<int64_t>;
 
 Tensor to_tensor(PooledArray<int64_t>&& array, const Ints& sizes) {
   return to_tensor(std::move(array), sizes, ScalarType::Long);
-}
-
-// Column `column`, or the first one after it that has edges, or a later one before that; many without edges are passed
-// over together.
-inline int64_t skip_empty(const int64_t* colptr, int64_t column, int64_t columns) {
-  for (const int64_t many : {32, 8, 2}) {
-    while (column + many <= columns && colptr[column] == colptr[column + many]) column += many;
-  }
-  return column;
-}
-
-// Writes below the sources the destination of each edge: the number of its column, within the hop where hops have
-// columns of their own (layers).
-void write_destinations(DrawnEdges& edges, bool layers) {
-  edges.row.reserve(edges.count, 2 * edges.count);
-  int64_t* const col = edges.row.data() + edges.count;
-  const int64_t* const colptr = edges.colptr.data();
-  const bool mostly_empty = edges.count < edges.columns / 4;
-  int64_t first = 0, hop = 0, end = layers ? 0 : edges.columns;
-  for (int64_t column = 0; column < edges.columns; ++column) {
-    if (mostly_empty) column = skip_empty(colptr, column, edges.columns);
-    if (column == edges.columns) break;
-    while (column >= end) {
-      first = end;
-      end += edges.columns_per_hop[hop++];
-    }
-    std::fill(col + colptr[column], col + colptr[column + 1], column - first);
-  }
-}
-
-// The same for edges that were drawn by a relation with ActiveColumns: no other column is looked at.
-void write_destinations(const Batch& batch, const Relation& relation, DrawnEdges& edges) {
-  edges.row.reserve(edges.count, 2 * edges.count);
-  int64_t* const col = edges.row.data() + edges.count;
-  const int64_t* colptr = edges.colptr.data();
-  int64_t first = 0;
-  for (size_t hop = 0; hop < batch.active.size(); ++hop) {
-    const ActiveColumns& active = batch.active[hop][relation.dst];
-    const int64_t* const position = active.positions(relation.incoming);
-    for (int64_t k = 0; k < active.count(relation.incoming); ++k) {
-      std::fill(col + colptr[position[k]], col + colptr[position[k] + 1], first + position[k]);
-    }
-    colptr += edges.columns_per_hop[hop];
-    if (!batch.request.layers) first += edges.columns_per_hop[hop];
-  }
 }
 
 // Whether the table serves better than the map: from so many nodes on, if the batch can only find a small part of them.
@@ -106,26 +59,6 @@ Lookup lookup_of(const Request& request, const std::vector<Seeds>& seeds) {
   if (request.disjoint) return lookup_of_trees(request);
   if (forced == "map" || nodes > 4e9) return Lookup::kMap;
   return forced == "table" || (nodes >= kTableFrom && most <= nodes / 4) ? Lookup::kTable : Lookup::kMap;
-}
-
-void run(Batch& batch) {
-  for (int64_t hop = 0; hop < batch.request.hops; ++hop) {
-    batch.begin_hop();
-    const std::vector<Relation>& relations = batch.request.relations;
-    for (size_t r = 0; r < relations.size(); ++r) {
-      if (r + 1 < relations.size()) batch.prefetch_columns(relations[r + 1]);
-      Expansion(batch, relations[r], hop).run();
-    }
-    batch.end_hop();
-  }
-  if (batch.request.induced) {
-    for (const Relation& relation : batch.request.relations) Induction(batch, relation).run();
-  } else if (batch.request.bidirectional) {
-    std::vector<DrawnEdges> both;
-    for (const Relation& relation : batch.request.relations) both.push_back(with_reverse(batch, relation));
-    batch.edges = std::move(both);
-  }
-  batch.remember();
 }
 
 // Relations of a held graph, without exclusions. fanouts: of each hop, relation by relation.
@@ -193,38 +126,6 @@ std::vector<Seeds> seeds_of(Request& request, const Tensors& seeds, const Option
   STD_TORCH_CHECK(!timed || static_cast<int64_t>(request.seed_time.size()) == trees, "expected a time for each of ",
                   trees, " seeds");
   STD_TORCH_CHECK(!timed || request.disjoint, "times need disjoint trees");
-  return found;
-}
-
-// What a batch returns: arrays, which the calling thread makes tensors of.
-struct Outcome {
-  std::vector<Nodes> nodes;
-  std::vector<DrawnEdges> edges;
-};
-
-Outcome sample_batch(const Request& request, const std::vector<Seeds>& seeds) {
-  Batch batch(request, seeds);
-  run(batch);
-  // The size of outputs was a guess: a small batch must not keep the memory of a large one.
-  for (Nodes& nodes : batch.nodes) {
-    nodes.id.fit(nodes.count);
-    if (request.disjoint) nodes.tree.fit(nodes.count);
-  }
-  const bool drawn = !request.induced && !request.bidirectional;
-  for (size_t r = 0; r < batch.edges.size(); ++r) {
-    DrawnEdges& edges = batch.edges[r];
-    if (request.with_col) {
-      const bool sparse = drawn && request.relations[r].incoming >= 0;
-      sparse ? write_destinations(batch, request.relations[r], edges) : write_destinations(edges, request.layers);
-    }
-    edges.row.fit(edges.count * (request.with_col ? 2 : 1));
-    edges.colptr.fit(edges.columns + 1);
-    if (request.with_edge_id) edges.id.fit(edges.count);
-  }
-  Outcome found;
-  // One by one, for the batch still needs to know how many nodes it had.
-  std::move(batch.nodes.begin(), batch.nodes.end(), std::back_inserter(found.nodes));
-  found.edges = std::move(batch.edges);
   return found;
 }
 

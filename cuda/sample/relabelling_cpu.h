@@ -30,6 +30,10 @@ struct Nodes {
   int64_t count = 0, frontier = 0, known = 0;
   int64_t offset = 0;  // of the type's ids among those of all types
   std::vector<int64_t> per_hop;
+  // The list as runs of nodes: the seeds, then of each hop and relation those that one run of its destinations found.
+  // run_ends[k] is where run k ends; runs [frontier_run, known_run) are [frontier, known). Kept for tree_blocks_cpu.h.
+  std::vector<int64_t> run_ends;
+  size_t frontier_run = 0, known_run = 0;
 };
 
 // Where the local ids of a type's nodes are looked up: a map with a cell for each node, or a table. add(id, count)
