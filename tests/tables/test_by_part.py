@@ -57,14 +57,17 @@ def test_parts_of_tables_are_those_of_the_whole_graph(tmp_path, monkeypatch, own
         number = {None: 0, "DE": 1, "FR": 2, "Ägypten": 3}
         assert of["user"].tolist() == [number[rows[key]] for key in keys["user"].to_pylist()]
         assert of["item"].tolist() == [n % 3 for n in range(12)]
-    about = {"dataset": "by_part"}
-    partition.write(tables.open(graph), tmp_path / "whole", 4, owners=of, topology="partitioned", about=about)
-    for part in (2, 0, 3, 1):  # each from a machine that has its own rows alone
+    attrs, about = ["time", "edge_weight"], {"dataset": "by_part"}
+    partition.write(
+        tables.open(graph), tmp_path / "whole", 4, owners=of, topology="partitioned", about=about, graph_attrs=attrs
+    )
+    tables.write_parts(tmp_path / "by_part", tmp_path / "parts", only=[2], graph_attrs=attrs)
+    for part in (0, 3, 1):  # each from a machine that has its own rows alone
         mine = tmp_path / f"machine{part}" / "by_part"
         shutil.copytree(tmp_path / "by_part" / "counts", mine / "counts")
         for folder in (tmp_path / "by_part").glob(f"*/*/part={part}"):
             shutil.copytree(folder, mine / folder.relative_to(tmp_path / "by_part"))
-        missing = tables.write_parts(mine, tmp_path / "parts", only=[part])
+        missing = tables.write_parts(mine, tmp_path / "parts", only=[part], graph_attrs=attrs)
     assert missing == []
     assert files_of(tmp_path / "parts") == files_of(tmp_path / "whole")
 

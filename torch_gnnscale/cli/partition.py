@@ -89,11 +89,11 @@ def partition(args: argparse.Namespace) -> None:
 
 def _from_tables(args: argparse.Namespace) -> None:
     """Parts of tables of parts, which say all that the other options say of a data set."""
-    given = [name for name in args.defaults if getattr(args, name) != args.defaults[name]]
+    given = [name for name in args.defaults if name != "graph_attrs" and getattr(args, name) != args.defaults[name]]
     if given := [*given, *(name for name in cli_options.OPTIONS if name in args)]:
         raise ValueError(f"{as_option(given[0])}: expected none beside --from-tables, found {getattr(args, given[0])}")
-    with naming_options({"only": "--only"}):
-        missing = write_parts(args.from_tables, args.out, args.only, progress=True)
+    with naming_options({"only": "--only", "graph_attrs": "--graph-attrs"}):
+        missing = write_parts(args.from_tables, args.out, args.only, progress=True, graph_attrs=args.graph_attrs)
     _print_report(args, missing)
     if not missing:
         print(f"complete: in a program open_part({args.out!r})")

@@ -100,12 +100,12 @@ def _staged(engine: Engine, schema: Schema, table: NodeTable, found: Source, sta
     of_key = Check(table.key, f"({key_sql}) IS NULL", "a key" if key == "string" else "a key, an integer of 64 bits")
     _create(engine, found, staged, values, key_sql, of_key)
     features = features_of(engine, found, table.columns, names, staged, "true")
-    classes, unlabelled = None, 0
+    classes = None
     if table.label is not None and table.label.kind == "class":
         classes = tuple(distinct(engine, staged, "true", "label"))
-    if table.label is not None:
-        unlabelled = sum(rows for (rows,) in engine.ask(staged, "SELECT count(*) FROM {} WHERE label IS NULL"))
-    count = sum(rows for (rows,) in engine.ask(staged, "SELECT count(*) FROM {}"))
+    label = "key" if table.label is None else "label"
+    counted = engine.ask(staged, f"SELECT count(*), count(*) - count({label}) FROM {{}}")
+    count, unlabelled = map(sum, zip(*counted, strict=True))
     return Nodes(table, found, staged, key, count, features, classes, unlabelled)
 
 

@@ -28,8 +28,9 @@ _MEMORY = 1 << 30
 
 
 def write_parts(
-    tables: str | os.PathLike, out: str | os.PathLike, only: Sequence[int] | None = None, progress: bool = False
-) -> list[int]:
+    tables: str | os.PathLike, out: str | os.PathLike, only: Sequence[int] | None = None, progress: bool = False,
+    graph_attrs: Sequence[str] = (),
+) -> list[int]:  # fmt: skip
     """Writes the parts of a graph of tables, with the edges of each in its part, for
     :func:`torch_gnnscale.distributed.open_part`: what :func:`torch_gnnscale.partition.write` writes of the whole graph
     and the same owners.
@@ -43,6 +44,9 @@ def write_parts(
         out: the directory: a new one, or with ``only`` one that an earlier call has begun.
         only: the parts to write, by default all.
         progress: show a progress bar, if stderr is a terminal.
+        graph_attrs: names of attributes that samplers need of the whole graph (times, weights), as of
+            :func:`torch_gnnscale.partition.write`. The call that writes the book needs these rows of all parts, and has
+            an attribute of all of them in memory.
 
     Returns:
         The parts that are still to be written.
@@ -59,7 +63,7 @@ def write_parts(
     begun = check_out(out, only)
     whole = _Whole.of(arrays, meta)
     given = given_of(
-        whole, (), parts=parts, topology="partitioned", seed=0, balance=list(BALANCED), method="owners",
+        whole, graph_attrs, parts=parts, topology="partitioned", seed=0, balance=list(BALANCED), method="owners",
         about={"dataset": path.resolve().name},
     )  # fmt: skip
     writer = PartWriter(Path(out), whole, _MEMORY)
@@ -67,6 +71,7 @@ def write_parts(
     if begun:
         writer.resume(given, owner)
     else:
+        whole.hold(path, graph_attrs, owner, parts)
         writer.begin(given, owner, {"report": meta["report"], "assigned": {"method": "owners"}})
     return finish(writer, wanted, parts, lambda part: writer.of(whole.part(path, part, owner)).part(part), progress)
 
@@ -116,6 +121,21 @@ class _Whole(InputGraph):
     def edge_checksums(self) -> list[int]:
         return self.checksums
 
+    def hold(self, path: Path, names: Sequence[str], owner: dict[Any, Tensor], parts: int) -> None:
+        """Reads the rows of attributes from the folders of all parts; errors as of :meth:`part`."""
+        for place, of in enumerate(self.rows):
+            group = of.meta.group_name
+            if of.meta.attr_name not in names:
+                continue
+            part = owner[group] if isinstance(group, str) else owner[group[-1]]
+            if not isinstance(group, str):
+                part = torch.repeat_interleave(part, self.relations[group].colptr.diff())
+            rows = torch.empty(of.meta.num_rows, *of.meta.shape, dtype=of.meta.dtype)
+            for number in range(parts):
+                ids = (part == number).nonzero().view(-1)
+                rows[ids] = _read(folder_of(path, group, number), of.meta, len(ids))
+            self.rows[place] = _AllRows(of.meta, rows)  # type: ignore[call-overload]
+
     def part(self, path: Path, number: int, owner: dict[Any, Tensor]) -> InputGraph:
         """What is there of a part: the columns and rows of its nodes, and its seeds.
 
@@ -156,11 +176,28 @@ class _Rows:
         """The rows at ``ids``, as many at a time as ``memory`` bytes hold twice."""
         assert self.folder is not None
         assert self.ids is not None
-        rows = _column(self.folder, self.meta.attr_name, len(self.ids)).view(-1, *self.meta.shape).to(self.meta.dtype)
+        rows = _read(self.folder, self.meta, len(self.ids))
         step = max(1, memory // (2 * max(1, self.meta.row_bytes)))
         for some in ids:
             for part in some.split(step):
                 yield rows[torch.searchsorted(self.ids, part.to(torch.int64))]
+
+
+@dataclass(eq=False)
+class _AllRows:
+    """All rows of an attribute, in memory; as :class:`_Rows`."""
+
+    meta: RowsMeta
+    rows: Tensor
+
+    def pieces(self, ids: Iterator[Tensor] | Sequence[Tensor], memory: int) -> Iterator[Tensor]:
+        """The rows at ``ids``."""
+        return (self.rows[some.to(torch.int64)] for some in ids)
+
+
+def _read(folder: Path, meta: RowsMeta, count: int) -> Tensor:
+    """The rows of an attribute that a folder has; errors as of :func:`_column`."""
+    return _column(folder, meta.attr_name, count).view(-1, *meta.shape).to(meta.dtype)
 
 
 def _column(folder: Path, name: str, count: int) -> Tensor:
