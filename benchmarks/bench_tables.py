@@ -4,8 +4,8 @@
 
 Tables of one type of nodes (an id, a number) and one of edges (two ids, a time), with integer and with string ids.
 DuckDB numbers the nodes by sorted ids, joins, sorts edges by (destination, time, source) and writes parquet. Each run
-is a process of its own, in turns; its CPU time is that of the call alone, its memory that of the whole process, some
-430 MB before either begins.
+is a process of its own, in turns; its CPU time is that of the call alone, its memory that of the whole process, before
+the call and at most: VmHWM of /proc, which begins anew with a program, where ru_maxrss begins at its parent's.
 """
 
 from __future__ import annotations
@@ -75,12 +75,18 @@ WAYS: dict[str, Callable[[Path, Path, str], None]] = {"DuckDB": theirs, "gnnscal
 
 
 def run(way: str, folder: Path, out: Path, memory: str) -> None:
-    """Prints the CPU seconds of a way, and the peak memory of this process in MB."""
-    before = resource.getrusage(resource.RUSAGE_SELF)
+    """Prints the CPU seconds of a way, and the memory of this process in MB, before and at most."""
+    before, begun = resource.getrusage(resource.RUSAGE_SELF), peak()
     WAYS[way](folder, out, memory)
     after = resource.getrusage(resource.RUSAGE_SELF)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    print(cpu, after.ru_maxrss / 1000)
+    print(cpu, begun, peak())
+
+
+def peak() -> float:
+    """The most memory that this process has had since its program began, in MB."""
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024 / 1e6
 
 
 def main() -> None:
@@ -98,18 +104,23 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as there:
             folder, out = Path(there), Path(there) / "out"
             write(folder, args.edges, ids == "string")
-            found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
+            found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in WAYS}
             for _ in range(args.rounds):
                 for way in WAYS:
                     command = [sys.executable, __file__, "--memory", args.memory, "--run", way, str(folder), str(out)]
                     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-                    found[way].append(tuple(map(float, said.split()[-2:])))  # type: ignore[arg-type]
+                    found[way].append(tuple(map(float, said.split()[-3:])))  # type: ignore[arg-type]
                     shutil.rmtree(out)
         for way, runs in found.items():
-            cpu, peak = statistics.median(cpu for cpu, _ in runs), max(peak for _, peak in runs)
-            ratio = cpu / statistics.median(cpu for cpu, _ in found["DuckDB"])
-            print(f"{ids} ids, {way}: {cpu:.2f} s of CPU ({ratio:.2f}), {peak:.0f} MB")
-            results[f"{ids} ids, {way}"] = {"cpu_s": [cpu for cpu, _ in runs], "peak_mb": peak, "ratio": ratio}
+            seconds, begun, most = zip(*runs, strict=True)
+            ratio = statistics.median(seconds) / statistics.median(cpu for cpu, *_ in found["DuckDB"])
+            print(
+                f"{ids} ids, {way}: {statistics.median(seconds):.2f} s of CPU ({ratio:.2f}), {max(most):.0f} MB, "
+                f"of them {max(begun):.0f} before it began"
+            )
+            results[f"{ids} ids, {way}"] = {
+                "cpu_s": seconds, "peak_mb": max(most), "begun_mb": max(begun), "ratio": ratio,
+            }  # fmt: skip
     if not args.no_save:
         save("tables", {"edges": args.edges, "memory": args.memory, **results})
 
