@@ -367,6 +367,8 @@ class _Arrays:
                 for piece in pieces:
                     writer.append(piece)
         except OSError as error:
+            if error.errno is None or Path(error.filename or self.folder / name).parent != self.folder:
+                raise  # of what the pieces are read from
             raise OSError(error.errno, f"{error.strerror}, while {name} was written", str(self.folder)) from error
         self.entries[name] = writer.entry
 
