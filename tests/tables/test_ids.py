@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from helpers import crafted
 from helpers.tables import put
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,6 +111,35 @@ def test_damaged_ids_are_found(tmp_path):
     tables.ids(tmp_path, "user", verify=False)
     with pytest.raises(FileNotFoundError, match=files.MANIFEST):
         tables.ids(tmp_path / "no", "user")
+
+
+@pytest.mark.parametrize("offsets", [[0, 1 << 45, 3], [0, 3, 1], [-1, 1, 3], [0, 1, 4]])
+def test_offsets_that_lead_outside(tmp_path, offsets):
+    """With a checksum that is right: an error, also without verification, and no memory elsewhere is read."""
+    written(tmp_path, ["a", "bc"])
+    crafted.put(tmp_path / "tables", "0_offsets", torch.tensor(offsets))
+    ids = tables.ids(tmp_path, "user", verify=False)
+    for call in (lambda: ids.names([0, 1]), lambda: ids.of(["a", "bc"])):
+        with pytest.raises(ValueError, match=r"^ids of user: expected offsets that rise from 0 to 3, found others$"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "found"),
+    [
+        ("0_keys", None, "no entry '0_keys'"),
+        ("0_keys", torch.zeros(1, 3, dtype=torch.uint8), r"torch.uint8 of shape \(1, 3\)"),
+        ("0_keys", torch.zeros(3, dtype=torch.int32), r"torch.int32 of shape \(3,\)"),
+        ("0_offsets", torch.zeros(3, dtype=torch.int32), r"torch.int32 of shape \(3,\)"),
+        ("0_offsets", torch.zeros(0, dtype=torch.int64), "offsets without an entry"),
+        ("0_offsets", None, r"torch.uint8 of shape \(3,\)"),
+    ],
+)
+def test_arrays_that_hold_no_ids(tmp_path, name, array, found):
+    written(tmp_path, ["a", "bc"])
+    crafted.put(tmp_path / "tables", name, array)
+    with pytest.raises(ValueError, match=rf"tables/{files.MANIFEST}: expected the ids of 'user', found {found}$"):
+        tables.ids(tmp_path, "user")
 
 
 @pytest.mark.slow

@@ -45,6 +45,7 @@ class Ids:
 
         Raises:
             IndexError: names the first that is no node.
+            ValueError: the files are damaged.
         """
         import pyarrow
 
@@ -52,9 +53,9 @@ class Ids:
         number = as_ids("nodes", found).reshape(-1).cpu().to(torch.int64)
         if (at := first_outside(number, len(self))) >= 0:
             raise IndexError(f"nodes[{at}] = {int(number[at])}: expected nodes of {self.node_type} in [0, {len(self)})")
-        return (
-            self._strings().take(pyarrow.array(number.numpy())) if self.offsets is not None else self._integers(number)
-        )
+        if self.offsets is None:
+            return pyarrow.array(self.keys[number].numpy())
+        return self._taken(self._strings(), number.numpy())
 
     def of(self, keys: Any, missing: int | None = None) -> Tensor:
         """The nodes with these ids: int64, shape [len(keys)].
@@ -64,7 +65,7 @@ class Ids:
             missing: what stands for an id that no node has; None: it is an error.
 
         Raises:
-            ValueError: names the first id that no node has.
+            ValueError: names the first id that no node has; or the files are damaged.
             TypeError: ids of another kind than those of the nodes.
         """
         asked = self._asked(keys)
@@ -112,12 +113,24 @@ class Ids:
 
         assert self.offsets is not None
         buffers = [None, pyarrow.py_buffer(self.offsets.numpy()), pyarrow.py_buffer(self.keys.numpy())]
-        return pyarrow.Array.from_buffers(pyarrow.large_string(), len(self), buffers)
+        try:
+            return pyarrow.Array.from_buffers(pyarrow.large_string(), len(self), buffers)
+        except pyarrow.ArrowInvalid as error:  # the last one leads outside
+            raise self._damaged() from error
 
-    def _integers(self, number: Tensor) -> Any:
-        import pyarrow
+    def _damaged(self) -> ValueError:
+        return ValueError(
+            f"ids of {self.node_type}: expected offsets that rise from 0 to {len(self.keys)}, found others"
+        )
 
-        return pyarrow.array(self.keys[number].numpy())
+    def _taken(self, strings: Any, at: np.ndarray) -> Any:
+        """Some of all ids; Arrow looks at the first and the last offset alone."""
+        assert self.offsets is not None
+        offsets = self.offsets.numpy()
+        begin, end = offsets[at], offsets[at + 1]
+        if bool(((begin < 0) | (end < begin) | (end > len(self.keys))).any()):
+            raise self._damaged()
+        return strings.take(at)
 
     def _search(self, asked: Any) -> Tensor:
         """The node of each string, or -1: a step of all searches at a time."""
@@ -128,13 +141,13 @@ class Ids:
         for _ in range(count.bit_length()):  # halves until low == high
             middle = (low + high) // 2
             at = np.minimum(middle, max(count - 1, 0))
-            less = compute.less(strings.take(at), asked).to_numpy(zero_copy_only=False).astype(bool)
+            less = compute.less(self._taken(strings, at), asked).to_numpy(zero_copy_only=False).astype(bool)
             searching = low < high
             low, high = np.where(searching & less, middle + 1, low), np.where(searching & ~less, middle, high)
         if not count:
             return torch.full((len(asked),), -1)
         at = np.minimum(low, count - 1)
-        equal = compute.equal(strings.take(at), asked).to_numpy(zero_copy_only=False).astype(bool)
+        equal = compute.equal(self._taken(strings, at), asked).to_numpy(zero_copy_only=False).astype(bool)
         return torch.from_numpy(np.where(equal, at, -1))
 
     def _search_integers(self, asked: Any) -> Tensor:
@@ -245,8 +258,17 @@ def ids(path: str | os.PathLike, node_type: str, verify: bool = True) -> Ids:
         FileNotFoundError, ValueError: names the file that is missing, corrupt or foreign; no such type.
     """
     arrays, meta = files.load(Path(path) / "tables", KIND, verify)
-    names = [entry["name"] for entry in meta["types"]]
+    manifest = Path(path) / "tables" / files.MANIFEST
+    with files.described(manifest, "the ids of nodes"):
+        names = [entry["name"] for entry in meta["types"]]
     if node_type not in names:
         raise ValueError(f"{node_type!r}: expected a type of nodes among {names}")
     number = names.index(node_type)
-    return Ids(node_type, arrays.get(f"{number}_offsets"), arrays[f"{number}_keys"])
+    with files.described(manifest, f"the ids of {node_type!r}"):
+        offsets, keys = arrays.get(f"{number}_offsets"), arrays[f"{number}_keys"]
+        for array, dtype in ((keys, torch.int64 if offsets is None else torch.uint8), (offsets, torch.int64)):
+            if array is not None and (array.dim() != 1 or array.dtype != dtype):
+                raise ValueError(f"{array.dtype} of shape {tuple(array.shape)}")
+        if offsets is not None and len(offsets) == 0:
+            raise ValueError("offsets without an entry")
+    return Ids(node_type, offsets, keys)
