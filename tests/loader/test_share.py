@@ -243,6 +243,18 @@ def test_steps_after_a_resume_are_those_that_were_left(rank):
     assert list(share.positions(8)) == list(share.positions(0))[2:]
 
 
+@pytest.mark.parametrize("uneven", ["serve", "pad", "drop"])
+def test_ranks_of_another_number_take_what_is_left(uneven):
+    """Of 11 batches, after ``done`` by any number of ranks: each once, or as many as ``uneven`` says."""
+    for done, world in itertools.product(range(11), (1, 2, 3, 4)):
+        shares = [Share(Ranks(rank, world), "global", uneven).with_counts([11]) for rank in range(world)]
+        taken = sorted(position.number for share in shares for position in share.positions(done))
+        left = 11 - done
+        count = {"serve": left, "pad": -(-left // world) * world, "drop": left // world * world}[uneven]
+        assert taken == list(range(done, done + count))
+        assert all(position.chunk == position.number for share in shares for position in share.positions(done))
+
+
 def test_all_ranks_take_as_many_rounds_as_the_part_with_most():
     share = Share(Ranks(0, 4, 0, 2), "owned", "serve", (3, 5))
     assert (share.steps_of_all(0), share.steps_of_all(4)) == (3, 2)
