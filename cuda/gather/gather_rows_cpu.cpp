@@ -31,6 +31,14 @@ Tensor gather_rows(const Tensor& src, const Tensor& index, int64_t threads) {
       const Index* ids = static_cast<const Index*>(index.const_data_ptr());
       run_tasks(tasks, [&](int64_t task) {
         const auto [begin, end] = part(rows, task, tasks);
+        if (bytes == sizeof(uint32_t) || bytes == sizeof(uint64_t)) {
+          const bool found =
+              bytes == sizeof(uint32_t)
+                  ? copy_words<uint32_t>(table, stride, limit, ids + begin, end - begin, out.data() + begin * bytes)
+                  : copy_words<uint64_t>(table, stride, limit, ids + begin, end - begin, out.data() + begin * bytes);
+          if (!found) outside.store(true, std::memory_order_relaxed);
+          return;
+        }
         copy_rows(
             begin, end, bytes,
             [&](int64_t i) {

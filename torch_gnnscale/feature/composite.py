@@ -173,7 +173,7 @@ def _nested_rows(value: Any, ids: Tensor, take: Callable[[Tensor], Tensor]) -> t
     found = offset.new_zeros(sizes.numel() + 1)
     torch.cumsum(sizes, 0, out=found[1:])
     cell = torch.repeat_interleave(begins - found[:-1], sizes)
-    return value.values[cell + torch.arange(cell.numel(), device=cell.device)], found
+    return value.values.index_select(0, cell.add_(torch.arange(cell.numel(), device=cell.device))), found
 
 
 # Kinds of values #####################################################################################################
