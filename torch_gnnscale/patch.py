@@ -19,6 +19,7 @@ from .loader.outputs import write_output
 from .random import draw_seed
 from .sampler import NeighborSampler
 from .sampler.base import keyed
+from .sampler.graph import subgraph_kind
 from .sampler.minibatch import MiniBatch
 from .sampler.seeds import Seeds
 
@@ -89,7 +90,7 @@ def _init(
             "renumbered stores are not implemented in PyG's loaders, which cannot convert ids: use torch_gnnscale's "
             "loaders"
         )
-    kind = SubgraphType.induced if not directed else SubgraphType(subgraph_type)
+    kind = SubgraphType.induced if not directed else subgraph_kind(subgraph_type)
     ours = NeighborSampler(
         data, num_neighbors, "induced" if kind == SubgraphType.induced else "directional", replace, disjoint,
         temporal_strategy, time_attr, weight_attr, is_sorted, share_memory, directed, sample_direction,

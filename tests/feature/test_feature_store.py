@@ -296,3 +296,12 @@ def test_a_mapped_tensor_that_was_replaced_is_pickled(features):
     other = pickle.loads(pickle.dumps(store))
     assert torch.equal(other.get_tensor(group_name=None, attr_name="y", index=None), torch.full((100,), 7))
     assert torch.equal(other["paper", "x", None], store["paper", "x", None])
+
+
+@pytest.mark.parametrize(("rows", "at", "error"), [((2, 9), [0, 1], ValueError), ((1, 4), [900], IndexError)])
+def test_rows_that_do_not_fit_name_their_attribute(rows, at, error):
+    store = FeatureStore()
+    store.put_tensor(torch.zeros(20, 4), group_name=None, attr_name="x", index=None)
+    with pytest.raises(error, match=r"^\(None, 'x'\): "):
+        store.put_tensor(torch.ones(rows), group_name=None, attr_name="x", index=torch.tensor(at))
+    assert not bool(store.get_tensor(group_name=None, attr_name="x", index=None).any())

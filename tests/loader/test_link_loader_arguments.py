@@ -341,3 +341,8 @@ def test_layers_of_links_come_from_the_sampler():
     sampler = NeighborSampler(data, [2, 2], layers=True)
     batch = next(iter(LinkNeighborLoader(data, [2, 2], batch_size=50, seed=1, neighbor_sampler=sampler)))
     assert [layer.size[1] for layer in batch.layers] == [sum(batch.num_sampled_nodes[:2]), batch.num_sampled_nodes[0]]
+
+
+def test_an_unknown_kind_of_negatives(data):
+    with pytest.raises(ValueError, match=r"^neg_sampling: 'binery' is not a valid NegativeSamplingMode$"):
+        LinkNeighborLoader(data, [2], edge_label_index=data.edge_index[:, :9], neg_sampling="binery")

@@ -225,6 +225,21 @@ def test_ad_hoc_batches(data):
     assert plain(loader([3, 1])) == plain(batch)
 
 
+@pytest.mark.parametrize("index", [[1.5], 3, torch.ones(200).bool(), [[1, 2]]], ids=str)
+def test_an_ad_hoc_batch_of_what_is_no_position(data, index):
+    with pytest.raises(TypeError, match=r"^index: expected a list of positions of the loader's inputs, found "):
+        loader_of(data)(index)
+
+
+def test_positions_out_of_range(data):
+    text = "^index: expected positions of the loader's inputs: index 9 is out of bounds for dimension 0 with size 9$"
+    for seeds in (torch.arange(9), torch.arange(9) + 100):
+        with pytest.raises(IndexError, match=text):
+            loader_of(data, input_nodes=seeds)([3, 9])
+        with pytest.raises(IndexError, match=text):
+            list(loader_of(data, input_nodes=seeds, sampler=[3, 9]))
+
+
 @pytest.mark.parametrize("index", [[], (), np.empty(0), torch.empty(0, dtype=torch.int64)], ids=str)
 def test_an_ad_hoc_batch_of_nothing(data, index):
     batch = loader_of(data)(index)
@@ -347,7 +362,15 @@ def test_options_beside_a_sampler_of_the_users(data):
         ({"num_neighbors": [2, -2]}, ValueError, "-2"),
         ({"edge_layout": "csr"}, ValueError, "edge_layout: expected one of"),
         ({"temporal_strategy": "first"}, ValueError, "temporal_strategy: expected 'uniform' or 'last', found 'first'"),
-        ({"subgraph_type": "all"}, ValueError, "all"),
+        ({"subgraph_type": "all"}, ValueError, 
+         "subgraph_type: expected one of ['directional', 'bidirectional', 'induced'], found 'all'"),
+        ({"transform": 3}, TypeError, "transform: expected a function, found 3"),
+        ({"transform_sampler_output": "f"}, TypeError, "transform_sampler_output: expected a function, found 'f'"),
+        *(
+            ({name: value}, TypeError, f"{name}: expected True or False, found {value!r}")
+            for name, value in [("replace", "no"), ("disjoint", 2), ("layers", "yes"), ("is_sorted", None),
+                                ("directed", 0.5), ("shuffle", "yes"), ("filter_per_worker", "x")]
+        ),
         ({"data": [Data(num_nodes=2), Data(num_nodes=2)]}, TypeError, "data: expected one graph, or a (FeatureStore, "
          "GraphStore) pair, found a list of two graphs; make one graph of them "
          "(torch_geometric.data.Batch.from_data_list), or a loader for each"),

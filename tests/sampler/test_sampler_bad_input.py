@@ -145,7 +145,7 @@ def set_attribute(type_name, name, value):
          r"time_attr='time' with sample_direction='backward' is not implemented"),
         (lambda data: None, {"sample_direction": "up"}, ValueError, r"sample_direction: expected 'forward' or "),
         (lambda data: None, {"temporal_strategy": "first"}, ValueError, r"temporal_strategy: expected 'uniform' or "),
-        (lambda data: None, {"subgraph_type": "whole"}, ValueError, r"'whole' is not a valid SubgraphType"),
+        (lambda data: None, {"subgraph_type": "whole"}, ValueError, "subgraph_type: expected one of"),
         (lambda data: None, {"layers": True, "subgraph_type": "induced"}, ValueError,
          r"layers=True: expected subgraph_type='directional', found 'induced'"),
         (lambda data: None, {"layers": True, "sample_direction": "backward"}, ValueError,

@@ -156,7 +156,11 @@ class FeatureStore(RowStore):
             if key not in self._own:  # what the user gave, or what is mapped, stays as it was
                 self._tensors[key] = self._tensors[key].clone()
                 self._own.add(key)
-            self._tensors[key][attr.index] = tensor
+            try:
+                self._tensors[key][attr.index] = tensor
+            except (RuntimeError, IndexError) as error:  # other ids or shapes
+                kind = IndexError if isinstance(error, IndexError) else ValueError
+                raise kind(f"{key}: {error}") from None
         self._origins.pop(key, None)
         return True
 

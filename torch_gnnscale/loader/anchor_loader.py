@@ -21,7 +21,7 @@ from ..sampler import LayerSampler, NeighborSampler
 from ..sampler.anchors import NO_NODE, AnchorFields, AnchorInput, AnchorLists
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.graph import end_types
-from ..sampler.links import ExcludeSeedEdges
+from ..sampler.links import ExcludeSeedEdges, cast_negatives
 from ..sampler.methods import NEIGHBOR, chosen_sampler
 from ..sampler.on_executor import OnExecutor
 from ..sampler.options import SamplingOptions
@@ -140,7 +140,7 @@ class AnchorLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         count = check_int("num_positives", num_positives, -1)
         if count == 0:
             raise ValueError("num_positives: expected at least 1, or -1 for all, found 0")
-        triplets = NegativeSampling.cast(neg_sampling)
+        triplets = cast_negatives(neg_sampling)
         if triplets is not None and not triplets.is_triplet():
             raise ValueError("neg_sampling: expected triplets, whose negatives are of the anchors, found binary ones")
         if neighbor_sampler is not None and not isinstance(neighbor_sampler, OnExecutor):

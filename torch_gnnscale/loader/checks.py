@@ -11,7 +11,7 @@ from torch.utils.data import DistributedSampler
 from torch_geometric.sampler import NegativeSampling
 
 from .._warn import warn
-from ..ops.arguments import check_tensor, to_int
+from ..ops.arguments import check_flags, check_tensor, to_int
 from ..sampler import NeighborSampler
 from ..sampler.base import KeyedSampler, name_of
 from ..sampler.layerwise import LayerSampler
@@ -160,6 +160,14 @@ def warn_of_unshared_inputs(shared: bool) -> None:
             f"torch.distributed has {world} ranks, and this loader goes through all of its inputs on each; pass "
             f"shard=True for the share of each rank, or shard=False if every rank was given its own inputs"
         )
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raises TypeError for arguments of all loaders that are no functions, or neither true nor false."""
+    for name in ("transform", "transform_sampler_output"):
+        if (value := options.get(name)) is not None and not callable(value):
+            raise TypeError(f"{name}: expected a function, found {value!r}")
+    check_flags(**{name: options.get(name) or False for name in ("shuffle", "filter_per_worker")})
 
 
 def warn_of_unused_arguments(

@@ -16,7 +16,7 @@ from .._warn import warn
 from ..ops.arguments import check_tensor
 from ..sampler.base import name_of
 from ..sampler.graph import end_types
-from ..sampler.links import Negatives, check_links, check_weights, negatives_of
+from ..sampler.links import Negatives, cast_negatives, check_links, check_weights, negatives_of
 from ..sampler.seeds import LinksByType
 from ..topology.reorder import Numbering
 from .checks import check_input_id
@@ -68,7 +68,7 @@ class GivenLinks(NamedTuple):
                     "batch_size: expected a number, because edge_label_index is no dictionary, found a dict"
                 )
             labels, times, starts, ids = ({} if value is None else {edge_type: value} for value in fields.values())
-            negatives = NegativeSampling("binary", ratio) if ratio else NegativeSampling.cast(neg_sampling)
+            negatives = NegativeSampling("binary", ratio) if ratio else cast_negatives(neg_sampling)
             chosen = frozenset() if _type_and_links(links)[1] is None else frozenset([edge_type])
             return cls({edge_type: found}, chosen, labels, times, starts, ids, negatives, None, typed=False)
         if not links:
@@ -90,11 +90,11 @@ class GivenLinks(NamedTuple):
             if given and (missing := [of for of in by_type if of not in given]):
                 raise ValueError(f"{name}: expected {what} of the links of all relations, found none of {missing}")
         if ratio or not isinstance(neg_sampling, dict) or "mode" in neg_sampling:
-            one = NegativeSampling("binary", ratio) if ratio else NegativeSampling.cast(neg_sampling)
+            one = NegativeSampling("binary", ratio) if ratio else cast_negatives(neg_sampling)
             negatives = dict.fromkeys(by_type, one)
         else:
             check_types("neg_sampling", neg_sampling, links, "edge_label_index")
-            negatives = {names[of]: NegativeSampling.cast(value) for of, value in neg_sampling.items()}
+            negatives = {names[of]: cast_negatives(value) for of, value in neg_sampling.items()}
         if len(by_type) == 1:
             negatives = negatives_of(negatives, next(iter(by_type)))
         sizes = sizes_by_type(batch_size, links, "edge_label_index")

@@ -203,6 +203,7 @@ class KeyedLoader(ResumableLoader):
             if checks.has_own_order(kwargs):
                 raise ValueError(f"batch_size={sizes}: expected neither sampler nor batch_sampler beside it, found one")
         kwargs |= options.of_pyg()
+        checks.check_options(kwargs)
         seed, prefetch, edge_layout, bulk, shard = (
             options.seed, options.prefetch, options.edge_layout, options.bulk, options.shard
         )  # fmt: skip

@@ -39,6 +39,14 @@ class Step(NamedTuple):
     """``here``: the thread that iterates."""
 
 
+def as_positions(given: Any) -> Tensor:
+    """What a user gives as positions of inputs, as a vector of integers; TypeError for others."""
+    found = torch.as_tensor(given)
+    if found.numel() and (found.dim() != 1 or found.dtype == torch.bool or found.is_floating_point()):
+        raise TypeError(f"index: expected a list of positions of the loader's inputs, found {given!r}")
+    return found.to(torch.int64)
+
+
 class Line:
     """The steps from a batch's number to the batch, for one loader.
 
@@ -66,15 +74,19 @@ class Line:
     # The steps #######################################################################################################
 
     def inputs_at(self, positions: Any) -> Inputs:
-        """The inputs at the given positions."""
+        """The inputs at the given positions. Raises TypeError or IndexError for what are no positions."""
         if not isinstance(positions, Tensor):
-            positions = torch.as_tensor(positions, dtype=torch.int64)
-        return self.inputs[positions]
+            positions = as_positions(positions)
+        try:
+            return self.inputs[positions]
+        except IndexError as error:
+            raise IndexError(f"index: expected positions of the loader's inputs: {error}") from None
 
     def sample(self, index: MiniBatch | Tensor | list[int]) -> MiniBatch:
         """Samples a numbered batch; or one of positions without a number, keyed by a hash of their ids."""
         begin = time.perf_counter()
-        batch = self._begun(index if isinstance(index, MiniBatch) else MiniBatch(positions=index))
+        given = index if isinstance(index, MiniBatch) else MiniBatch(positions=as_positions(index))
+        batch = self._begun(given)
         self.drawing.draw(batch, self.neg_sampling)
         self.seconds["sample"] += time.perf_counter() - begin
         return batch

@@ -25,6 +25,7 @@ from ..feature.contract import CollectiveRowStore, RowStore
 from ..ops.arguments import to_int
 from ..random import draw_seed
 from ..sampler.base import Inputs, KeyedSampler
+from ..sampler.graph import subgraph_kind
 from ..sampler.minibatch import MiniBatch
 from . import checks
 from .fields import EdgeLayouts
@@ -44,7 +45,7 @@ def check_modes(subgraph: SubgraphType | str, others: Mapping[str, bool]) -> Non
         subgraph: which edges a sample has.
         others: other modes that they do not have, by name, and whether each is in use.
     """
-    subgraph = SubgraphType(subgraph)
+    subgraph = subgraph_kind(subgraph)
     modes = {**others, f"subgraph_type={str(subgraph.value)!r}": subgraph != SubgraphType.directional}
     for name, asked in modes.items():
         if asked:

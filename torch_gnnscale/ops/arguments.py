@@ -92,6 +92,13 @@ def check_int(name: str, value: int, least: int = 0, most: int = 1 << 62) -> int
     return value
 
 
+def check_flags(**flags: Any) -> None:
+    """Raises TypeError, naming it, for the first that is neither true nor false."""
+    for name, value in flags.items():
+        if not isinstance(value, (bool, np.bool_)) and not (isinstance(value, int) and value in (0, 1)):
+            raise TypeError(f"{name}: expected True or False, found {value!r}")
+
+
 def check_key(key: int) -> int:
     """Returns a key of 64 bits."""
     if type(key) is int and _LEAST_KEY <= key <= _LARGEST_KEY:  # the usual case first: this runs per batch

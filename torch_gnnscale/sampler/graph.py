@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler.base import DataType
+from torch_geometric.sampler.base import DataType, SubgraphType
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
@@ -171,6 +171,15 @@ class SampledGraph:
         if (number := self.types.node_number.get(node_type)) is None:
             raise ValueError(f"node type {node_type!r}: expected one of {self.node_types}")
         return number
+
+
+def subgraph_kind(subgraph_type: SubgraphType | str) -> SubgraphType:
+    """The argument ``subgraph_type``, which may be a name. Raises ValueError for another one."""
+    try:
+        return SubgraphType(subgraph_type)
+    except ValueError:
+        known = [kind.value for kind in SubgraphType]
+        raise ValueError(f"subgraph_type: expected one of {known}, found {subgraph_type!r}") from None
 
 
 _EXACT = 1 << 53

@@ -19,7 +19,7 @@ from typing_extensions import override
 from .. import ops
 from .._host import on_host
 from ..memory import Budget
-from ..ops.arguments import check_int, checked_device
+from ..ops.arguments import check_flags, check_int, checked_device
 from ..ops.layer_drawing import SCHEMES_OF, check_drawing, check_num_nodes
 from ..random import Purpose, batch_key
 from ..topology.segmented import SegmentedCSC, check_graph_budgets
@@ -99,6 +99,10 @@ class LayerSampler(OnExecutor):
         graph_on_gpu: Budget | None = None,
         graph_on_peers: Sequence[Budget] = (),
     ) -> None:
+        check_flags(
+            keep_known=keep_known, layer_dependency=layer_dependency, layers=layers, include_dst=include_dst,
+            is_sorted=is_sorted,
+        )  # fmt: skip
         warn_of_sorted(data, is_sorted)
         self.device = checked_device(device)
         check_graph_budgets(self.device, graph_on_gpu, graph_on_peers)

@@ -289,6 +289,14 @@ class _Links(NamedTuple):
         return input_id, index, label, time
 
 
+def cast_negatives(given: Any) -> NegativeSampling | None:
+    """The argument ``neg_sampling`` of a loader for links of one type; errors name it."""
+    try:
+        return NegativeSampling.cast(given)
+    except ValueError as error:
+        raise ValueError(f"neg_sampling: {error}") from None
+
+
 def negatives_of(neg_sampling: Negatives, edge_type: EdgeType | None) -> NegativeSampling | None:
     """How negatives of a relation's links are drawn."""
     return neg_sampling.get(edge_type) if isinstance(neg_sampling, dict) else neg_sampling

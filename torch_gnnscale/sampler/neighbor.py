@@ -18,12 +18,12 @@ from .. import ops
 from .._host import on_host
 from .._warn import warn
 from ..memory import Budget
-from ..ops.arguments import checked_device
+from ..ops.arguments import check_flags, checked_device
 from ..topology.segmented import SegmentedCSC, check_graph_budgets
 from .base import Inputs
 from .executor import Drawing, Executor, sampled_store
 from .fanouts import NumNeighborsLike, as_num_neighbors, drawable, fanouts_of
-from .graph import SampledGraph
+from .graph import SampledGraph, subgraph_kind
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
 from .on_executor import OnExecutor
 from .options import DrawingOptions
@@ -103,10 +103,11 @@ class NeighborSampler(OnExecutor):
         graph_on_gpu: Budget | None = None,
         graph_on_peers: Sequence[Budget] = (),
     ) -> None:
+        check_flags(replace=replace, directed=directed, disjoint=disjoint, layers=layers, is_sorted=is_sorted)
         where = checked_device(device)
         check_graph_budgets(where, graph_on_gpu, graph_on_peers)
         if not directed:
-            if SubgraphType(subgraph_type) == SubgraphType.bidirectional:
+            if subgraph_kind(subgraph_type) == SubgraphType.bidirectional:
                 raise ValueError(
                     "directed=False: expected no other subgraph_type than 'induced', found 'bidirectional'"
                 )
@@ -121,8 +122,8 @@ class NeighborSampler(OnExecutor):
                 f"time_attr={time_attr!r} with sample_direction='backward' is not implemented: an edge has the time of "
                 f"its source; use 'forward'"
             )
-        if layers and SubgraphType(subgraph_type) != SubgraphType.directional:
-            found = SubgraphType(subgraph_type).value
+        if layers and subgraph_kind(subgraph_type) != SubgraphType.directional:
+            found = subgraph_kind(subgraph_type).value
             raise ValueError(f"layers=True: expected subgraph_type='directional', found {found!r}")
         if layers and sample_direction == "backward":
             raise ValueError("layers=True: expected sample_direction='forward', found 'backward'")
@@ -145,7 +146,7 @@ class NeighborSampler(OnExecutor):
         self.links = LinkSampling(self.graph, exclude_seed_edges, strict_negatives)
         self.num_neighbors = num_neighbors
         self._warn_of_unused(replace, temporal_strategy == "last", weight_attr)
-        self.subgraph_type = SubgraphType(subgraph_type)
+        self.subgraph_type = subgraph_kind(subgraph_type)
         self.executor: Executor
         """Draws the samples, on the CPU or on a GPU."""
         if store is not None:
@@ -196,7 +197,7 @@ class NeighborSampler(OnExecutor):
 
     @subgraph_type.setter
     def subgraph_type(self, subgraph_type: SubgraphType | str) -> None:
-        self._subgraph_type = SubgraphType(subgraph_type)
+        self._subgraph_type = subgraph_kind(subgraph_type)
         if self._subgraph_type == SubgraphType.bidirectional:
             reverses = self.graph.stored.reverse
             for number, (edge_type, reverse) in enumerate(zip(self.graph.edge_types, reverses, strict=True)):

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric.sampler.base import SubgraphType
 
 from ..memory import Budget
+from .graph import subgraph_kind
 from .links import ExcludeSeedEdges, StrictNegatives
 
 
@@ -59,7 +60,7 @@ class SamplingOptions(DrawingOptions):
     @property
     def subgraph(self) -> SubgraphType:
         """Which edges a sample has."""
-        return SubgraphType(self.subgraph_type) if self.directed else SubgraphType.induced
+        return subgraph_kind(self.subgraph_type) if self.directed else SubgraphType.induced
 
 
 def _equal(value: Any, default: Any) -> bool:
