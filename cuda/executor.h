@@ -2,13 +2,14 @@
 // a GPU (executor_cuda.h). A phase is a functor of an index, called for every index in any order. An executor has
 //
 //   Tensor room(int64_t count, ScalarType dtype)             uninitialised memory where it works; throws NoRoom
-//   (memory/room.h) void upload(const std::vector<int64_t>&, int64_t* to)    copies the host's numbers there Tensor
-//   upload(const std::vector<int64_t>&)               the same, to memory of their own Tensor on_host(const
-//   std::vector<int64_t>&)              the numbers, in host memory std::vector<int64_t> download(const int64_t*,
-//   int64_t)   waits for all work so far and copies back void fill(T* items, int64_t count)                       sets
-//   all bits void each(int64_t count, functor)                        functor(i) for i < count void each(const int64_t*
-//   count, int64_t most, functor)   functor(i) for i < items_of(count, most) void sum_before(values, T* out, int64_t
-//   count)           out[i] = number_at(values, 0) + ... + (values, i - 1) for
+//   void upload(const std::vector<int64_t>&, int64_t* to)    copies the host's numbers there
+//   Tensor upload(const std::vector<int64_t>&)               the same, to memory of their own
+//   Tensor on_host(const std::vector<int64_t>&)              the numbers, in host memory
+//   std::vector<int64_t> download(const int64_t*, int64_t)   waits for all work so far and copies back
+//   void fill(T* items, int64_t count)                       sets all bits
+//   void each(int64_t count, functor)                        functor(i) for i < count
+//   void each(const int64_t* count, int64_t most, functor)   functor(i) for i < items_of(count, most)
+//   void sum_before(values, T* out, int64_t count)           out[i] = number_at(values, 0) + ... + (values, i - 1) for
 //                                                            each i <= count
 //   void sum_before(values, T* out, const int64_t* count, int64_t most)
 //                                                            the same over items_of(count, most) values, for i <= most:
