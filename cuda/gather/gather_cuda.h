@@ -8,7 +8,7 @@
 
 #include <cuda_runtime.h>
 
-#undef NDEBUG  // the assert below checks what users pass
+#undef NDEBUG  // the asserts below check what users pass
 #include <algorithm>
 #include <cassert>
 #include <cstdint>
@@ -79,6 +79,8 @@ __device__ void find_in_one_memory(const Gather& task, const GroupLane& own, int
   }
 #pragma unroll
   for (int r = 0; r < kRowsAtOnce; ++r) {
+    // As below, for ids that the host has not checked.
+    assert(static_cast<uint64_t>(id[r]) < static_cast<uint64_t>(task.table.first[1]) && "an id is out of range");
     const bool there = first + r * own.groups + own.group < task.rows;
     row[r] = there ? task.table.base[0] + id[r] * task.table.stride[0] : nullptr;
   }

@@ -1,6 +1,8 @@
 """The code of a GPU's operators, run by threads of the host (`make emulate`): see build.py beside this."""
 
 import ctypes
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -95,6 +97,32 @@ def test_random_layers(first):
         check_random_layers(seed, put, most=300)
         check_random_choice(seed, put)
         LIBRARY.emulated_forget()
+
+
+def test_memory_that_is_pinned_in_part():
+    """Its first byte is, its last is not."""
+    table, index = torch.arange(24.0).view(6, 4), torch.arange(4)
+    for rows in (table.clone(), torch.empty(6, 8)[:, 2:6].copy_(table)):
+        end = ctypes.c_int64(rows.data_ptr() + 4 * (5 * rows.stride(0) + 4) - 1)
+        LIBRARY.emulated_mark(ctypes.c_void_p(rows.data_ptr()), ctypes.c_int64(end.value - rows.data_ptr()), 1)
+        with pytest.raises(RuntimeError, match="host memory is not registered with CUDA to its end"):
+            ops.gather_tiers([rows], index)
+        LIBRARY.emulated_forget()
+
+
+OUT_OF_RANGE = """
+import torch
+from torch_gnnscale import ops
+x, index = torch.zeros(6, 4), torch.tensor([0, {index}])
+print(ops.gather_rows(x, index, check=False))
+"""
+
+
+@pytest.mark.parametrize("index", [-1, 6])
+def test_an_id_that_nobody_checked_ends_the_process(index):
+    run = subprocess.run([sys.executable, "-c", OUT_OF_RANGE.format(index=index)], capture_output=True, text=True)
+    assert run.returncode != 0
+    assert "an id is out of range" in run.stderr
 
 
 def test_memory_that_a_gpu_cannot_read():
