@@ -15,9 +15,10 @@
 //                                                            the same over items_of(count, most) values, for i <= most:
 //                                                            out[most] is the sum of all
 //   void reserve_sum(values, T* out, int64_t most)           takes the memory that sums of up to so many values need
-//   bool sort(int64_t* keys, int64_t* spare_keys, int32_t* values, int32_t* spare_values, int64_t count)
-//                                                            sorts pairs by their keys, in place or, if it returns
-//                                                            true, into the spare arrays
+//   bool sort(int64_t* keys, int64_t* spare_keys, int32_t* values, int32_t* spare_values, int64_t count,
+//             int bits = 64)                                 sorts pairs by their keys, which have no more bits, in
+//             place
+//                                                            or, if it returns true, into the spare arrays
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>

@@ -68,7 +68,8 @@ class HostExecutor {
   template <typename Values, typename T>
   void reserve_sum(Values, T*, int64_t) const {}  // needs none
 
-  bool sort(int64_t* keys, int64_t* /*spare_keys*/, int32_t* values, int32_t* /*spare_values*/, int64_t count) const {
+  bool sort(int64_t* keys, int64_t* /*spare_keys*/, int32_t* values, int32_t* /*spare_values*/, int64_t count,
+            int /*bits*/ = 64) const {
     std::vector<std::pair<int64_t, int32_t>> pairs(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) pairs[i] = {keys[i], values[i]};
     std::sort(pairs.begin(), pairs.end());

@@ -126,13 +126,14 @@ class StreamExecutor {
     scratch(bytes);
   }
 
-  bool sort(int64_t* keys, int64_t* spare_keys, int32_t* values, int32_t* spare_values, int64_t count) const {
+  bool sort(int64_t* keys, int64_t* spare_keys, int32_t* values, int32_t* spare_values, int64_t count,
+            int bits = 64) const {
     cub::DoubleBuffer<int64_t> key(keys, spare_keys);
     cub::DoubleBuffer<int32_t> value(values, spare_values);
     size_t bytes = 0;
-    check(name_, cub::DeviceRadixSort::SortPairs(nullptr, bytes, key, value, count, 0, 64, stream_));
+    check(name_, cub::DeviceRadixSort::SortPairs(nullptr, bytes, key, value, count, 0, bits, stream_));
     void* const memory = scratch(bytes);
-    check(name_, cub::DeviceRadixSort::SortPairs(memory, bytes, key, value, count, 0, 64, stream_));
+    check(name_, cub::DeviceRadixSort::SortPairs(memory, bytes, key, value, count, 0, bits, stream_));
     STD_TORCH_CHECK((key.Current() == keys) == (value.Current() == values), name_, ": a sort left its pairs apart");
     return key.Current() != keys;
   }

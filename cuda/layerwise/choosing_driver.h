@@ -89,25 +89,28 @@ class ChoosingDriver {
   }
 
   void by_numbers(bool replace) {
-    int64_t *keys = make<int64_t>(most_ + 1), *spare_keys = make<int64_t>(most_ + 1);
-    int32_t *numbers = make<int32_t>(most_), *spare_numbers = make<int32_t>(most_);
-    executor_.each(most_, WriteOrder{candidates_, keys, numbers});
-    if (executor_.sort(keys, spare_keys, numbers, spare_numbers, most_)) {
+    const int64_t all =
+        executor_.download(num_candidates_, 1)[0];  // far fewer than `most_`, which sorts take longer for
+    int64_t *keys = make<int64_t>(all + 1), *spare_keys = make<int64_t>(all + 1);
+    int32_t *numbers = make<int32_t>(all), *spare_numbers = make<int32_t>(all);
+    const int bits = candidates_.node_bits + bit_length(static_cast<uint64_t>(candidates_.batches - 1));
+    executor_.each(all, WriteOrder{candidates_, keys, numbers});
+    if (all > 0 && executor_.sort(keys, spare_keys, numbers, spare_numbers, all, bits)) {
       std::swap(keys, spare_keys);
       std::swap(numbers, spare_numbers);
     }
     // The keys are of no further use, nor are the spare arrays.
     uint64_t *const scores = reinterpret_cast<uint64_t*>(keys), *const sums = reinterpret_cast<uint64_t*>(spare_keys);
     const NumberedDraws draws{candidates_, numbers, scores, sums, reinterpret_cast<uint32_t*>(spare_numbers)};
-    executor_.each(num_candidates_, most_, OrderScores{draws});
-    executor_.sum_before(scores, sums, num_candidates_, most_);
+    executor_.each(all, OrderScores{draws});
+    executor_.sum_before(scores, sums, all);
     if (replace) {
       executor_.each(candidates_.batches * candidates_.count, DrawUnits{draws});
     } else {
-      executor_.each(num_candidates_, most_, GrowTrees{draws});
+      executor_.each(all, GrowTrees{draws});
       executor_.each(candidates_.batches, DrawSuccessively{draws});
     }
-    executor_.each(num_candidates_, most_, CorrectNumbered{draws, replace});
+    executor_.each(all, CorrectNumbered{draws, replace});
   }
 
   Executor& executor_;

@@ -23,6 +23,7 @@ struct Candidates {
   double* correction;  // [candidates]: what is found: c_v of a drawn candidate, 0 of the others
   int64_t count;       // to be drawn in each batch; < 0: all
   int hop;
+  int node_bits;  // all nodes are below 2^node_bits
 
   GNNSCALE_HD int64_t batch_of(int64_t i) const { return batch_at(begin, batches, i); }
   GNNSCALE_HD bool are_all_taken(int64_t batch) const { return begin[batch + 1] - begin[batch] <= count; }
@@ -227,8 +228,7 @@ struct CorrectPoisson {
 
 // By numbered draws: with replacement, or of the candidates not drawn yet #############################################
 
-// For every place that a candidate may have: a key by which candidates are sorted by batch, then by node; those without
-// a candidate come last.
+// For every candidate: a key by which candidates are sorted by batch, then by node.
 struct WriteOrder {
   Candidates candidates;
   int64_t* keys;
@@ -236,11 +236,7 @@ struct WriteOrder {
 
   GNNSCALE_HD void operator()(int64_t i) const {
     numbers[i] = static_cast<int32_t>(i);
-    if (i < candidates.begin[candidates.batches]) {
-      keys[i] = candidates.batches == 1 ? candidates.node[i] : candidates.batch_of(i) << kNodeBits | candidates.node[i];
-    } else {
-      keys[i] = INT64_MAX;
-    }
+    keys[i] = candidates.batch_of(i) << candidates.node_bits | candidates.node[i];
   }
 };
 

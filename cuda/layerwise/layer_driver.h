@@ -1,11 +1,12 @@
 // Layer-wise batches, several at once, from their request to their buffers, over an executor (../executor.h): the order
 // of the phases of a hop, and what memory they get. The host waits twice per hop, for the number of scanned edges and
-// for that of drawn edges (with the scheme `poisson` also for whether more nodes became certain), and once at the end.
+// for that of drawn edges (with the scheme `poisson` also for whether more nodes became certain, with `replace` and
+// `successive` for that of candidates), and once at the end.
 //
 // Memory of a hop besides what it returns, in bytes. LADIES, per scanned edge: 32 for the table of scores, 12 for
-// columns and slots, 24 for candidates, and 4 (poisson: 8, replace and successive: 24) to draw them. FastGCN, per node
-// and batch: 32, and the same to draw them. LABOR, per scanned edge: 20. When these are freed, per drawn edge: 32 to 64
-// for the table of nodes, and 28 more.
+// columns and slots, 24 for candidates, and 4 (poisson: 8; replace and successive: 24 per candidate) to draw them.
+// FastGCN, per node and batch: 32, and the same to draw them. LABOR, per scanned edge: 20. When these are freed, per
+// drawn edge: 32 to 64 for the table of nodes, and 28 more.
 #pragma once
 
 #include <optional>
@@ -258,7 +259,8 @@ class LayerDriver : BulkBatches<Executor> {
                                 lists.score,
                                 make<double>(most, owner),
                                 request_.num_nodes[hop],
-                                static_cast<int>(hop)};
+                                static_cast<int>(hop),
+                                bit_length(static_cast<uint64_t>(bulk.graph.num_nodes))};
     ChoosingDriver<Executor>(executor, candidates, most).run(asked_.scheme);
     executor.each(lists.begin + batches, most, ReturnCorrection{scan, lists, candidates.correction});
   }

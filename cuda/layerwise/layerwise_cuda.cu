@@ -62,7 +62,8 @@ std::tuple<Tensor, Tensor> choose_nodes(const Tensor& node, const Tensor& score,
                                                                            rank.mutable_data_ptr());
   executor.each(all, CopyScores{static_cast<const int64_t*>(score.const_data_ptr()), own_scores});
   const Candidates candidates{1,          begin,       begin + 2, static_cast<const int64_t*>(node.const_data_ptr()),
-                              own_scores, corrections, count,     static_cast<int>(hop)};
+                              own_scores, corrections, count,     static_cast<int>(hop),
+                              63};
   ChoosingDriver<const StreamExecutor>(executor, candidates, all).run(static_cast<Scheme>(scheme));
   executor.each(all, TakeChosen{corrections, flags});
   executor.sum_before(flags, ranks, all);

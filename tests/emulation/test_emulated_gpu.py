@@ -248,6 +248,18 @@ def test_launches_and_allocations_of_a_batch(fanouts, launches, with_edge_id):
     assert counts_of(lambda: draw(2)) == (launches, 6 if fanouts else 5, 1)
 
 
+def test_a_sort_of_candidates_reads_the_bits_that_they_have():
+    """20,000 nodes have 15 bits, and two batches one more: two digits of eight."""
+    graph = graph_of_degrees([50] * 20000, seed=1)
+
+    def draw(scheme: str, batches: int) -> None:
+        ends = [30 * b // batches for b in range(batches + 1)]
+        ops.sample_layers_bulk(graph.colptr, [graph.row], torch.arange(30), ends, [20], list(range(batches)),
+                               ops.LayerDrawing(scheme=scheme))  # fmt: skip
+
+    assert [counts_of(lambda b=b: draw("replace", b))[0] for b in (1, 2, 3)] == [51, 51, 52]
+
+
 def test_launches_and_allocations_of_layers():
     """Of LADIES by the scheme `priority`: 49 launches for each hop."""
     graph = graph_of_degrees([50] * 20000, seed=1)

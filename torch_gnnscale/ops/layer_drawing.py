@@ -217,7 +217,8 @@ def sample_layers_bulk(
     source is taken. ``successive`` is the exception: one thread makes all draws of a batch, one after the other, from a
     tree of sums. FastGCN has a candidate for each node and batch, LABOR none: each edge draws. The taken edges'
     sources are numbered as :func:`sample_bulk` numbers them. On a GPU all of it is queued on the current stream; the
-    host waits twice per hop, for numbers of edges (``poisson``: some more times), and once for the counts.
+    host waits twice per hop, for numbers of edges (``poisson``: some more times; ``replace`` and
+    ``successive``: once more), and once for the counts.
 
     On a CPU, threads run the same steps. This serves to check them: :func:`sample_layers` is faster.
 
