@@ -1,7 +1,7 @@
 // Executors run algorithms that are sequences of phases: by the threads of a host (executor_cpu.h), or on the stream of
 // a GPU (executor_cuda.h). A phase is a functor of an index, called for every index in any order. An executor has
 //
-//   Tensor room(int64_t count, ScalarType dtype)             uninitialised memory where it works; throws NoRoom
+//   Tensor room(int64_t count, ScalarType dtype)             uninitialised memory where it works; may throw NoRoom
 //   void upload(const std::vector<int64_t>&, int64_t* to)    copies the host's numbers there
 //   Tensor upload(const std::vector<int64_t>&)               the same, to memory of their own
 //   Tensor on_host(const std::vector<int64_t>&)              the numbers, in host memory
@@ -15,10 +15,9 @@
 //                                                            the same over items_of(count, most) values, for i <= most:
 //                                                            out[most] is the sum of all
 //   void reserve_sum(values, T* out, int64_t most)           takes the memory that sums of up to so many values need
-//   bool sort(int64_t* keys, int64_t* spare_keys, int32_t* values, int32_t* spare_values, int64_t count,
-//             int bits = 64)                                 sorts pairs by their keys, which have no more bits, in
-//             place
-//                                                            or, if it returns true, into the spare arrays
+//   bool sort(int64_t* keys, int64_t* spare_keys, int32_t* values, int32_t* spare_values, int64_t count, int bits = 64)
+//                                                            sorts pairs by their keys, of at most so many bits, in
+//                                                            place or, if it returns true, into the spare arrays
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>

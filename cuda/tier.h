@@ -88,6 +88,12 @@ struct alignas(sizeof(T) * N) Words {
   T item[N];
 };
 
+// The items at an address that is aligned to them.
+template <int N, typename T>
+GNNSCALE_HD Words<T, N> words_at(const T* from) {
+  return *reinterpret_cast<const Words<T, N>*>(from);
+}
+
 // How a word of a stored row becomes a word of the output: as it is, or with its N items widened to `Out`.
 template <typename Word>
 struct Keep {

@@ -88,6 +88,46 @@ Tensor aggregate(const Tensor& ptr, const Tensor& node, const std::optional<Tens
   });
 }
 
+// What edge_dot computes: for the heads of entries.
+template <typename Row, typename Out>
+struct DotOfHeads {
+  Entries<EitherIds> entries;
+  const Row* x;
+  const Out* y;
+  int64_t width, heads;
+  Out* out;  // [edges, heads]
+};
+
+// The value of lane `lane` of the kDotSums lanes that a thread is one of.
+template <typename T>
+__device__ T of_lane(T value, int lane) {
+  return __shfl_sync(~0u, value, lane, kDotSums);
+}
+
+// kDotSums lanes compute the product of one head of an entry, each one of its sums, so that they read their rows
+// together. All lanes of a warp take part in the shuffles: those beyond the last item compute it, too.
+template <typename Row, typename Out>
+__global__ void __launch_bounds__(kThreads) dot_kernel(const __grid_constant__ DotOfHeads<Row, Out> task) {
+  const int64_t thread = blockIdx.x * int64_t{kThreads} + threadIdx.x, items = task.entries.count * task.heads;
+  const int64_t* const ptr = task.entries.ptr;
+  assert(ptr[0] == 0 && ptr[task.entries.columns] == task.entries.count && "ptr is malformed");
+  for (int64_t c = thread; c < task.entries.columns; c += gridDim.x * int64_t{kThreads}) {
+    assert(ptr[c] <= ptr[c + 1] && "ptr is malformed");
+  }
+  const int lane = static_cast<int>(threadIdx.x) % kDotSums;
+  const int64_t asked = thread / kDotSums, i = asked < items ? asked : items - 1;
+  const int64_t entry = i / task.heads, h = i % task.heads, head = task.width / task.heads;
+  const int64_t node = task.entries.node_of(entry), edge = task.entries.edge_of(entry);
+  assert(task.entries.in_range(node, edge) && "an entry has a node or an edge that is out of range");
+  const Row* const a = task.x + node * task.width + h * head;
+  const Out* const b = task.y + task.entries.column_of(entry) * task.width + h * head;
+  auto sum = dot_sum(a, b, head, lane);
+  for (const int other : {4, 1, 2}) sum += of_lane(sum, (lane + other) % kDotSums);
+  if (lane != 0 || asked >= items) return;
+  add_rest_of_dot(a, b, head, sum);
+  narrow(sum, task.out[edge * task.heads + h]);
+}
+
 // See torch_gnnscale.ops.edge_dot, which checks the arguments; `threads` is the CPU's.
 Tensor edge_dot(const Tensor& ptr, const Tensor& node, const std::optional<Tensor>& edge, const Tensor& x,
                 const Tensor& y, int64_t heads, int64_t /*threads*/) {
@@ -102,13 +142,12 @@ Tensor edge_dot(const Tensor& ptr, const Tensor& node, const std::optional<Tenso
     const Row* from = data_of<Row>(x);
     const Out* other = data_of<Out>(y);
     Tensor out = room_like(kName, y, {entries.count, heads});
-    const auto with = [&](auto n) {
-      Out* const to = static_cast<Out*>(out.mutable_data_ptr());
-      const DotOfHeads<Row, Out, decltype(n)::value> reduction{entries, from, other, width, heads, to};
-      for_items(kName, x, entries.count * heads, reduction);
-      return out;
-    };
-    return with_slice<Row>(width / heads, with, from, other);
+    if (out.numel() == 0) return out;
+    const DotOfHeads<Row, Out> task{entries, from, other, width, heads, static_cast<Out*>(out.mutable_data_ptr())};
+    const unsigned blocks = static_cast<unsigned>((entries.count * heads * kDotSums + kThreads - 1) / kThreads);
+    dot_kernel<Row, Out><<<blocks, kThreads, 0, current_stream(x.get_device_index())>>>(task);
+    check(kName, cudaGetLastError());
+    return out;
   });
 }
 

@@ -161,30 +161,35 @@ GNNSCALE_HD T given_back(T x, T extreme, T share) {
   return x == extreme ? share : T{0};
 }
 
-template <int N, typename T>
-GNNSCALE_HD Words<T, N> words_at(const T* from) {
-  return *reinterpret_cast<const Words<T, N>*>(from);
+// A dot product is kDotSums sums, of the items whose number has the same remainder, which are added as dot() adds them,
+// and after them one by one the items beyond the last whole kDotSums.
+constexpr int kDotSums = 8;
+
+// Sum number s. `width`: of the row.
+template <typename A, typename B>
+GNNSCALE_HD Wide<A> dot_sum(const A* a, const B* b, int64_t width, int s) {
+  static_assert(std::is_same_v<Wide<A>, Wide<B>>);
+  Wide<A> sum{};
+  for (int64_t c = s; c < width / kDotSums * kDotSums; c += kDotSums) sum += product(widen(a[c]), widen(b[c]));
+  return sum;
 }
 
-// The dot product, by eight sums; N items, to which both rows are aligned, are read at a time.
-template <int N, typename A, typename B>
-GNNSCALE_HD Wide<A> dot(const A* a, const B* b, int64_t width) {
+// Adds the items beyond the last whole kDotSums.
+template <typename A, typename B>
+GNNSCALE_HD void add_rest_of_dot(const A* a, const B* b, int64_t width, Wide<A>& sum) {
+  for (int64_t c = width / kDotSums * kDotSums; c < width; ++c) sum += product(widen(a[c]), widen(b[c]));
+}
+
+// All sums side by side, in a loop that GCC turns into vectors.
+template <typename A, typename B>
+inline Wide<A> dot(const A* a, const B* b, int64_t width) {
   static_assert(std::is_same_v<Wide<A>, Wide<B>>);
-  constexpr int kSums = 8;
-  Wide<A> sums[kSums] = {};
-  for (; width >= kSums; width -= kSums, a += kSums, b += kSums) {
-    if constexpr (N == 1) {  // a loop that GCC turns into vectors
-      for (int s = 0; s < kSums; ++s) sums[s] += product(widen(a[s]), widen(b[s]));
-    } else {
-      for (int s = 0; s < kSums; s += N) {
-        const Words<A, N> u = words_at<N>(a + s);
-        const Words<B, N> v = words_at<N>(b + s);
-        for (int n = 0; n < N; ++n) sums[s + n] += product(widen(u.item[n]), widen(v.item[n]));
-      }
-    }
+  Wide<A> sums[kDotSums] = {};
+  for (int64_t c = 0; c + kDotSums <= width; c += kDotSums) {
+    for (int s = 0; s < kDotSums; ++s) sums[s] += product(widen(a[c + s]), widen(b[c + s]));
   }
   Wide<A> sum = ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
-  for (int64_t c = 0; c < width; ++c) sum += product(widen(a[c]), widen(b[c]));
+  add_rest_of_dot(a, b, width, sum);
   return sum;
 }
 

@@ -69,7 +69,7 @@ struct AddGivenBack {
 struct DotHeads {
   template <typename A, typename B>
   GNNSCALE_INLINE static void run(B* out, const A* a, const B* b, int64_t heads, int64_t head) {
-    for (int64_t h = 0; h < heads; ++h) narrow(dot<1>(a + h * head, b + h * head, head), out[h]);
+    for (int64_t h = 0; h < heads; ++h) narrow(dot(a + h * head, b + h * head, head), out[h]);
   }
 };
 

@@ -306,26 +306,4 @@ struct ExtremeBackward : Sums<Row, Row, N> {
   GNNSCALE_HD Slice end(const State& state, int64_t, int64_t, int64_t) const { return state.sum; }
 };
 
-// Items are the heads of entries. N items are read at a time.
-template <typename Row, typename Out, int N>
-struct DotOfHeads {
-  Entries<EitherIds> entries;
-  const Row* x;
-  const Out* y;
-  int64_t width, heads;
-  Out* out;  // [edges, heads]
-
-  GNNSCALE_HD void operator()(int64_t i) const {
-    const int64_t* const ptr = entries.ptr;
-    assert(ptr[0] == 0 && ptr[entries.columns] == entries.count && "ptr is malformed");
-    for (int64_t c = i; c < entries.columns; c += entries.count * heads) {  // all items together check all columns
-      assert(ptr[c] <= ptr[c + 1] && "ptr is malformed");
-    }
-    const int64_t entry = i / heads, h = i % heads, head = width / heads;
-    const int64_t column = entries.column_of(entry), node = entries.node_of(entry), edge = entries.edge_of(entry);
-    assert(entries.in_range(node, edge) && "an entry has a node or an edge that is out of range");
-    narrow(dot<N>(x + node * width + h * head, y + column * width + h * head, head), out[edge * heads + h]);
-  }
-};
-
 }  // namespace gnnscale

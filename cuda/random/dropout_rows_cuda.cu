@@ -13,14 +13,33 @@
 namespace gnnscale {
 namespace {
 
-template <typename T, typename Scale>
+// A thread computes a block of columns, of which it reads and writes N at a time: kColumnsPerBlock, or two numbers of
+// 64 bits, where rows are aligned to them, else one.
+template <typename T, typename Scale, int N>
 __global__ void __launch_bounds__(kThreads) dropout_kernel(const T* x, const int64_t* id, int64_t rows, int64_t width,
                                                            uint64_t key, uint64_t threshold, Scale scale, T* out) {
   const int64_t blocks = (width + kColumnsPerBlock - 1) / kColumnsPerBlock, items = rows * blocks;
   for (int64_t k = blockIdx.x * int64_t{kThreads} + threadIdx.x; k < items; k += gridDim.x * int64_t{kThreads}) {
     const int64_t i = k / blocks, block = k % blocks, c = block * kColumnsPerBlock;
-    const int count = static_cast<int>(width - c < kColumnsPerBlock ? width - c : kColumnsPerBlock);
-    dropout_items(key, id[i], block, count, threshold, scale, x + i * width + c, out + i * width + c);
+    const T* const from = x + i * width + c;
+    T* const to = out + i * width + c;
+    if constexpr (N == 1) {
+      const int count = static_cast<int>(width - c < kColumnsPerBlock ? width - c : kColumnsPerBlock);
+      dropout_items(key, id[i], block, count, threshold, scale, from, to);
+    } else {
+      T items[kColumnsPerBlock];
+      for (int n = 0; n < kColumnsPerBlock; n += N) {
+        const Words<T, N> words = words_at<N>(from + n);
+        for (int m = 0; m < N; ++m) items[n + m] = words.item[m];
+      }
+      T kept[kColumnsPerBlock];
+      dropout_items(key, id[i], block, kColumnsPerBlock, threshold, scale, items, kept);
+      for (int n = 0; n < kColumnsPerBlock; n += N) {
+        Words<T, N> words;
+        for (int m = 0; m < N; ++m) words.item[m] = kept[n + m];
+        *reinterpret_cast<Words<T, N>*>(to + n) = words;
+      }
+    }
   }
 }
 
@@ -44,7 +63,13 @@ Tensor dropout_rows(const Tensor& x, const Tensor& id, int64_t key, int64_t thre
     const int64_t* const ids = static_cast<const int64_t*>(id.const_data_ptr());
     const uint64_t bits = static_cast<uint64_t>(key), least = static_cast<uint64_t>(threshold);
     const Scale by = static_cast<Scale>(scale);
-    dropout_kernel<T, Scale><<<blocks, kThreads, 0, stream>>>(from, ids, rows, width, bits, least, by, to);
+    constexpr int N = sizeof(T) == 8 ? 2 : kColumnsPerBlock;
+    const bool aligned = reinterpret_cast<uint64_t>(from) % (N * sizeof(T)) == 0 && width % kColumnsPerBlock == 0;
+    if (aligned) {
+      dropout_kernel<T, Scale, N><<<blocks, kThreads, 0, stream>>>(from, ids, rows, width, bits, least, by, to);
+    } else {
+      dropout_kernel<T, Scale, 1><<<blocks, kThreads, 0, stream>>>(from, ids, rows, width, bits, least, by, to);
+    }
   });
   check("dropout_rows", cudaGetLastError());
   return out;

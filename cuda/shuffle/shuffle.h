@@ -29,20 +29,26 @@ struct ShuffleTask {
 };
 
 // Items [column, column + N) of row i of the output: base[i] + entry + entry + ..., in this order. Numbers of 16 bits
-// are added as floats, and rounded once.
-template <typename T, int N>
+// are added as floats, and rounded once. kAligned: all rows are aligned to N items, which are read at once.
+template <typename T, int N, bool kAligned>
 GNNSCALE_HD void shuffle_items(const ShuffleTask& task, int64_t i, int64_t column, T* __restrict out) {
   decltype(widen(T{})) sum[N];
+  const auto each = [](const T* from, auto&& take) {
+    if constexpr (kAligned) {
+      const Words<T, N> words = words_at<N>(from);
+      for (int n = 0; n < N; ++n) take(n, widen(words.item[n]));
+    } else {
+      for (int n = 0; n < N; ++n) take(n, widen(from[n]));
+    }
+  };
   if (task.base == nullptr) {
     for (int n = 0; n < N; ++n) sum[n] = 0;
   } else {
-    const T* const from = reinterpret_cast<const T*>(task.base + i * task.base_stride) + column;
-    for (int n = 0; n < N; ++n) sum[n] = widen(from[n]);
+    each(reinterpret_cast<const T*>(task.base + i * task.base_stride) + column, [&](int n, auto x) { sum[n] = x; });
   }
   const int64_t end = task.ptr == nullptr ? i + 1 : task.ptr[i + 1];
   for (int64_t j = task.ptr == nullptr ? i : task.ptr[i]; j < end; ++j) {
-    const T* const from = reinterpret_cast<const T*>(task.entry(j)) + column;
-    for (int n = 0; n < N; ++n) sum[n] += widen(from[n]);
+    each(reinterpret_cast<const T*>(task.entry(j)) + column, [&](int n, auto x) { sum[n] += x; });
   }
   for (int n = 0; n < N; ++n) narrow(sum[n], out[n]);
 }

@@ -13,8 +13,8 @@ void add_rows(const ShuffleTask& task, int64_t begin, int64_t end, T* out) {
   for (int64_t i = begin; i < end; ++i) {
     T* const to = out + i * task.width;
     int64_t c = 0;
-    for (; c + kItemsAtOnce <= task.width; c += kItemsAtOnce) shuffle_items<T, kItemsAtOnce>(task, i, c, to + c);
-    for (; c < task.width; ++c) shuffle_items<T, 1>(task, i, c, to + c);
+    for (; c + kItemsAtOnce <= task.width; c += kItemsAtOnce) shuffle_items<T, kItemsAtOnce, false>(task, i, c, to + c);
+    for (; c < task.width; ++c) shuffle_items<T, 1, false>(task, i, c, to + c);
   }
 }
 

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads) add_kernel(const __grid_constant__ S
   for (int64_t i = first; i < task.rows; i += groups) {
     for (int64_t c = int64_t{lane} * N; c < task.width; c += int64_t{lanes} * N) {
       Words<T, N> word;
-      shuffle_items<T, N>(task, i, c, word.item);
+      shuffle_items<T, N, true>(task, i, c, word.item);
       *reinterpret_cast<Words<T, N>*>(out + i * task.width + c) = word;
     }
   }

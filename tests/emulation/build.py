@@ -24,9 +24,10 @@ COMPILER = shlex.split(os.environ.get("CXX", "c++"))
 SOURCES, OUT = Path("cuda"), Path("build/emulated")
 FLAGS = [
     "-std=c++20", "-fPIC", "-Og", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-Wall",
-    "-Wno-unknown-pragmas", "-Wno-maybe-uninitialized", "-DTORCH_TARGET_VERSION=0x020b000000000000", "-DUSE_CUDA",
+    "-Wno-unknown-pragmas", "-Wno-maybe-uninitialized", "-Wno-attributes",
+    "-DTORCH_TARGET_VERSION=0x020b000000000000", "-DUSE_CUDA",
 ]  # fmt: skip
-WITH_BARRIERS = "gather_kernel"
+WITH_BARRIERS = ("gather_kernel", "dot_kernel")
 LAUNCH = re.compile(r"(\w+(?:<[^<>;]*>)?)<<<(.*?)>>>\((.*?)\);")
 
 

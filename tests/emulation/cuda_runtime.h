@@ -123,9 +123,13 @@ inline int __ffs(int value) { return __builtin_ffs(value); }
 inline void __syncthreads() { emulated::barrier(); }
 template <typename T>
 T __shfl_sync(unsigned lanes, T value, int lane, int width) {
-  static_assert(sizeof(T) == 8);
+  static_assert(sizeof(T) == 8 || sizeof(T) == 4);
   assert(lanes == ~0u);
-  return static_cast<T>(emulated::shuffle(static_cast<uint64_t>(value), lane, width));
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  bits = emulated::shuffle(bits, lane, width);
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
 }
 inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);

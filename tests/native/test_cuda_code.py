@@ -62,6 +62,11 @@ def test_rows_are_read_in_words_as_wide_as_they_allow(code):
     assert seen == {"v4.u32", "v2.u16", *WORD.values()}
 
 
+def accesses(kind: str, body: str) -> set[str]:
+    """How a kernel loads (ld) or stores (st) memory of the GPU, but for ids, bounds and addresses."""
+    return set(re.findall(rf"{kind}\.global\.(?:nc\.)?([\w.]+)", body)) - {"s32", "s64", "u64"}
+
+
 READ_AS = {
     ("float", "1"): "f32", ("float", "4"): "v4.f32", ("double", "1"): "f64", ("double", "2"): "v2.f64",
     ("BFloat16", "1"): "u16", ("BFloat16", "8"): "v4.u32", ("Half", "1"): "u16", ("Half", "8"): "v4.u32",
@@ -72,11 +77,17 @@ READ_AS = {
 def test_sums_are_those_of_the_cpu(tmp_path):
     """No product is fused with a sum, nothing is added by atomics, and aligned rows are read 16 bytes at a time."""
     code = ptx_of("aggregate/aggregate_cuda.cu", tmp_path)
-    seen = set()
+    seen, dots = set(), 0
     for name, body in code.items():
         if "Attend" in name:
             continue
         assert not re.search(r"\bfma\.rn|\batom\.|\bred\.", body), name
+        if "dot_kernel" in name:  # eight lanes read 32 bytes of each row together, of 16-bit rows 16
+            assert "shfl.sync.idx" in body, name
+            of_rows = {READ_AS[item, "1"] for item in re.findall(r"float|double|BFloat16|Half", name)}
+            assert accesses("ld", body) == of_rows, name
+            dots += 1
+            continue
         item, count = re.search(r"<(?:gnnscale::)?(float|double|BFloat16|Half), (?:.*, )?(\d)>", name).groups()
         words = READ_AS[item, count]
         if "JoinPieces" in name and item in ("BFloat16", "Half"):
@@ -84,4 +95,22 @@ def test_sums_are_those_of_the_cpu(tmp_path):
         loads = re.findall(r"ld\.global\.(?:nc\.)?([\w.]+)", body)
         assert words in loads, (name, loads)
         seen.add((item, count))
-    assert seen == {*READ_AS}
+    assert (seen, dots) == ({*READ_AS}, 6)
+
+
+def test_rows_of_splits_are_read_and_written_in_words(tmp_path):
+    """Added rows and rows that dropout passes: 16 bytes at a time where they are aligned to that; dropout, which draws
+    for four numbers at once, takes 8 bytes of 16-bit rows."""
+    seen = []
+    for source, kernel in (
+        ("shuffle/shuffle_cuda.cu", "add_kernel"),
+        ("random/dropout_rows_cuda.cu", "dropout_kernel"),
+    ):
+        for name, body in ptx_of(source, tmp_path).items():
+            if kernel not in name:
+                continue
+            item, count = re.search(r"<(?:gnnscale::)?(float|double|BFloat16|Half), (?:\w+, )?(\d)>", name).groups()
+            word = READ_AS.get((item, count), "v4.u16")
+            assert accesses("ld", body) == accesses("st", body) == {word}, name
+            seen.append((kernel, item, count))
+    assert len(seen) == len({*seen}) == 16
