@@ -61,6 +61,7 @@ $(VENV)/installed: $(VENV)/torch pyproject.toml setup.py $(NATIVE)
 
 $(VENV)/test: $(VENV)/installed
 	$(INSTALL) $$($(EXTRA) test)
+	-$(INSTALL) $$($(EXTRA) spark)  # tests that need it say so where it cannot be had
 	-$(PYTEST) --collect-only -qq > /dev/null  # compiles what tests import, once: else each of four processes does so
 	touch $@
 

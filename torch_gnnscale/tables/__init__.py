@@ -5,5 +5,6 @@ from .guess import read_manifest
 from .id_map import Ids, about, ids
 from .parts import write_parts
 from .schema import Schema
+from .spark import Spark
 
-__all__ = ["Ids", "Schema", "about", "build", "ids", "is_saved", "open", "read_manifest", "write_parts"]
+__all__ = ["Ids", "Schema", "Spark", "about", "build", "ids", "is_saved", "open", "read_manifest", "write_parts"]

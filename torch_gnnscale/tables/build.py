@@ -52,7 +52,8 @@ def build(
         parts: write tables of so many parts in place of the stores, of which :func:`write_parts` makes a directory of
             parts. Edges are with their destination's part; ``owner`` of the schema says which part a node is in.
         say: called with a line for each table.
-        engine: what joins tables and splits them by part, with ``parts``; by default DuckDB in this process.
+        engine: what joins tables and splits them by part, with ``parts``: a :class:`Spark`; by default DuckDB in this
+            process. It writes the same bytes. ``memory`` is for each process.
 
     Returns:
         What was counted, by table, as it is in ``out/report.json``.

@@ -1,0 +1,106 @@
+"""What engines of several processes share writes the bytes that DuckDB writes: rows are in lists, of this process."""
+
+import copy
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from helpers.on_spark import said
+from helpers.tables import SHOP, put, shop, write
+
+from torch_gnnscale import tables
+from torch_gnnscale.tables import Schema
+from torch_gnnscale.tables.frames import Frames
+
+OWNERS = {"hash": {}, "column": {"owner": "country"}, "files": {"owner": {"files": "o.csv", "key": "k", "part": "p"}}}
+
+
+def alike(batches, schema):
+    return pa.Table.from_batches([batch.select(schema.names).cast(schema) for batch in batches], schema)
+
+
+class Lists(Frames):
+    """A list of Arrow's tables is what a library would share out."""
+
+    def _read(self, function, items, schema):
+        return [alike(function([item]), schema) for item in items]
+
+    def _map(self, rows, function, schema):
+        return [alike(function(iter(table.to_batches())), schema) for table in rows]
+
+    def _join(self, rows, others, columns, join):
+        right = pa.concat_tables(others).select(columns).rename_columns([join.column, *join.names])
+        return [table.join(right, join.column, join_type="left outer") for table in rows]
+
+    def _group(self, rows, by, function, schema):
+        whole = pa.concat_tables(rows)
+        found = [whole.filter(pc.equal(whole[by], value)) for value in pc.unique(whole[by])]
+        return self._map(found, function, schema)
+
+    def _keep(self, rows):
+        return rows, sum(map(len, rows))
+
+    def _release(self, rows):
+        rows.clear()
+
+    def _collect(self, rows):
+        return rows
+
+
+def files_of(folder):
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("owners", OWNERS)
+def test_frames_write_the_same_bytes(tmp_path, owners):
+    """Of types with and without columns and rows, relations both ways and without edges."""
+    found = shop()
+    write(tmp_path, found, 3)
+    names = found["users"]["user_id"].to_pylist()
+    put(tmp_path / "o.csv", pa.table({"k": names[::-1], "p": [at % 3 for at in range(len(names))]}))
+    put(tmp_path / "none.csv", pa.table({"k": pa.array([], pa.string()), "i": pa.array([], pa.string())}))
+    schema = copy.deepcopy(SHOP)
+    schema["nodes"]["user"] |= OWNERS[owners]
+    schema["nodes"]["none"] = {"files": "none.csv", "key": {"column": "k", "type": "string"}}
+    schema["edges"]["user.has.none"] = {"files": "none.csv", "source": "i", "destination": "k"}
+    schema["edges"]["user.lacks.none"] = {
+        "files": "orders*",
+        "source": "user",
+        "destination": "item",
+        "dangling": "drop",
+    }
+    schema["nodes"]["none"]["key"]["type"] = "integer" if owners == "hash" else "string"
+    if owners != "hash":  # items are integers
+        del schema["edges"]["user.lacks.none"]
+    parsed = Schema.parse(schema, tmp_path)
+    reports = [
+        tables.build(parsed, tmp_path / name, parts=4, engine=engine)
+        for name, engine in (("duckdb", None), ("lists", Lists()))
+    ]
+    assert reports[0] == reports[1]
+    ours, theirs = files_of(tmp_path / "lists"), files_of(tmp_path / "duckdb")
+    assert [name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("path", "changes"),
+    [
+        ("edges.user.buys.item", {"dangling": "error"}),
+        ("nodes.item", {"files": "broken.csv"}),
+        ("nodes.item", {"columns": {"maker": "number"}}),
+        ("nodes.item", {"columns": {"maker": {"kind": "time"}}}),
+        ("nodes.item", {"files": ["items*", "items-0*", "again.parquet"]}),
+    ],
+)
+def test_errors_are_those_of_duckdb(tmp_path, path, changes):
+    write(tmp_path, shop(), 3)
+    put(tmp_path / "again.parquet", shop()["items"].slice(3, 2))
+    (tmp_path / "broken.csv").write_text("item_id,price,maker\n-20,1.5,x\n1,2,3,4\n")
+    schema = copy.deepcopy(SHOP)
+    kind, _, name = path.partition(".")
+    schema[kind][name] |= changes
+    expected = said(schema, tmp_path, None)
+    assert expected.startswith(path)
+    assert said(schema, tmp_path, Lists()) == expected
