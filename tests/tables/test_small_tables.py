@@ -5,11 +5,12 @@ import copy
 import pyarrow as pa
 import pytest
 import torch
+from helpers import crafted
 from helpers.slow import SLOW
 from helpers.tables import arrays, put, same
 from reference import tables as reference
 
-from torch_gnnscale import partition, tables
+from torch_gnnscale import files, partition, tables
 from torch_gnnscale.tables import Schema
 from torch_gnnscale.tables.database import Database
 from torch_gnnscale.tables.writing import degrees_of
@@ -181,3 +182,19 @@ def test_parts_that_lack_rows_are_named(tmp_path, shop):
     with pytest.raises(FileNotFoundError, match=rf"^{by_part}/nodes/user/part=1: expected parquet files, found none$"):
         tables.write_parts(by_part, tmp_path / "parts", only=[1])
     assert tables.write_parts(by_part, tmp_path / "parts", only=[0]) == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "found"),
+    [
+        ("owner_0", None, "no entry 'owner_0'"),
+        ("seeds_2", None, "no entry 'seeds_2'"),
+        ("owner_0", torch.zeros(5, dtype=torch.int32), r"owners of user of shape \(5,\)"),
+        ("colptr_1", torch.zeros(6, dtype=torch.int64), r"pointers of .* of shape \(6,\)"),
+    ],
+)
+def test_counts_that_lack_an_array(tmp_path, shop, name, array, found):
+    tables.build(shop[0], tmp_path / "by_part", parts=2)
+    crafted.put(tmp_path / "by_part" / "counts", name, array)
+    with pytest.raises(ValueError, match=rf"counts/{files.MANIFEST}: expected tables by part, found {found}$"):
+        tables.write_parts(tmp_path / "by_part", tmp_path / "parts")

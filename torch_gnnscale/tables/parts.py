@@ -58,21 +58,22 @@ def write_parts(
     """
     path = Path(tables)
     arrays, meta = files.load(path / "counts", KIND)
-    parts = check_int("parts", meta["parts"], 1)
+    with files.described(path / "counts" / files.MANIFEST, "tables by part"):
+        parts, report, whole = check_int("parts", meta["parts"], 1), meta["report"], _Whole.of(arrays, meta)
+        owner = {node_type: arrays[f"owner_{number}"] for number, node_type in enumerate(whole.num_nodes)}
+        whole.check(owner)
     wanted = sorted({check_part_number("only", part, parts) for part in (range(parts) if only is None else only)})
     begun = check_out(out, only)
-    whole = _Whole.of(arrays, meta)
     given = given_of(
         whole, graph_attrs, parts=parts, topology="partitioned", seed=0, balance=list(BALANCED), method="owners",
         about={"dataset": path.resolve().name},
     )  # fmt: skip
     writer = PartWriter(Path(out), whole, _MEMORY)
-    owner = {node_type: arrays[f"owner_{number}"] for number, node_type in enumerate(whole.num_nodes)}
     if begun:
         writer.resume(given, owner)
     else:
         whole.hold(path, graph_attrs, owner, parts)
-        writer.begin(given, owner, {"report": meta["report"], "assigned": {"method": "owners"}})
+        writer.begin(given, owner, {"report": report, "assigned": {"method": "owners"}})
     return finish(writer, wanted, parts, lambda part: writer.of(whole.part(path, part, owner)).part(part), progress)
 
 
@@ -135,6 +136,16 @@ class _Whole(InputGraph):
                 ids = (part == number).nonzero().view(-1)
                 rows[ids] = _read(folder_of(path, group, number), of.meta, len(ids))
             self.rows[place] = _AllRows(of.meta, rows)  # type: ignore[call-overload]
+
+    def check(self, owner: dict[Any, Tensor]) -> None:
+        """Raises ValueError unless there are as many owners and pointers as nodes, and splits of these."""
+        sizes = [(f"owners of {of}", owner[of], count) for of, count in self.num_nodes.items()]
+        sizes += [(f"pointers of {of}", csc.colptr, csc.num_dst + 1) for of, csc in self.relations.items()]
+        for what, array, count in sizes:
+            if array.shape != (count,):
+                raise ValueError(f"{what} of shape {tuple(array.shape)}")
+        if unknown := [key[0] for key in self.splits if key[0] not in owner]:
+            raise ValueError(f"a split of {unknown[0]!r}")
 
     def part(self, path: Path, number: int, owner: dict[Any, Tensor]) -> InputGraph:
         """What is there of a part: the columns and rows of its nodes, and its seeds.
