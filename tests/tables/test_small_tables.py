@@ -190,6 +190,7 @@ def test_parts_that_lack_rows_are_named(tmp_path, shop):
         ("owner_0", None, "no entry 'owner_0'"),
         ("seeds_2", None, "no entry 'seeds_2'"),
         ("owner_0", torch.zeros(5, dtype=torch.int32), r"owners of user of shape \(5,\)"),
+        ("owner_0", torch.full((6,), 1 << 30, dtype=torch.int32), "owners of user that are no parts"),
         ("colptr_1", torch.zeros(6, dtype=torch.int64), r"pointers of .* of shape \(6,\)"),
     ],
 )

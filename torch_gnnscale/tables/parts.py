@@ -61,7 +61,7 @@ def write_parts(
     with files.described(path / "counts" / files.MANIFEST, "tables by part"):
         parts, report, whole = check_int("parts", meta["parts"], 1), meta["report"], _Whole.of(arrays, meta)
         owner = {node_type: arrays[f"owner_{number}"] for number, node_type in enumerate(whole.num_nodes)}
-        whole.check(owner)
+        whole.check(owner, parts)
     wanted = sorted({check_part_number("only", part, parts) for part in (range(parts) if only is None else only)})
     begun = check_out(out, only)
     given = given_of(
@@ -137,13 +137,16 @@ class _Whole(InputGraph):
                 rows[ids] = _read(folder_of(path, group, number), of.meta, len(ids))
             self.rows[place] = _AllRows(of.meta, rows)  # type: ignore[call-overload]
 
-    def check(self, owner: dict[Any, Tensor]) -> None:
+    def check(self, owner: dict[Any, Tensor], parts: int) -> None:
         """Raises ValueError unless there are as many owners and pointers as nodes, and splits of these."""
         sizes = [(f"owners of {of}", owner[of], count) for of, count in self.num_nodes.items()]
         sizes += [(f"pointers of {of}", csc.colptr, csc.num_dst + 1) for of, csc in self.relations.items()]
         for what, array, count in sizes:
             if array.shape != (count,):
                 raise ValueError(f"{what} of shape {tuple(array.shape)}")
+        for of, part in owner.items():
+            if bool(((part < 0) | (part >= parts)).any()):
+                raise ValueError(f"owners of {of} that are no parts")
         if unknown := [key[0] for key in self.splits if key[0] not in owner]:
             raise ValueError(f"a split of {unknown[0]!r}")
 
