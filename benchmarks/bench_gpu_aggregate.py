@@ -24,7 +24,7 @@ from torch import Tensor
 from torch_geometric.utils import scatter
 
 from torch_gnnscale import CSC
-from torch_gnnscale.nn.aggregate import Adjacency, aggregate
+from torch_gnnscale.nn.aggregate import Bipartite, aggregate
 from torch_gnnscale.topology.segmented import SegmentedCSC
 
 BATCH, FANOUTS, WIDTHS = 1024, [15, 10, 5], (32, 128, 256)
@@ -33,21 +33,21 @@ OURS, AGAIN, SPARSE, SCATTER = "ours", "ours, again", "torch.sparse", "scatter"
 Passes = dict[str, Callable[[], Tensor]]
 
 
-def edges_of_batch(csc: CSC) -> Adjacency:
+def edges_of_batch(csc: CSC) -> Bipartite:
     """The edges of a batch, on the GPU."""
     graph = SegmentedCSC.on_gpu(csc, torch.device(DEVICE))
     seeds = torch.randperm(csc.num_dst, generator=torch.Generator().manual_seed(0))[:BATCH].to(DEVICE)
     sample = graph.sample([seeds], FANOUTS, [0], replace=False, layers=False)[0]
-    return Adjacency.sorted(sample.edge_index[0].long(), sample.colptr[0], sum(sample.num_nodes[0]))
+    return Bipartite.sorted(sample.edge_index[0].long(), sample.colptr[0], sum(sample.num_nodes[0]))
 
 
-def forward_passes(edges: Adjacency, x: Tensor, kind: str, weight: Tensor) -> Passes:
+def forward_passes(edges: Bipartite, x: Tensor, kind: str, weight: Tensor) -> Passes:
     """What is compared; each returns a row for each destination."""
     src, dst = edges.index
     reduce, weight_or_none = ("max", None) if kind == "max" else ("sum", weight if kind == "weighted" else None)
 
     def ours(again: bool) -> Tensor:
-        of = edges if again else Adjacency.sorted(edges.index, edges.forward.ptr, edges.num_src)
+        of = edges if again else Bipartite.sorted(edges.index, edges.forward.ptr, edges.num_src)
         return aggregate(x, of, reduce, weight_or_none)
 
     def scattered() -> Tensor:
@@ -76,7 +76,7 @@ def check(found: Passes, expected: Tensor) -> None:
             raise RuntimeError(f"{name} differs from the CPU's")
 
 
-def measure(edges: Adjacency, width: int, kind: str, rounds: int) -> tuple[dict, dict]:
+def measure(edges: Bipartite, width: int, kind: str, rounds: int) -> tuple[dict, dict]:
     """Milliseconds of all candidates, and the aims, for rows of so many numbers."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(edges.num_src, width, generator=generator)
@@ -88,7 +88,7 @@ def measure(edges: Adjacency, width: int, kind: str, rounds: int) -> tuple[dict,
     forward = forward_passes(edges, own_x, kind, weight.to(DEVICE))
     both = {name: both_passes(run, own_x, own_grad) for name, run in forward.items()}
     x.requires_grad_()
-    here = Adjacency.sorted(edges.index.cpu(), edges.forward.ptr.cpu(), edges.num_src)
+    here = Bipartite.sorted(edges.index.cpu(), edges.forward.ptr.cpu(), edges.num_src)
     expected = forward_passes(here, x, kind, weight)[OURS]
     check(forward, expected().detach())
     check(both, both_passes(expected, x, grad)())

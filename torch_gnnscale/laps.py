@@ -1,9 +1,15 @@
-"""Sums the time between calls, by what it was spent on."""
+"""Sums the time between calls, by what it was spent on, and between events on CUDA streams, without blocking the
+host."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
 
 
 class Laps:
@@ -29,3 +35,37 @@ class Laps:
         before, self._mark = self._mark, self.clock()
         self.seconds[name] += self._mark - before
         return self._mark - before
+
+
+class StreamTime:
+    """Sums the time between pairs of events on CUDA streams. Several threads may measure at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pending: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+        self._milliseconds = 0.0
+
+    def __reduce__(self):
+        return StreamTime, ()  # unpickled in another process, it begins at 0
+
+    @contextmanager
+    def measure(self, device: torch.device) -> Iterator[None]:
+        """Adds the time from the begin to the end of the work that is queued inside on the thread's current stream."""
+        stream = torch.cuda.current_stream(device)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record(stream)
+        yield
+        end.record(stream)
+        with self._lock:
+            self._pending.append((begin, end))
+        self.seconds()  # sums what is finished, so that few pairs stay pending
+
+    def seconds(self, wait: bool = False) -> float:
+        """Seconds, summed over the measurements whose work is finished; ``wait``: first waits for all of it."""
+        with self._lock:
+            while self._pending and (wait or self._pending[0][1].query()):
+                begin, end = self._pending.popleft()
+                if wait:
+                    end.synchronize()
+                self._milliseconds += begin.elapsed_time(end)
+            return self._milliseconds / 1e3

@@ -13,7 +13,7 @@ namespace gnnscale {
 namespace {
 
 constexpr int64_t kGrain = 1 << 8;                              // groups that a thread claims at a time
-constexpr int64_t kMostRounds = 1 << 16, kMostSteps = 1 << 12;  // as in ops/undirected.py
+constexpr int64_t kMostRounds = 1 << 16, kMostSteps = 1 << 12;  // as in ops/topology.py
 
 // Id: holds numbers of groups and of nodes.
 template <typename Id>

@@ -1,4 +1,4 @@
-// The options of the sampling operators, bits of one integer, numbered as in torch_gnnscale/ops/graph.py.
+// The options of the sampling operators, bits of one integer, numbered as in torch_gnnscale/ops/graph_arguments.py.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -7,7 +7,7 @@
 
 namespace gnnscale {
 
-constexpr int64_t kMostFanout = int64_t{1} << 17;  // as in ops/graph.py
+constexpr int64_t kMostFanout = int64_t{1} << 17;  // as in ops/graph_arguments.py
 
 class SampleOptions {
  public:

@@ -11,7 +11,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import FeatureStore, GraphStore, datasets
-from torch_gnnscale.datasets import NodeTask, downloads
+from torch_gnnscale.datasets import NodeTask, archives
 from torch_gnnscale.datasets.node_task import check_data_split
 
 MASKS = ("train_mask", "val_mask", "test_mask")
@@ -163,7 +163,7 @@ def test_what_ogb_gives_is_a_task(monkeypatch, tmp_path):
 
 def reads(root: Path, *files: str) -> None:
     """Fails to read, after it made folders and files."""
-    with downloads._reading("made", root):
+    with archives._downloading("made", root):
         (root / "made" / "raw").mkdir(parents=True)
         for name in files:
             (root / "made" / name).touch()

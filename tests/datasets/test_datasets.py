@@ -12,7 +12,7 @@ from helpers.data import REAL
 from torch_geometric.data import Data
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, datasets
-from torch_gnnscale.datasets import NodeTask, downloads, planted
+from torch_gnnscale.datasets import NodeTask, archives, planted
 
 SMALL = {"num_nodes": 2000, "num_classes": 5, "num_features": 8}
 
@@ -238,17 +238,17 @@ def test_classes_that_no_task_can_be_made_of_are_refused_by_name(name, tmp_path)
 
 def test_each_class_of_torch_geometric_takes_a_root_and_reads_from_its_own_folder(tmp_path, monkeypatch):
     data, roots = planted(seed=0, **SMALL), []
-    for name in downloads.CLASSES:
+    for name in archives.CLASSES:
         (root, *others) = inspect.signature(getattr(torch_geometric.datasets, name)).parameters.values()
         assert root.name == "root"
         assert all(other.default is not other.empty for other in others)
         monkeypatch.setattr(torch_geometric.datasets, name, lambda root: roots.append(root) or [data.clone()])
         assert torch.equal(datasets.load(name.lower(), tmp_path).y, data.y)
-    assert roots == [str(tmp_path / name) for name in downloads.CLASSES]
+    assert roots == [str(tmp_path / name) for name in archives.CLASSES]
 
 
 @pytest.mark.parametrize(
-    ("kind", "names"), [("Planetoid", downloads.PLANETOID), ("HeterophilousGraphDataset", downloads.HETEROPHILOUS)]
+    ("kind", "names"), [("Planetoid", archives.PLANETOID), ("HeterophilousGraphDataset", archives.HETEROPHILOUS)]
 )
 def test_each_class_of_several_data_sets_is_given_the_root_and_the_name(kind, names, tmp_path, monkeypatch):
     data, asked = planted(seed=0, **SMALL), []

@@ -14,7 +14,7 @@ from torch_gnnscale import partition
 from torch_gnnscale.comm.mesh import Ranks
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.buffer import Kept
-from torch_gnnscale.distributed.feature_store import PartitionedFeatureStore
+from torch_gnnscale.distributed.partitioned_features import PartitionedFeatureStore
 
 
 @pytest.fixture(scope="module")

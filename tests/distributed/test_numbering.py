@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from torch_gnnscale.distributed.graph_store import PartNumbering
+from torch_gnnscale.distributed.partitioned_graph import PartNumbering
 from torch_gnnscale.partition import StoredParts
 
 
@@ -20,7 +20,9 @@ def test_numberings_are_equal_where_the_parts_are():
 @pytest.mark.parametrize("wrong", [-1, 3])
 def test_ids_that_are_no_nodes_are_named(wrong):
     parts = SimpleNamespace(
-        stored_ids=lambda node_type: torch.tensor([2, 0, 1]), book=SimpleNamespace(bounds=None), _file_of=lambda *_: ""
+        stored_ids=lambda node_type: torch.tensor([2, 0, 1]),
+        book=SimpleNamespace(bounds=[None]),
+        _file=lambda name: name,
     )
     parts.to_stored = partial(StoredParts.to_stored, parts)
     numbering = PartNumbering(parts)

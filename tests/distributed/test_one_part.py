@@ -22,8 +22,8 @@ from torch_gnnscale import partition
 from torch_gnnscale.comm.liveness import AT_EXIT
 from torch_gnnscale.comm.mesh import Ranks
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.distributed.feature_store import PartRows
 from torch_gnnscale.distributed.part import Part
+from torch_gnnscale.distributed.partitioned_features import PartRows
 from torch_gnnscale.partition import open_parts
 
 

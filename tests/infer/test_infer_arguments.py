@@ -13,8 +13,8 @@ from torch import nn
 from torch_geometric.data import Data
 
 from torch_gnnscale.infer import infer
-from torch_gnnscale.infer.graph import WholeGraph
-from torch_gnnscale.infer.nodes import NodeSet, batches
+from torch_gnnscale.infer.staged_graph import WholeGraph
+from torch_gnnscale.infer.work import NodeSet, batches
 
 
 def sage() -> nn.Module:

@@ -11,8 +11,8 @@ from helpers.narrow import CLASSES, FEATURES, HIDDEN, basic
 from torch import nn
 from torch_geometric.data import Data
 
-from torch_gnnscale.infer import infer, inference, nodes
-from torch_gnnscale.infer.layer import Pieces
+from torch_gnnscale.infer import infer, inference, work
+from torch_gnnscale.infer.staged_model import Pieces
 
 
 def small_data() -> Data:
@@ -140,7 +140,7 @@ def with_a_hub() -> Data:
 
 def hold_edges(monkeypatch, most):
     """Lets stages hold so many edges at a time."""
-    for module in (inference, nodes):
+    for module in (inference, work):
         monkeypatch.setattr(module, "most_edges_of", most)
 
 

@@ -24,7 +24,7 @@ from torch import distributed as dist
 from torch_gnnscale import files, partition
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.own_rows import MappedRows
-from torch_gnnscale.infer import disk, infer, open_results, over_ranks
+from torch_gnnscale.infer import disk, infer, inference, open_results
 
 
 @pytest.fixture(scope="module")
@@ -170,9 +170,9 @@ def test_the_failure_of_one_rank_is_raised_on_all(parts, at, finished, tmp_path)
 def unreadable(path: str) -> None:
     """The rows of rank 3 cannot be read by it for others."""
     with open_part(path) as part:
-        rows = over_ranks._Run._own
+        rows = inference._Run._own
         wrong = (lambda run, table: MappedRows(None)) if dist.get_rank() == 3 else rows
-        with mock.patch.object(over_ranks._Run, "_own", wrong):
+        with mock.patch.object(inference._Run, "_own", wrong):
             infer(model_and_call("gcn", False)[0], (part.features, part.graph), batch_size=24)
 
 
@@ -192,12 +192,12 @@ def interrupted(path: str) -> None:
     def stop(*_):
         raise KeyboardInterrupt("by the user")
 
-    real = over_ranks.sets_of_stages
-    over_ranks.sets_of_stages = stop if dist.get_rank() == 1 else real
+    real = inference.sets_of_stages
+    inference.sets_of_stages = stop if dist.get_rank() == 1 else real
     try:
         inferred(path, ["gcn"], {})
     finally:
-        over_ranks.sets_of_stages = real
+        inference.sets_of_stages = real
 
 
 @pytest.mark.slow

@@ -6,9 +6,9 @@ import threading
 import pytest
 import torch
 
+from torch_gnnscale.laps import StreamTime
 from torch_gnnscale.loader import streams as loader_streams
 from torch_gnnscale.loader.streams import Streams
-from torch_gnnscale.stream_time import StreamTime
 
 GPU = torch.device("cuda", 0)
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from torch_gnnscale import NeighborLoader
-from torch_gnnscale.nn import hgt as module
+from torch_gnnscale.nn import dictionary_layer as module
 from torch_gnnscale.nn import narrow
 from torch_gnnscale.nn.aggregate import sort_edges
-from torch_gnnscale.nn.hgt import hgt
+from torch_gnnscale.nn.dictionary_layer import hgt
 from torch_gnnscale.nn.hops import num_seeds
 from torch_gnnscale.nn.products import multiplies_destinations
 

@@ -19,7 +19,7 @@ from torch_geometric.typing import OptPairTensor
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import Narrowed, narrow
 from torch_gnnscale.nn.aggregate import sort_edges
-from torch_gnnscale.nn.hops import Hops
+from torch_gnnscale.nn.hops import BatchHops
 
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 
@@ -175,7 +175,7 @@ def test_no_layer_computes_more_rows_than_it_must():
     for batch in batches():
         rows.clear()
         narrowed(batch)
-        assert rows == [n for n in Hops(batch).nodes[None].rows[-2::-1] for _ in range(2)]
+        assert rows == [n for n in BatchHops(batch).nodes[None].rows[-2::-1] for _ in range(2)]
         assert rows[-1] == batch.batch_size
 
 

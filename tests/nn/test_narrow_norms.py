@@ -17,7 +17,7 @@ from torch_geometric.nn.norm import HeteroBatchNorm
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import narrow, saving
-from torch_gnnscale.nn.hops import Hops
+from torch_gnnscale.nn.hops import BatchHops
 from torch_gnnscale.nn.trial import with_nodes_in_every_group
 
 CONVS = {"sage": pyg_nn.SAGEConv, "gcn": pyg_nn.GCNConv, "gat": pyg_nn.GATConv}
@@ -288,8 +288,8 @@ def test_a_node_in_every_group(layout):
 
 
 def test_whether_rows_tell_groups():
-    assert Hops(next(iter(batches()))).tell
-    assert not Hops(batch_whose_last_hop_finds_nothing()).tell
+    assert BatchHops(next(iter(batches()))).tell
+    assert not BatchHops(batch_whose_last_hop_finds_nothing()).tell
 
 
 def test_batches_that_no_trial_takes():

@@ -24,7 +24,7 @@ from torch_geometric.data import Data
 
 from torch_gnnscale import LinkNeighborLoader, NeighborLoader
 from torch_gnnscale.nn import narrow, saving
-from torch_gnnscale.nn.hops import Hops
+from torch_gnnscale.nn.hops import BatchHops
 from torch_gnnscale.nn.narrow import Narrowed
 
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
@@ -190,7 +190,7 @@ def test_a_batch_of_other_nodes_than_its_hops():
 
 
 def test_rows_that_no_number_of_hops_has():
-    hops = Hops(next(iter(batches()))).nodes[None]
+    hops = BatchHops(next(iter(batches()))).nodes[None]
     assert [hops.groups(rows) for rows in hops.rows] == list(range(1, len(hops.rows) + 1))
     assert {hops.groups(rows) for rows in range(hops.rows[-1] + 2)} == set(range(len(hops.rows) + 1))
     assert hops.groups(0) == hops.groups(hops.rows[-1] + 1) == 0

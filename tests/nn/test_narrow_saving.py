@@ -12,7 +12,7 @@ from torch import nn
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import narrow, saving
-from torch_gnnscale.nn.layer import NarrowedLayer
+from torch_gnnscale.nn.narrowed_layer import NarrowedLayer
 
 
 def saved_in_order(nodes, edges, sizes, others):

@@ -10,7 +10,7 @@ from torch import nn
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import narrow, saving
-from torch_gnnscale.nn.hops import Hops
+from torch_gnnscale.nn.hops import BatchHops
 from torch_gnnscale.nn.narrow import Narrowed
 
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 def test_what_has_been_compared_is_not_verified_again(monkeypatch):
     """Although the relation into c has edges in no batch: it would be compared if it had."""
     verified, compared = [], []
-    look, compare = Hops.__init__, Narrowed._check
+    look, compare = BatchHops.__init__, Narrowed._check
     monkeypatch.setattr(
-        Hops, "__init__", lambda self, batch, verify: (verified.append(verify), look(self, batch, verify))[1]
+        BatchHops, "__init__", lambda self, batch, verify: (verified.append(verify), look(self, batch, verify))[1]
     )
     monkeypatch.setattr(Narrowed, "_check", lambda self, *given: (compared.append(given), compare(self, *given))[1])
     narrowed = narrow(made("SAGE", GRAPH), call)

@@ -7,7 +7,7 @@ import torch
 from helpers.graphs import random_ids
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_gnnscale.nn.aggregate import Adjacency, Apart
+from torch_gnnscale.nn.aggregate import Apart, Bipartite
 from torch_gnnscale.nn.sage import sage
 
 SOURCES, DESTINATIONS, EDGES, WIDTH, CHANNELS = 40, 30, 200, 6, 5
@@ -24,7 +24,7 @@ def given(wanted):
     index = torch.stack([random_ids(limit, EDGES, seed=limit) for limit in (SOURCES, DESTINATIONS)])
     rows = [made(SOURCES, WIDTH, 1), made(CHANNELS, WIDTH, 2), made(1, CHANNELS, 3)[0], made(CHANNELS, WIDTH, 4)]
     tensors = dict(zip(NAMES, rows, strict=True))
-    return Adjacency.from_coo(index, SOURCES, DESTINATIONS), {
+    return Bipartite.from_coo(index, SOURCES, DESTINATIONS), {
         name: tensor.requires_grad_(name in wanted) for name, tensor in tensors.items()
     }
 

@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import Weighed, narrow, saving, weigh
-from torch_gnnscale.nn.layer import NarrowedLayer
+from torch_gnnscale.nn.narrowed_layer import NarrowedLayer
 
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_gnnscale import ops
-from torch_gnnscale.nn.aggregate import Adjacency, Apart, aggregate, aggregate_and_root, by_destination
+from torch_gnnscale.nn.aggregate import Apart, Bipartite, aggregate, aggregate_and_root, by_destination
 from torch_gnnscale.ops.aggregation import DTYPES
 
 FLOATS = list(DTYPES)
@@ -233,9 +233,9 @@ def test_gradients(reduce, sorted_edges):
     if sorted_edges:
         index = index[:, index[1].argsort(stable=True)]
         ptr = torch._convert_indices_from_coo_to_csr(index[1].contiguous(), 7)
-        edges = Adjacency.sorted(index, ptr, 12)
+        edges = Bipartite.sorted(index, ptr, 12)
     else:
-        edges = Adjacency.from_coo(index, 12, 7)
+        edges = Bipartite.from_coo(index, 12, 7)
     x = torch.randn(12, 2, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: aggregate(x, edges, reduce), x)
     assert torch.autograd.gradcheck(lambda x: aggregate_and_root(x, edges, reduce), x)
@@ -254,7 +254,7 @@ def test_gradients(reduce, sorted_edges):
 @pytest.mark.parametrize("num_src", [0, 3])
 @pytest.mark.parametrize("shape", [(), (2,), (2, 0), (2, 3)])
 def test_without_edges(num_src, shape):
-    edges = Adjacency.from_coo(torch.empty(2, 0, dtype=torch.int64), num_src, num_src)
+    edges = Bipartite.from_coo(torch.empty(2, 0, dtype=torch.int64), num_src, num_src)
     x = torch.randn(num_src, *shape, dtype=torch.float64, requires_grad=True)
     for weight in (None, torch.empty(0, dtype=x.dtype), torch.empty(0, *shape[:1], dtype=x.dtype)):
         out, root = aggregate_and_root(x, edges, "sum", weight)
@@ -267,7 +267,7 @@ def test_no_edges_are_left_to_the_garbage_collector():
     index, *_ = entries(12, 7, 40)
     gc.disable()
     try:
-        edges = Adjacency.from_coo(index, 12, 7)
+        edges = Bipartite.from_coo(index, 12, 7)
         x = rows(12, 3).requires_grad_()
         aggregate(x, edges).sum().backward()
         left = weakref.ref(edges)
@@ -280,7 +280,7 @@ def test_no_edges_are_left_to_the_garbage_collector():
 def test_gradients_of_all_prefixes_at_once():
     """As in a model: every prefix is aggregated over before any gradient is asked for."""
     index = torch.tensor([[1, 2, 2, 3, 4, 5, 3, 6], [0, 0, 1, 1, 2, 2, 3, 3]])
-    whole = Adjacency.sorted(index, torch._convert_indices_from_coo_to_csr(index[1], 7), 7)
+    whole = Bipartite.sorted(index, torch._convert_indices_from_coo_to_csr(index[1], 7), 7)
     for sizes in ([(3, 1, 2), (5, 2, 4), (7, 4, 8)], [(7, 4, 8), (5, 2, 4), (3, 1, 2)]):
         xs = [rows(num_src, 2, seed=num_src).requires_grad_() for num_src, *_ in sizes]
         outs = [aggregate(x, whole.prefix(*size), "mean") for x, size in zip(xs, sizes, strict=True)]
@@ -298,7 +298,7 @@ def test_prefixes_share_transposed_entries(wanted_first):
     index, *_ = entries(12, 7, 40)
     index = index[:, index[1].argsort(stable=True)]
     ptr = torch._convert_indices_from_coo_to_csr(index[1].contiguous(), 7)
-    whole = Adjacency.sorted(index, ptr, 12)
+    whole = Bipartite.sorted(index, ptr, 12)
     some = [whole.prefix(12, 2, int(ptr[2])), whole.prefix(12, 5, int(ptr[5])), whole]
     for edges in some[wanted_first:] + some[:wanted_first]:
         x = rows(12, 3).requires_grad_()
@@ -311,7 +311,7 @@ def test_prefixes_share_transposed_entries(wanted_first):
 def test_ties_share_a_gradient_as_torch_does():
     index, *_ = entries(6, 3, 30)
     x = rows(6, 4).requires_grad_()
-    (ours,) = torch.autograd.grad(aggregate(x, Adjacency.from_coo(index, 6, 3), "max").sum(), x)
+    (ours,) = torch.autograd.grad(aggregate(x, Bipartite.from_coo(index, 6, 3), "max").sum(), x)
     out = x.new_zeros(3, 4).scatter_reduce(0, index[1].view(-1, 1).expand(-1, 4), x[index[0]], "amax",
                                            include_self=False)  # fmt: skip
     (theirs,) = torch.autograd.grad(out.sum(), x)
@@ -329,7 +329,7 @@ def test_a_gpu_gives_what_the_cpu_does(reduce):
     found = []
     for device in ("cpu", "cuda", "cuda"):
         own_x, own_weight = (tensor.to(device).detach().requires_grad_() for tensor in (x, weight))
-        edges = Adjacency.from_coo(index.to(device), 300, 200)
+        edges = Bipartite.from_coo(index.to(device), 300, 200)
         given = ("sum", own_weight) if reduce == "weighted" else (reduce, None)
         out, root = aggregate_and_root(own_x, edges, *given)
         ((out**2).sum() + root.sum()).backward()
@@ -399,7 +399,7 @@ def test_bad_input(call, error, message):
 @pytest.mark.parametrize("used", ["both", "aggregate", "root"])
 def test_gradients_where_one_of_two_results_is_used_and_some_rows_are_apart(used):
     index, *_ = entries(40, 30, 200)
-    edges, whole, given = Adjacency.from_coo(index, 40, 30), rows(40, 6), []
+    edges, whole, given = Bipartite.from_coo(index, 40, 30), rows(40, 6), []
 
     def give_back(of_rows, of_x):
         of_rows, of_x = of_rows(), of_x()

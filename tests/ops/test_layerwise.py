@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from reference import layerwise as twin
 
 from torch_gnnscale import ops
-from torch_gnnscale.ops.graph import MAX_HOPS
+from torch_gnnscale.ops.graph_arguments import MAX_HOPS
 from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, MAX_DRAWN, METHODS, SCHEMES, SCHEMES_OF, SCORES, WEIGHTS
 
 INDEX = [torch.int32, torch.int64]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torch_gnnscale import ops
 from torch_gnnscale.matrix.choosing import WORD
-from torch_gnnscale.ops import graph, hops, layer_drawing, negatives, rows, shuffle, tiers
+from torch_gnnscale.ops import graph_arguments, layer_drawing, negatives, rows, shuffle, single_hop
 from torch_gnnscale.ops.bulk import sample_bulk
 
 SOURCES = Path(__file__).parents[2] / "cuda"
@@ -24,10 +24,10 @@ SEEDS = torch.tensor([0, 2])
 @pytest.mark.parametrize(
     ("file", "constant", "value"),
     [
-        ("tier.h", "kMaxTiers", tiers.MAX_TIERS),
-        ("tier.h", "kMaxSegments", tiers.MAX_SEGMENTS),
-        ("pick.h", "kMaxHops", graph.MAX_HOPS),
-        ("pick.h", "kMaxRelations", graph.MAX_RELATIONS),
+        ("tier.h", "kMaxTiers", rows.MAX_TIERS),
+        ("tier.h", "kMaxSegments", rows.MAX_SEGMENTS),
+        ("pick.h", "kMaxHops", graph_arguments.MAX_HOPS),
+        ("pick.h", "kMaxRelations", graph_arguments.MAX_RELATIONS),
         ("shuffle/shuffle.h", "kMaxShuffleParts", shuffle.MAX_TABLES),
         ("gather/gather_cuda.h", "kMaxRowBytes", rows.MAX_ROW_BYTES),
     ],
@@ -41,8 +41,8 @@ def test_native_code_has_the_same(file, constant, value):
 
 def test_what_is_documented():
     assert (ops.MAX_COUNT, ops.MAX_BATCHES, ops.MAX_STEPS, ops.MAX_PARTS) == (2**40, 2**24 - 1, 2**12, 2**16)
-    assert (hops.MAX_TREES, layer_drawing.MAX_DRAWN, negatives.MAX_WEIGHTED) == (2**31, 2**31, 2**30)
-    assert graph.MAX_RELATIONS == 1024
+    assert (single_hop.MAX_TREES, layer_drawing.MAX_DRAWN, negatives.MAX_WEIGHTED) == (2**31, 2**31, 2**30)
+    assert graph_arguments.MAX_RELATIONS == 1024
     assert int(WORD) == draws.WORD == 2**32 - 1
 
 

@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_map_only
 
 from torch_gnnscale import ops
-from torch_gnnscale.ops import graph as sampled
+from torch_gnnscale.ops import graph_arguments as sampled
 
 OPS = torch.ops.gnnscale
 EVERY_CHECK = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")

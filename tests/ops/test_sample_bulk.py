@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from torch_gnnscale import ops
-from torch_gnnscale.ops.graph import LAYERS, REPLACE, WITH_COL, WITH_EDGE_ID
+from torch_gnnscale.ops.graph_arguments import LAYERS, REPLACE, WITH_COL, WITH_EDGE_ID
 
 OPS = torch.ops.gnnscale
 WHOLE = WITH_EDGE_ID | WITH_COL

@@ -8,8 +8,8 @@ from torch import nn
 
 from torch_gnnscale.comm.exchange import Exchange
 from torch_gnnscale.comm.row_transport import RowTransport
-from torch_gnnscale.split.layer import _normalize, _track
 from torch_gnnscale.split.local_rows import OwnNodeRows
+from torch_gnnscale.split.split_layer import _normalize, _track
 
 NO_EDGES = torch.empty(2, 0, dtype=torch.int64)
 

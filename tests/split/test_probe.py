@@ -4,7 +4,7 @@ import torch
 from helpers.narrow import batches
 from helpers.split import cut_batches
 
-from torch_gnnscale.split.probe import Field, Fields, fields_of, probe_batch
+from torch_gnnscale.split.agreement import Field, Fields, fields_of, probe_batch
 
 
 def test_a_batch_without_nodes_has_the_fields_of_others():

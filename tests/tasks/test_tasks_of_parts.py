@@ -14,7 +14,7 @@ from helpers.slow import NIGHTLY
 from torch_gnnscale import partition
 from torch_gnnscale.comm.mesh import Grid
 from torch_gnnscale.datasets import LinkTask, NodeTask, about_task, planted, planted_links, planted_types, task_of_part
-from torch_gnnscale.datasets.parts import kind_of_parts
+from torch_gnnscale.datasets.part_tasks import kind_of_parts
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.tasks import TASKS
 from torch_gnnscale.tasks import node_trainer as classes

@@ -15,7 +15,7 @@ from torch import Tensor
 from .. import files, tables
 from .._library import needed
 from ..datasets import task_of_part
-from ..datasets.parts import kind_of_parts
+from ..datasets.part_tasks import kind_of_parts
 from ..distributed import open_part
 from ..infer import infer, result_name
 from ..infer.results import part_folder

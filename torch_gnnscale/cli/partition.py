@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..datasets import LinkTask, about_task, archives
-from ..datasets.parts import KINDS
+from ..datasets.part_tasks import KINDS
 from ..files import MANIFEST
 from ..memory import format_bytes
 from ..partition import METHODS, TOPOLOGIES, PartitionReport, read_report, write

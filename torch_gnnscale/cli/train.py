@@ -15,7 +15,7 @@ import torch
 
 from ..comm.mesh import TRANSPORTS, Ranks
 from ..datasets import task_of_part
-from ..datasets.parts import kind_of_parts
+from ..datasets.part_tasks import kind_of_parts
 from ..distributed import open_part
 from ..distributed.buffer import POLICIES
 from ..files import check_writable

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from .._warn import warn
+from ..ops.arguments import check_choice
 from ..random import digest
 
 Consecutive: TypeAlias = Literal["copies", "parts"]
@@ -136,13 +137,6 @@ Transport: TypeAlias = TransportName | RowGroup
 """The argument ``transport`` of :func:`torch_gnnscale.distributed.open_part`."""
 
 
-def checked_transport(transport: Any) -> Any:
-    """``transport``, if it is one of ``TRANSPORTS``, else raises ValueError."""
-    if transport not in TRANSPORTS:
-        raise ValueError(f"transport: expected one of {TRANSPORTS}, found {transport!r}")
-    return transport
-
-
 _EARLIER: dict[Any, str] = {None: "auto", "peers": "auto", "all_to_all": "all_to_all"}
 """Earlier names of transports of split models. With "all_to_all", rows go over NCCL where it can be had, else over
 Gloo."""
@@ -151,7 +145,8 @@ Gloo."""
 def transport_named(transport: Any) -> Any:
     """One of ``TRANSPORTS``, or "all_to_all"; an earlier name warns. Raises ValueError for another one."""
     if transport not in _EARLIER:
-        return checked_transport(transport)
+        check_choice("transport", transport, TRANSPORTS)
+        return transport
     if transport is not None:
         now = "'auto' or 'memory'" if transport == "peers" else "'gloo' or 'nccl'"
         warn(f"transport: expected one of {TRANSPORTS}, found {transport!r}, an earlier name of {now}", FutureWarning)
@@ -164,7 +159,10 @@ def transport_of(transport: Transport) -> Transport:
     Raises:
         ValueError: an unknown name; "nccl" without what it needs.
     """
-    if isinstance(transport, RowGroup) or checked_transport(transport) != "nccl":
+    if isinstance(transport, RowGroup):
+        return transport
+    check_choice("transport", transport, TRANSPORTS)
+    if transport != "nccl":
         return transport
     needed = {"GPU that torch sees": torch.cuda.is_available(), "NCCL in torch": dist.is_nccl_available()}
     if missing := [name for name, there in needed.items() if not there]:

@@ -1,9 +1,8 @@
 """Tasks and their graphs: generated, read from files, or from data sets of PyG and OGB."""
 
-from .events import EventTask, load_events
-from .link_task import LinkTask, load_links
+from .link_task import EventTask, LinkTask, load_events, load_links
 from .node_task import NodeTask, load, load_types
-from .parts import about_task, task_of_part
+from .part_tasks import about_task, task_of_part
 from .planted import planted, planted_events, planted_links, planted_types
 from .planted_shop import planted_shop, write_shop
 

@@ -14,12 +14,12 @@ from torch_geometric.data import Data, HeteroData
 
 from .. import files
 from ..feature import FeatureStore
-from ..ops.arguments import as_tensor
+from ..ops.arguments import as_tensor, check_choice
 from ..splits import SUBSETS
 from ..topology import GraphStore
 from ..topology.csc import check_graph
 from . import archives, saved
-from .downloads import from_ogb, from_pyg
+from .archives import from_ogb, from_pyg
 from .planted import planted, planted_types, with_reverses
 
 ROC_AUC = {"minesweeper", "tolokers", "questions"}
@@ -109,8 +109,7 @@ class NodeTask:
             ValueError: no such type, an attribute that is missing or malformed, or no such split.
         """
         check_graph(data, HeteroData)
-        if node_type not in data.node_types:
-            raise ValueError(f"node_type: expected one of {data.node_types}, found {node_type!r}")
+        check_choice("node_type", node_type, data.node_types)
         data = copy(data)
         store = data[node_type]
         masks = _labels(name, store, split)
@@ -187,7 +186,7 @@ def load(
             - NAME of an archive ``NAME.npz`` or ``NAME/NAME.npz`` in ``root``; ``fb100/SCHOOL`` is one school of
               Facebook100, ``fb100`` all schools;
             - ``ogbn-...``, which needs the package ogb;
-            - a name that :func:`torch_gnnscale.datasets.downloads.from_pyg` accepts.
+            - a name that :func:`torch_gnnscale.datasets.archives.from_pyg` accepts.
         root: the folder to read from or to download to.
         split: the number of the data split, from 0.
         verify: compare the checksums of a saved directory.
@@ -196,7 +195,7 @@ def load(
     Raises:
         ValueError: no data set of that name (the message says where it was looked for), an archive that lacks an
             array, or no such split.
-        ImportError, OSError: see :mod:`torch_gnnscale.datasets.downloads`.
+        ImportError, OSError: see :mod:`torch_gnnscale.datasets.archives`.
     """
     root = Path(root)
     if target is not None:

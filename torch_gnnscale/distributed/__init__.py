@@ -2,9 +2,9 @@
 
 from ..comm.exchange import Exchange, Traffic
 from ..comm.mesh import Grid
-from .feature_store import PartitionedFeatureStore, PartRows
-from .graph_store import PartitionedGraphStore
 from .part import Part, open_part
+from .partitioned_features import PartitionedFeatureStore, PartRows
+from .partitioned_graph import PartitionedGraphStore
 
 __all__ = [
     "Exchange", "Grid", "Part", "PartRows", "PartitionedFeatureStore", "PartitionedGraphStore", "Traffic", "open_part",

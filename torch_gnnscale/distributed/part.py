@@ -22,13 +22,14 @@ from ..comm.rendezvous import Rendezvous, rank_and_world
 from ..comm.steps import Steps
 from ..feature import TieredFeatureStore
 from ..memory import Budget
+from ..ops.arguments import check_choice
 from ..partition import StoredPart, StoredParts, open_parts
 from ..topology import GraphStore
 from ..version import __version__
 from .buffer import Kept
-from .feature_store import PartitionedFeatureStore, PartRows, numbering_of
-from .graph_store import PartitionedGraphStore
 from .own_rows import OwnTiers, open_together
+from .partitioned_features import PartitionedFeatureStore, PartRows, numbering_of
+from .partitioned_graph import PartitionedGraphStore
 from .staging import is_first, is_url, places, staged, warn_of_network
 
 Of = Literal["part", "all"]
@@ -104,8 +105,7 @@ class Part:
         known = list(self.parts.book.bounds)
         if node_type is None and len(known) == 1:
             node_type = known[0]
-        if node_type not in known:
-            raise ValueError(f"node_type: expected one of {known}, found {node_type!r}")
+        check_choice("node_type", node_type, known)
         ids = self.stored.user_ids[node_type] if _is_own(of) else self.parts.input_nodes(None, node_type)
         return ids if node_type is None else (node_type, ids)
 
@@ -294,8 +294,7 @@ def _opened(
         raise ValueError(f"transport: expected the same on all ranks, found {transports}")
     if len(set(layouts)) > 1:
         raise ValueError(f"consecutive: expected the same on all ranks, found {layouts}")
-    if consecutive not in get_args(Consecutive):
-        raise ValueError(f"consecutive: expected one of {get_args(Consecutive)}, found {consecutive!r}")
+    check_choice("consecutive", consecutive, get_args(Consecutive))
     by_transport = rendezvous.all_made(lambda: transport_of(transport))
     path = Path(given_path)
     if stage is not None:

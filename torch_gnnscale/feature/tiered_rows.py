@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from .. import files, ops
+from ..laps import StreamTime
 from ..memory import HostArray, HostMemory
 from ..ops.arguments import check_ids
 from ..ops.rows import as_words
-from ..stream_time import StreamTime
 from .tier_plan import TierPlan
 
 

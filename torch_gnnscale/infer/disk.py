@@ -23,9 +23,9 @@ from typing_extensions import override
 from .. import files
 from ..memory.budget import format_bytes
 from ..nn.trial import agree
-from .graph import StagedGraph
-from .plan import Plan, Table
+from .plan import StagePlan, Table
 from .stage import Places, Rows
+from .staged_graph import StagedGraph
 
 KIND = "embeddings"
 _PROGRESS, _LOCK, _PARTIAL = "progress.json", ".partial-lock", ".partial-"
@@ -77,7 +77,7 @@ class DiskRows(Rows):
     """
 
     def __init__(
-        self, plan: Plan, graph: StagedGraph, places: Mapping[Any, Places] | None, folder: Path,
+        self, plan: StagePlan, graph: StagedGraph, places: Mapping[Any, Places] | None, folder: Path,
         fingerprint: dict[str, Any], ids: Mapping[Any, Tensor] | None = None, new: Sequence[Path] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(plan, graph, places)
@@ -272,7 +272,7 @@ _OUTPUT = "output on a part of the graph"
 
 
 def fingerprint(
-    model: nn.Module, graph: StagedGraph, plan: Plan, nodes: Mapping[Any, Tensor] | None, **options: Any
+    model: nn.Module, graph: StagedGraph, plan: StagePlan, nodes: Mapping[Any, Tensor] | None, **options: Any
 ) -> dict[str, Any]:
     """What the results depend on, each by the name that an error gives it: all parameters and buffers of the model, the
     layers that it calls, the numbers of nodes and edges and a sample of the edges and of the rows, the wanted nodes,

@@ -1,10 +1,12 @@
-"""Inference on all nodes of a graph, layer by layer."""
+"""Inference on all nodes of a graph, layer by layer, by one process, or by ranks that read each other's rows in
+steps."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,25 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from .. import machine
+from ..distributed.own_rows import MappedRows, OwnRows
+from ..distributed.row_exchange import RowKind
 from ..loader.sharing import waiting_to_tell
 from ..memory import Budget
 from ..nn.weigh import default_call
 from ..ops.arguments import check_int
-from .disk import DiskRows, check_space, fingerprint
-from .graph import StagedGraph, WholeGraph
-from .nodes import (
+from .disk import DiskRows, check_space, fingerprint, missing, of_model, of_nodes
+from .look import Look, look
+from .part_graph import InferenceSteps, PartOfGraph, RowsOfParts, features_of_part, ids_at_owners
+from .plan import StagePlan, Table
+from .results import check_folder, part_folder
+from .stage import Places, Rows, Stage
+from .staged_graph import StagedGraph, WholeGraph
+from .staged_model import StagedModel
+from .work import (
+    Masks,
     Sets,
+    Work,
     bytes_of,
     check_memory,
     most_edges_of,
@@ -30,11 +43,190 @@ from .nodes import (
     wanted_nodes,
     work_of_stage,
 )
-from .over_ranks import infer_over_ranks
-from .part_graph import PartOfGraph, features_of_part
-from .plan import Plan
-from .stage import Places, Rows, Stage
-from .trial import Look, look
+
+
+def infer_over_ranks(
+    model: StagedModel, graph: PartOfGraph, out: Path | None, nodes: Mapping[Any, Tensor] | None, batch_size: int,
+    memory: int, progress: bool,
+) -> dict[Any, Tensor]:  # fmt: skip
+    """The results of this rank's nodes, by type, in the order of their ids. Arguments and errors as of :func:`infer`.
+
+    Args:
+        model: in evaluation mode.
+        graph: this rank's part.
+        out: the folder of all ranks' folders.
+        nodes: by type, stored ids of all nodes whose results are wanted; None: all.
+        batch_size, memory, progress: of :func:`infer`.
+    """
+    with InferenceSteps(graph.features) as steps, ExitStack() as opened:
+        options = {"batch_size": batch_size, "memory": memory}
+        alike = {"out": out is not None, "nodes": of_nodes(nodes), **options}
+        steps.alike({**alike, "model": steps.all_made(lambda: of_model(model.module))})
+        graph.join(steps)
+        small = graph.small()
+        looked = steps.all_made(lambda: look(model, graph, small))
+        plan = looked.plan
+        steps.alike({"calls of layers": [[call.title, call.level, len(call.inputs)] for call in plan.calls]})
+        own = None if nodes is None else {t: _own(graph, t, ids) for t, ids in nodes.items()}
+
+        def at_owners(masks: Masks, others: Mapping[Any, Tensor]) -> None:
+            sent = ids_at_owners(steps, [graph.bounds[t] for t in masks], [others[t] for t in masks])
+            for mask, ids in zip(masks.values(), sent, strict=True):
+                mask[ids] = True
+
+        sets = sets_of_stages(plan, graph, own, at_owners)
+        steps.all_made(lambda: refuse_hubs(plan, graph, sets, memory))
+        none = torch.empty(0, dtype=torch.int64)
+        places = {} if own is None else {t: Places(own.get(t, none)) for t in plan.results}
+        if out is None:
+            rows = Rows(plan, graph, places)
+        else:
+            number, count = steps.ranks.rank, steps.ranks.world
+            partition = [number, count, graph.features.parts.fingerprint]
+            of = steps.all_made(lambda: fingerprint(model.module, graph, plan, nodes, partition=partition, **options))
+            users, folder = graph.part.user_ids, part_folder(out, number)
+            ids = {t: users[t] if own is None else users[t][own.get(t, none) - graph.first[t]] for t in plan.results}
+
+            new = missing(folder)
+
+            def on_disk() -> DiskRows:
+                check_folder(out, count)
+                return opened.enter_context(closing(DiskRows(plan, graph, places, folder, of, ids, new)))
+
+            begun = steps.all_made(lambda: on_disk() if folder.exists() else None)  # before others make a folder
+            rows = steps.all_made(lambda: on_disk() if begun is None else begun)
+        if not all(steps.gather(_is_finished(rows))):
+            _check_space(steps, rows, peak_of(plan, sets, _stage_of(rows, plan)))
+            _Run(looked, graph, sets, rows, steps, batch_size, memory).stages(progress)
+        return steps.all_made(rows.finish if isinstance(rows, DiskRows) else rows.results)
+
+
+def _own(graph: PartOfGraph, node_type: Any, ids: Tensor) -> Tensor:
+    """Those of some nodes that are this rank's: each once, rising."""
+    first = graph.first[node_type]
+    return torch.unique(ids[(ids >= first) & (ids < first + graph.sizes[node_type])])
+
+
+def _is_finished(rows: Rows) -> bool:
+    return isinstance(rows, DiskRows) and rows.finished
+
+
+def _stage_of(rows: Rows, plan: StagePlan) -> int:
+    """The stage with which a rank goes on: one more than the last if its results are there."""
+    return plan.stages[-1] + 1 if _is_finished(rows) else rows.stage
+
+
+def _check_space(steps: InferenceSteps, rows: Rows, peak: int) -> None:
+    """Raises on all ranks unless their disks, or machines, have place for the rows of all ranks that share them."""
+    if isinstance(rows, DiskRows):
+        needed = steps.all_made(lambda: rows.needed(peak))
+        of_ranks = steps.gather((machine.identity(), needed))
+        steps.all_made(lambda: check_space([of for place, of in of_ranks if place == machine.identity()], needed))
+        return
+    of_machines = steps.gather((machine.identity(), peak))
+    total = sum(of for place, of in of_machines if place == machine.identity())
+    steps.all_made(lambda: check_memory(total, " of this machine's ranks"))
+
+
+class _Run:
+    """Goes through the stages, in steps of all ranks. Arguments as of :func:`infer_over_ranks`."""
+
+    def __init__(
+        self, looked: Look, graph: PartOfGraph, sets: Mapping[int, Sets], rows: Rows,
+        steps: InferenceSteps, batch_size: int, memory: int,
+    ) -> None:  # fmt: skip
+        self._looked, self._graph, self._plan, self._sets, self._rows = looked, graph, looked.plan, sets, rows
+        self._steps, self._size, self._memory = steps, batch_size, memory
+
+    def stages(self, progress: bool) -> None:
+        """Runs those that any rank has left."""
+        rows, plan, steps = self._rows, self._plan, self._steps
+        last, finished = plan.stages[-1], _is_finished(rows)
+        each = steps.gather((_stage_of(rows, plan), finished))
+        first = min(stage for stage, _ in each)
+        if any(stage > first + 1 or (finished and first <= last) for stage, finished in each):
+            raise ValueError(
+                f"out: expected folders of parts that are equally far, or one stage apart, found stages "
+                f"{[stage for stage, _ in each]}, {last} being the last, of which finished: "
+                f"{[finished for _, finished in each]}; delete the folders of all parts to begin anew"
+            )
+        left = {number: steps.all_made(partial(self._left, number)) for number in plan.stages if number >= first}
+        counts = steps.gather([len(of_stage) for of_stage in left.values()])
+        most = {number: max(of_ranks) for number, of_ranks in zip(left, zip(*counts, strict=True), strict=True)}
+        silent = None if progress and steps.ranks.rank == 0 else True
+        with tqdm(total=sum(most.values()), desc="inference", unit="step", disable=silent, leave=False) as bar:
+            for number, works in left.items():
+                self._stage(number, works, most[number], bar)
+
+    def _left(self, number: int) -> list[Work]:
+        """What is left to do in a stage."""
+        rows, plan = self._rows, self._plan
+        if number < rows.stage:
+            return []
+        done, most_edges = rows.batches if number == rows.stage else 0, most_edges_of(plan, number, self._memory)
+        reads_edges = plan.reads_edges(number)
+        works = work_of_stage(self._graph, self._sets[number], self._size, most_edges, reads_edges)
+        return [work for work in works if work.batch > done]
+
+    def _stage(self, number: int, works: list[Work], count: int, bar: tqdm) -> None:
+        """Runs a stage in ``count`` steps. A rank that has less to do only sends rows in the other steps."""
+        rows, steps = self._rows, self._steps
+        error: Exception | None = None
+        steps.all_made(lambda: rows.begin(number))
+        stage = Stage(number, self._plan, self._looked.model, self._graph, rows)
+        tables, exchange = steps.all_made(lambda: self._read_of_others(number))
+        steps.begin(number, count, len(tables))
+        for at in range(count):
+            work, hop = works[at] if at < len(works) else None, None
+            if work is not None and error is None:
+                try:
+                    hop = stage.hop(work.seeds(self._sets[number]), work.piece)
+                except Exception as failed:
+                    error = failed
+            known: dict[Table, Tensor] = {}
+            if tables:
+                came = exchange.read(None if hop is None else [hop.nodes[t] for t in tables], error)
+                for of_type, got in zip(tables.values(), came, strict=True):
+                    known |= zip(of_type, got, strict=True)
+            else:  # so that no rank waits at the end for longer than a step takes, and errors reach all at once
+                steps.step(None, error, lambda _: None)
+            if work is not None and hop is not None and error is None:
+                try:
+                    stage.run(hop, work.piece, known)
+                    if work.completes:
+                        rows.done(work.batch)
+                except Exception as failed:
+                    error = failed
+            bar.update()
+
+        def complete() -> None:
+            if error is not None:
+                raise error
+            self._looked.check_again()
+            rows.completed(number)
+
+        steps.all_made(complete)  # no rank drops what another one may read still
+        steps.all_made(lambda: rows.end(number))
+
+    def _read_of_others(self, number: int) -> tuple[dict[Any, list[Table]], RowsOfParts]:
+        """By type, the tables whose rows of neighbors a stage reads, and what reads them."""
+        tables: dict[Any, list[Table]] = {}
+        for call in self._plan.calls:
+            for key, table in call.inputs.items():
+                of_type = tables.setdefault(table.node_type, [])
+                if call.level == number and key.place != 1 and table not in of_type:
+                    of_type.append(table)
+        tables = {node_type: of_type for node_type, of_type in tables.items() if of_type}
+        bounds = [self._graph.bounds[node_type] for node_type in tables]
+        kinds = [[RowKind(table.dtype, table.shape) for table in of_type] for of_type in tables.values()]
+        own = [[self._own(table) for table in of_type] for of_type in tables.values()]
+        return tables, RowsOfParts(self._steps, bounds, kinds, own)
+
+    def _own(self, table: Table) -> OwnRows:
+        if table.attribute is None:
+            return MappedRows(self._rows.table(table))
+        group, name = table.attribute
+        return self._graph.features.own_rows((group, name))
 
 
 @torch.inference_mode(False)
@@ -134,7 +326,7 @@ def infer(
     return found if graph.hetero else found[None]
 
 
-def _places(wanted: Mapping[Any, Tensor] | None, plan: Plan, graph: StagedGraph) -> dict[Any, Places]:
+def _places(wanted: Mapping[Any, Tensor] | None, plan: StagePlan, graph: StagedGraph) -> dict[Any, Places]:
     """Where results are put that are not in the order of all stored nodes."""
     if wanted is not None:
         none = torch.empty(0, dtype=torch.int64)

@@ -14,9 +14,9 @@ from .._warn import warn
 from ..comm.exchange import Exchange
 from ..comm.mesh import check_alike
 from ..comm.rendezvous import outcomes
-from ..distributed.feature_store import PartitionedFeatureStore
-from ..distributed.graph_store import PartitionedGraphStore
 from ..distributed.own_rows import OwnRows
+from ..distributed.partitioned_features import PartitionedFeatureStore
+from ..distributed.partitioned_graph import PartitionedGraphStore
 from ..distributed.row_exchange import NOWHERE, RowKind, counts_by_part, exchange_ids, exchange_rows, locate
 from ..loader.row_source import Bounds
 from ..partition.book import PartitionBook, edge_type_of
@@ -29,7 +29,7 @@ from ..sampler.on_executor import write_sample
 from ..sampler.relations import sampled_graph
 from ..sampler.seeds import PreparedSeeds
 from ..topology import CSC
-from .graph import StagedGraph
+from .staged_graph import StagedGraph
 
 T = TypeVar("T")
 

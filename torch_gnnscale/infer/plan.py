@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from .._private import TorchDispatchMode
-from .graph import Key, StandIn
+from .staged_graph import Key, StandIn
 
 Marks = frozenset[Hashable]
 _NONE: Marks = frozenset()
@@ -163,7 +163,7 @@ class LayerCall:
 
 
 @dataclass
-class Plan:
+class StagePlan:
     """The calls in the model's order, and what each stage reads and writes."""
 
     calls: list[LayerCall]
@@ -255,7 +255,7 @@ def stand_in(tensor: Tensor, of_edges: bool = False) -> StandIn:
 
 def make_plan(
     seen: list[SeenCall], results: dict[Any, Tensor], attributes: dict[Key, SeenAttribute], reads: Reads
-) -> Plan:
+) -> StagePlan:
     """The plan by what was seen.
 
     Args:
@@ -295,7 +295,9 @@ def make_plan(
         {key: stand_in(of.rows, of.of_edges) for key, of in attributes.items() if key not in marks} for marks in targets
     ]
     first = 0 if any(table.written == 0 for table in tables.written) else 1
-    return Plan(calls, [*tables.written, *outputs.values()], outputs, without, list(range(first, last + 1)), results)
+    return StagePlan(
+        calls, [*tables.written, *outputs.values()], outputs, without, list(range(first, last + 1)), results
+    )
 
 
 def _outputs(marks: Marks) -> list[OutputMark]:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from .graph import ALL, NONE, OneHop, StagedGraph
-from .layer import Caller, Layer, Pieces, StagedModel, row_of
-from .nodes import Piece
-from .plan import DEGREE, Input, LayerCall, Plan, Table
+from .plan import DEGREE, Input, LayerCall, StagePlan, Table
+from .staged_graph import ALL, NONE, OneHop, StagedGraph
+from .staged_model import Caller, Layer, Pieces, StagedModel, row_of
+from .work import Piece
 
 
 class Places:
@@ -45,7 +45,7 @@ class Rows:
         places: by type, where results are put; for a type that is missing, in the order of stored ids.
     """
 
-    def __init__(self, plan: Plan, graph: StagedGraph, places: Mapping[Any, Places] | None = None) -> None:
+    def __init__(self, plan: StagePlan, graph: StagedGraph, places: Mapping[Any, Places] | None = None) -> None:
         self._plan, self._sizes, self._first, self._places = plan, graph.sizes, graph.first, places or {}
         self._of: dict[Table, Tensor] = {}
         self.stage, self.batches = plan.stages[0], 0
@@ -142,7 +142,7 @@ class Stage(Caller):
         rows: those that earlier stages wrote, and where this one's are put.
     """
 
-    def __init__(self, number: int, plan: Plan, model: StagedModel, graph: StagedGraph, rows: Rows) -> None:
+    def __init__(self, number: int, plan: StagePlan, model: StagedModel, graph: StagedGraph, rows: Rows) -> None:
         self.number, self.plan = number, plan
         self._model, self._graph, self._rows = model, graph, rows
         self._last = number == plan.stages[-1]

@@ -17,11 +17,11 @@ from torch_geometric.sampler import NegativeSampling
 
 from .._host import as_user
 from ..feature.contract import Version, version_of
+from ..laps import StreamTime
 from ..random import Purpose, batch_key, ids_key
 from ..sampler.base import Inputs, KeyedSampler
 from ..sampler.minibatch import MiniBatch
 from ..sampler.seeds import LinksByType
-from ..stream_time import StreamTime
 from .collate import Collator
 from .order import SeedOrder
 from .outputs import drawing_into_batches

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..ops import LayerDrawing, Sample, weigh_edges
-from ..ops.arguments import check_ids, check_key
+from ..ops.arguments import check_choice, check_ids, check_key
 from ..ops.layer_drawing import SCORES, check_num_nodes, check_weighing
 from ..ops.layer_sampling import square_bits
 from .algebra import (
@@ -66,8 +66,7 @@ def fastgcn(graph: Adjacency, scheme: str = "priority", scores: str = "squares",
 def edge_scores(graph: Adjacency, scores: str) -> np.ndarray:
     """For each node i, what an edge into it adds to its source's score: int64, shape [n]. ``counts``: 1; ``squares``:
     max(1, floor(2^B / d_i^2)). No sum over edges reaches 2^62."""
-    if scores not in SCORES:
-        raise ValueError(f"scores: expected one of {SCORES}, found {scores!r}")
+    check_choice("scores", scores, SCORES)
     if scores == "counts":
         return np.ones(graph.num_nodes, np.int64)
     return np.maximum((1 << square_bits(graph.num_nodes)) // np.clip(graph.degree, 1, 1 << 20) ** 2, 1)

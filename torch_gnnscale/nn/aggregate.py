@@ -36,7 +36,7 @@ def by_destination(src: Tensor, dst: Tensor, num_src: int, num_dst: int) -> Entr
 
 
 @dataclass
-class Adjacency:
+class Bipartite:
     """Edges from ``num_src`` sources to ``num_dst`` destinations, ready to be aggregated over in both directions.
 
     The transposed entries, a column for each source, are made when a gradient first needs them.
@@ -48,9 +48,9 @@ class Adjacency:
     """A column for each destination."""
     num_src: int
     num_dst: int
-    whole: Adjacency | None = None
+    whole: Bipartite | None = None
     """The edges of which these are a prefix."""
-    _wanted: Adjacency | None = field(default=None, repr=False)
+    _wanted: Bipartite | None = field(default=None, repr=False)
     """Of the whole: a copy of its largest prefix of which :meth:`want_transposed` was called."""
     _transposed: Entries | None = field(default=None, repr=False)
     """Of the whole: the transposed entries of ``_wanted``."""
@@ -61,12 +61,12 @@ class Adjacency:
         return self.index.size(1)
 
     @classmethod
-    def sorted(cls, index: Tensor, ptr: Tensor, num_src: int) -> Adjacency:
+    def sorted(cls, index: Tensor, ptr: Tensor, num_src: int) -> Bipartite:
         """Edges that are sorted by destination; ``ptr`` is int64, [num_dst + 1]."""
         return cls(index, Entries(ptr, index[0], None), num_src, ptr.size(0) - 1)
 
     @classmethod
-    def from_coo(cls, index: Tensor, num_src: int, num_dst: int) -> Adjacency:
+    def from_coo(cls, index: Tensor, num_src: int, num_dst: int) -> Bipartite:
         """Edges in any order."""
         return cls(index, by_destination(index[0], index[1], num_src, num_dst), num_src, num_dst)
 
@@ -77,7 +77,7 @@ class Adjacency:
         wanted = whole._wanted
         if wanted is None or (self.num_src, self.num_edges) > (wanted.num_src, wanted.num_edges):
             # A copy that does not refer to the whole: reference cycles would wait for the garbage collector.
-            whole._wanted = Adjacency(self.index, self.forward, self.num_src, self.num_dst)
+            whole._wanted = Bipartite(self.index, self.forward, self.num_src, self.num_dst)
             whole._transposed = None
 
     def transposed(self) -> Entries:
@@ -91,12 +91,12 @@ class Adjacency:
             whole._transposed = by_destination(wanted.index[1], wanted.index[0], wanted.num_dst, wanted.num_src)
         return whole._transposed
 
-    def prefix(self, num_src: int, num_dst: int, num_edges: int) -> Adjacency:
+    def prefix(self, num_src: int, num_dst: int, num_edges: int) -> Bipartite:
         """The first ``num_edges`` of sorted edges: those into the first ``num_dst`` destinations, whose sources are
         below ``num_src``."""
         assert self.forward.edge is None, "only sorted edges have prefixes"
         ptr, node, _ = self.forward
-        return Adjacency(
+        return Bipartite(
             self.index[:, :num_edges], Entries(ptr[: num_dst + 1], node[:num_edges], None), num_src, num_dst, self
         )
 
@@ -113,7 +113,7 @@ class Apart(NamedTuple):
     place, what others have of it."""
 
 
-def sum_up(x: Tensor, weight: Tensor | None, edges: Adjacency, reduce: str, more: Tensor | None) -> Tensor:
+def sum_up(x: Tensor, weight: Tensor | None, edges: Bipartite, reduce: str, more: Tensor | None) -> Tensor:
     """The aggregate: [num_dst, F]. Arguments as of :func:`aggregate_and_root`; ``more``: the rows of its ``apart``."""
     columns, more = edges.forward, None if more is None else _as_matrix(more)
     return ops.aggregate(columns.ptr, columns.node, x, reduce, weight=weight, edge=columns.edge, more=more)
@@ -133,7 +133,7 @@ class RowGradient:
         grad: Tensor,
         x: Tensor | None,
         weight: Tensor | None,
-        edges: Adjacency,
+        edges: Bipartite,
         reduce: str,
         extreme: Tensor | None,
     ) -> None:
@@ -159,7 +159,7 @@ class _Aggregate(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, edges: Adjacency, reduce: str, apart: Apart | None
+        ctx: Any, x: Tensor, weight: Tensor | None, edges: Bipartite, reduce: str, apart: Apart | None
     ) -> tuple[Tensor, Tensor]:
         out = sum_up(x, weight, edges, reduce, None if apart is None else apart.receive(_nothing))
         ctx.edges, ctx.reduce, ctx.give_back = edges, reduce, None if apart is None else apart.give_back
@@ -200,15 +200,15 @@ def _nothing() -> None:
     pass
 
 
-def sort_edges(index: Tensor, num_src: int, num_dst: int) -> tuple[Adjacency, Tensor]:
+def sort_edges(index: Tensor, num_src: int, num_dst: int) -> tuple[Bipartite, Tensor]:
     """The edges sorted by destination, stably, and the order: ``edges.index == index[:, order]``."""
     ptr, _, edge = by_destination(index[0], index[1], num_src, num_dst)
     assert edge is not None
     order = edge.long()
-    return Adjacency.sorted(index[:, order], ptr, num_src), order
+    return Bipartite.sorted(index[:, order], ptr, num_src), order
 
 
-def by_head(edges: Adjacency, heads: int, sources: bool) -> Adjacency:
+def by_head(edges: Bipartite, heads: int, sources: bool) -> Bipartite:
     """The edges of each head, from its own sources or from the same ones, to its own columns: head h of destination i
     is column h * num_dst + i, and so with ``sources`` for these."""
     if heads == 1:
@@ -218,7 +218,7 @@ def by_head(edges: Adjacency, heads: int, sources: bool) -> Adjacency:
     dst = (edges.index[1] + head * edges.num_dst).view(-1)
     ptr = (edges.forward.ptr[:-1] + head * edges.num_edges).view(-1)
     ptr = torch.cat([ptr, ptr.new_full((1,), heads * edges.num_edges)])
-    return Adjacency.sorted(torch.stack([src, dst]), ptr, edges.num_src * (heads if sources else 1))
+    return Bipartite.sorted(torch.stack([src, dst]), ptr, edges.num_src * (heads if sources else 1))
 
 
 def _as_matrix(x: Tensor) -> Tensor:
@@ -227,7 +227,7 @@ def _as_matrix(x: Tensor) -> Tensor:
 
 
 def aggregate_and_root(
-    x: Tensor, edges: Adjacency, reduce: str = "sum", weight: Tensor | None = None, apart: Apart | None = None
+    x: Tensor, edges: Bipartite, reduce: str = "sum", weight: Tensor | None = None, apart: Apart | None = None
 ) -> tuple[Tensor, Tensor]:
     """:func:`aggregate`, and ``x[:num_dst]``: the destinations' own rows, if sources and destinations are of one type.
 
@@ -248,7 +248,7 @@ def aggregate_and_root(
     return out.view(edges.num_dst, *x.shape[1:]), root.view(root.size(0), *x.shape[1:])
 
 
-def aggregate(x: Tensor, edges: Adjacency, reduce: str = "sum", weight: Tensor | None = None) -> Tensor:
+def aggregate(x: Tensor, edges: Bipartite, reduce: str = "sum", weight: Tensor | None = None) -> Tensor:
     """Row i is the ``reduce`` of ``weight[e] * x[source of e]`` over the edges e into i; differentiable once.
 
     Args:

@@ -12,7 +12,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from .._private import current_function_mode
 from .calls import Functions
-from .hops import Hops, NodeRows
+from .hops import BatchHops, NodeRows
 from .wrapper import running_here
 
 JOINS = {"cat", "concat", "stack"}
@@ -36,7 +36,7 @@ class CommonRows(TorchFunctionMode):
     everywhere = False
     """Whether it is active also within those layers whose operands have rows of the same hops, so that none is cut."""
 
-    def __init__(self, hops: Hops) -> None:
+    def __init__(self, hops: BatchHops) -> None:
         super().__init__()
         self.hops = hops
         self.called: list[str] = []

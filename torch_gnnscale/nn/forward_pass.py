@@ -13,7 +13,7 @@ from .._private import get_eval_frame_callback
 from .aggregate import sort_edges
 from .calls import Call, Calls
 from .common_rows import CommonRows
-from .hops import EdgeType, HopEdges, Hops, NodeType, Relation
+from .hops import BatchHops, EdgeType, HopEdges, NodeType, Relation
 from .saving import LayerSize
 
 
@@ -42,7 +42,7 @@ class ForwardPass:
     """
 
     def __init__(
-        self, hops: Hops, weights: Mapping[EdgeType, Tensor] | None = None, calls: list[Call] | None = None
+        self, hops: BatchHops, weights: Mapping[EdgeType, Tensor] | None = None, calls: list[Call] | None = None
     ) -> None:
         self.hops = hops
         self.weights = weights

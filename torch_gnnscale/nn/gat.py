@@ -15,14 +15,14 @@ from torch.nn.parameter import is_lazy
 from torch_geometric.utils import add_self_loops, remove_self_loops
 
 from .. import ops
-from .aggregate import Adjacency, aggregate, by_head, sort_edges
+from .aggregate import Bipartite, aggregate, by_head, sort_edges
 from .products import is_plain, is_wide, multiplies_destinations
 
 _PRODUCTS = ("lin", "lin_src", "lin_dst", "lin_edge")
 
 
 def gat(
-    layer: pyg_nn.GATConv, x: Tensor, root: Tensor | None, edges: Adjacency, edge_attr: Tensor | None = None
+    layer: pyg_nn.GATConv, x: Tensor, root: Tensor | None, edges: Bipartite, edge_attr: Tensor | None = None
 ) -> Tensor:
     """What a GATConv returns: [num_dst, heads * C], or [num_dst, C] without ``concat``.
 
@@ -106,7 +106,7 @@ def _folded(weight: Tensor, attention: Tensor) -> Tensor:
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, edges: Adjacency, slope: float, *scores: Tensor) -> Tensor:
+    def forward(ctx: Any, edges: Bipartite, slope: float, *scores: Tensor) -> Tensor:
         ptr, node, _ = edges.forward
         weight = ops.edge_attention(ptr, node, *scores, slope=slope)
         ctx.edges, ctx.slope = edges, slope
@@ -131,7 +131,7 @@ class _Attention(torch.autograd.Function):
 
 
 def attention(
-    of_sources: Tensor, of_destinations: Tensor | None, of_edges: Tensor | None, edges: Adjacency, slope: float
+    of_sources: Tensor, of_destinations: Tensor | None, of_edges: Tensor | None, edges: Bipartite, slope: float
 ) -> Tensor:
     """The softmax over each destination's edges of ``leaky_relu(of_sources[src] + of_destinations[dst] + of_edges)``;
     differentiable once.

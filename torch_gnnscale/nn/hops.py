@@ -13,7 +13,7 @@ from torch_geometric.data import Batch, HeteroData
 
 from .. import ops
 from .._private import column_pointer
-from .aggregate import Adjacency
+from .aggregate import Bipartite
 
 NodeType = str | None
 """Of a node; None in a batch of a homogeneous graph, which is one of a single type and a single relation."""
@@ -195,14 +195,14 @@ class HopEdges:
             are in the first h + 1.
     """
 
-    def __init__(self, edges: Adjacency, src_rows: list[int], dst_rows: list[int], ends: list[int]) -> None:
+    def __init__(self, edges: Bipartite, src_rows: list[int], dst_rows: list[int], ends: list[int]) -> None:
         self.edges = edges
         self.src_rows = src_rows
         self.dst_rows = dst_rows
         self.ends = ends
-        self._prefixes: dict[int, Adjacency] = {}
+        self._prefixes: dict[int, Bipartite] = {}
 
-    def prefix(self, groups: int) -> Adjacency:
+    def prefix(self, groups: int) -> Bipartite:
         """The edges from the nodes of the first ``groups`` groups to those of the first ``groups - 1``."""
         found = self._prefixes.get(groups)
         if found is None:
@@ -242,7 +242,7 @@ class Relation:
         self._edges = edges
 
     def read(self, verify: bool) -> HopEdges:
-        """Looks at the edges; ``verify`` as of :class:`Hops`.
+        """Looks at the edges; ``verify`` as of :class:`BatchHops`.
 
         Raises:
             ValueError: they are not sorted by destination, or hops end elsewhere.
@@ -252,7 +252,7 @@ class Relation:
         if (verify or index.device.type == "cpu") and (found := self.ends_in(ptr)) != self.ends:
             of = "batch" if self.key is None else f"batch[{self.key}]"
             raise ValueError(f"{of}: expected {self.ends} edges into its hops' nodes, found {found}")
-        edges = Adjacency.sorted(index, ptr, self.src.rows[-1])
+        edges = Bipartite.sorted(index, ptr, self.src.rows[-1])
         self._edges = HopEdges(edges, self.src.rows, self.dst.rows, self.ends)
         return self._edges
 
@@ -265,7 +265,7 @@ class Relation:
         return ptr[rows].tolist()
 
 
-class Hops:
+class BatchHops:
     """The nodes and edges of a batch's first hops, as prefixes of all of them.
 
     A layer whose input has rows of the first g groups computes those of the first g - 1.

@@ -15,7 +15,7 @@ from torch_geometric.nn.conv.hetero_conv import group
 
 from .forward_pass import ForwardPass
 from .hops import Relation
-from .layer import NarrowedLayer
+from .narrowed_layer import NarrowedLayer
 from .sums import sums
 from .wrapper import Shadow
 
@@ -32,8 +32,8 @@ class _Call(NamedTuple):
 class Join:
     """Calls layers one after another, and adds their outputs up.
 
-    The shares of layers that :meth:`~torch_gnnscale.nn.layer.NarrowedLayer.adds` are computed at the end, in one
-    function.
+    The shares of layers that :meth:`~torch_gnnscale.nn.narrowed_layer.NarrowedLayer.adds` are computed at the end, in
+    one function.
 
     Args:
         forward_pass: that of the layers.

@@ -16,7 +16,7 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 from .calls import Call, Functions
 from .forward_pass import ForwardPass, JoinOfPass, LayerOfPass
 from .hops import EdgeType, device_of, seed_rows
-from .layer import NarrowedLayer
+from .narrowed_layer import NarrowedLayer
 from .trial import trial
 from .weigh import Weighed, default_call
 from .wrapper import Wrapper, modules_of, running_module

@@ -20,7 +20,7 @@ from .calls import Call, Functions
 from .common_rows import CommonRows
 from .dictionary_layer import DictionaryLayer, takes_dictionaries
 from .forward_pass import ForwardPass, JoinOfPass, LayerOfPass, refuse_compiled
-from .hops import Hops, NodeType, relations_of, seed_rows
+from .hops import BatchHops, NodeType, relations_of, seed_rows
 from .joins import JoinedHeteroConv, JoinedTrace
 from .layered import Layered
 from .products import DistinctRows, linear_modules
@@ -77,7 +77,7 @@ class Narrowed(Layered):
         if training in self._to_check:
             hops = self._compare(batch, training)
         elif self._to_size and not self._savings and self._has_lazy():
-            hops = Hops(batch, verify=False)
+            hops = BatchHops(batch, verify=False)
             with torch.no_grad(), self._evaluating():
                 self._run(batch, hops)  # gives all parameters their sizes
         if self._to_size:  # to set an attribute of a module takes a microsecond
@@ -86,15 +86,15 @@ class Narrowed(Layered):
         if not self._pays(batch):
             return seed_rows(self._whole(batch), batch, ALL)
         functions = self._functions[training]
-        out, rows = self._run(batch, Hops(batch, verify=False) if hops is None else hops, functions)
+        out, rows = self._run(batch, BatchHops(batch, verify=False) if hops is None else hops, functions)
         if functions.known and not functions.knows(rows.called):
             self._compare_again(batch, rows)
         return out
 
-    def _compare(self, batch: Any, training: bool) -> Hops:
+    def _compare(self, batch: Any, training: bool) -> BatchHops:
         """Compares the batch with the whole if it has edges where those before had none; returns its hops."""
         checked = self._checked[training]
-        hops = Hops(batch, verify=not checked)
+        hops = BatchHops(batch, verify=not checked)
         found = {"seeds", *hops.with_edges}
         if hops.has_seeds and not found <= checked:
             self._check(batch, hops)
@@ -135,7 +135,7 @@ class Narrowed(Layered):
     def _pays(self, batch: Any) -> bool:
         """Whether the batch is narrowed: whether that saves more than it costs, or the model reads statistics of the
         rows that are computed, which must be the same ones in every batch. True for a batch without hops, which
-        :class:`Hops` refuses, and if parameters have no size even after a run."""
+        :class:`BatchHops` refuses, and if parameters have no size even after a run."""
         if self._reads_statistics():
             return True
         num_nodes: dict[NodeType, Any]
@@ -165,7 +165,7 @@ class Narrowed(Layered):
             if not isinstance(batch, HeteroData):
                 places = saving.in_order([*sizes.values()], depth)
             else:
-                hops = Hops(batch, verify=False)
+                hops = BatchHops(batch, verify=False)
                 if not hops.has_seeds or (calls := self._known_calls(batch, hops)) is None:
                     return None
                 places = [
@@ -182,7 +182,7 @@ class Narrowed(Layered):
             return True
         return bool(self._norms) and any(norm.training for norm in self._norms)
 
-    def _run(self, batch: Any, hops: Hops, compared: Functions | None = None) -> tuple[Any, CommonRows]:
+    def _run(self, batch: Any, hops: BatchHops, compared: Functions | None = None) -> tuple[Any, CommonRows]:
         """The narrowed output, and what was noted of the functions that the model called; ``compared``: those that it
         called when it was compared with the model on whole batches."""
         key = hops.depth, self._model.training
@@ -197,7 +197,7 @@ class Narrowed(Layered):
             self._called_otherwise(key, hops, forward_pass.differs)
         return out, forward_pass.common_rows
 
-    def _known_calls(self, batch: Any, hops: Hops) -> list[Call] | None:
+    def _known_calls(self, batch: Any, hops: BatchHops) -> list[Call] | None:
         """The calls of layers on batches of this many hops in the model's mode, as far as they are known; where the
         batch's numbers of rows do not tell, they are found out on one that has nodes in every group."""
         key = hops.depth, self._model.training
@@ -220,11 +220,11 @@ class Narrowed(Layered):
         """The calls of layers on a larger batch; arguments as of :func:`with_nodes_in_every_group`."""
         with self._trial(batch):
             full = with_nodes_in_every_group(batch, empty_types)
-            forward_pass = ForwardPass(Hops(full, verify=False), self._weights(full))
+            forward_pass = ForwardPass(BatchHops(full, verify=False), self._weights(full))
             self._compute(full, forward_pass)
         return forward_pass.calls.calls
 
-    def _called_otherwise(self, key: tuple[int, bool], hops: Hops, title: str) -> None:
+    def _called_otherwise(self, key: tuple[int, bool], hops: BatchHops, title: str) -> None:
         """Called after a batch on which the model called its layers in another order than before. The next batch is
         asked for the order again; after :data:`MOST_ORDERS` of them, the numbers of rows say which nodes a layer
         computes."""
@@ -237,7 +237,7 @@ class Narrowed(Layered):
                 f"which a hop found no node, norms in training may read more rows than in others"
             )
 
-    def _check(self, batch: Any, hops: Hops) -> None:
+    def _check(self, batch: Any, hops: BatchHops) -> None:
         """Raises ValueError, naming the first module whose outputs differ, unless the narrowed model gives those of the
         model on the whole batch. Both run in the model's mode, but without dropout and with the running statistics of
         norms. What differs in training alone is a warning, and every batch is then narrowed in training."""
@@ -264,7 +264,7 @@ class Narrowed(Layered):
             f"cannot be narrowed"
         )
 
-    def _difference(self, batch: Any, hops: Hops) -> tuple[str | None, Any]:
+    def _difference(self, batch: Any, hops: BatchHops) -> tuple[str | None, Any]:
         """The name and kind of the first module whose outputs are not those on the whole batch, if any, and the
         narrowed output."""
         # First: its layers refuse by their names what PyG would not.

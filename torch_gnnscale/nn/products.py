@@ -13,7 +13,7 @@ import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
 
 from .._private import is_compiled
-from .aggregate import Adjacency
+from .aggregate import Bipartite
 from .wrapper import Shadow
 
 WIDE = (torch.float32, torch.float64)
@@ -59,7 +59,7 @@ def products_of(layer: pyg_nn.MessagePassing) -> tuple[pyg_nn.Linear, pyg_nn.Lin
     return of_neighbors, of_root
 
 
-def multiplies_destinations(edges: Adjacency, features: int, channels: int, heads: int) -> bool:
+def multiplies_destinations(edges: Bipartite, features: int, channels: int, heads: int) -> bool:
     """Whether matrices multiply rows of destinations, not those of sources; decided by the multiply-adds
     of both ways."""
     num_edges = edges.num_edges

@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from .aggregate import Adjacency, Apart, RowGradient, sum_up
+from .aggregate import Apart, Bipartite, RowGradient, sum_up
 from .products import is_plain, is_wide
 
 
 def _computed(
     x: Tensor, root: Tensor | None, weight: Tensor | None, of_neighbors: Tensor, bias: Tensor | None, of_root: Tensor,
-    edges: Adjacency, reduce: str, apart: Apart | None,
+    edges: Bipartite, reduce: str, apart: Apart | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The output, ``root @ of_root.T + bias + aggregate @ of_neighbors.T``, and the aggregate. The first product is
     computed while rows that are apart arrive; the second one is added to it in place."""
@@ -35,7 +35,7 @@ class _Sage(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, root: Tensor | None, weight: Tensor | None, of_neighbors: Tensor, bias: Tensor | None,
-        of_root: Tensor, edges: Adjacency, reduce: str, apart: Apart | None,
+        of_root: Tensor, edges: Bipartite, reduce: str, apart: Apart | None,
     ) -> Tensor:  # fmt: skip
         out, aggregate = _computed(x, root, weight, of_neighbors, bias, of_root, edges, reduce, apart)
         ctx.edges, ctx.reduce, ctx.give_back = edges, reduce, None if apart is None else apart.give_back
@@ -104,7 +104,7 @@ def sage(
     of_neighbors: Tensor,
     bias: Tensor | None,
     of_root: Tensor,
-    edges: Adjacency,
+    edges: Bipartite,
     reduce: str,
     apart: Apart | None,
 ) -> Tensor:

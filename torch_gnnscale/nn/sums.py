@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .. import ops
-from .aggregate import Adjacency, RowGradient, by_destination, sum_up
+from .aggregate import Bipartite, RowGradient, by_destination, sum_up
 
 
 class Share(NamedTuple):
@@ -22,7 +22,7 @@ class Share(NamedTuple):
     """Rows of sources, [num_src, F]."""
     weight: Tensor | None
     """Of messages, without a gradient: [e, 1]; or None."""
-    edges: Adjacency | None
+    edges: Bipartite | None
     """None: there are none, and the first product is left out."""
     reduce: str
     """Of messages: sum, mean, max or min."""
@@ -45,7 +45,7 @@ class _Places(NamedTuple):
     root: int
     of_root: int
     weight: Tensor | None
-    edges: Adjacency | None
+    edges: Bipartite | None
     reduce: str
 
     @property
@@ -53,7 +53,7 @@ class _Places(NamedTuple):
         return self.reduce in ("max", "min")
 
     @property
-    def read_edges(self) -> Adjacency:
+    def read_edges(self) -> Bipartite:
         """The edges of a share that reads rows."""
         assert self.edges is not None
         return self.edges

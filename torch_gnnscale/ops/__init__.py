@@ -20,8 +20,7 @@ from .aggregation import (
 from .arguments import ID_DTYPES, MAX_COUNT, first_outside, limit_threads
 from .bulk import MAX_BATCHES, beyond_bulks, in_halves, sample_bulk
 from .generate import dropout_rows, permutation, random_bits, rmat_edges
-from .graph import MAX_FANOUT, MAX_HOPS, Relations, Sample, Subgraph, relations
-from .hops import Picks, Relabelled, pick_neighbors, relabel
+from .graph_arguments import MAX_FANOUT, MAX_HOPS, Relations, Sample, Subgraph, relations
 from .layer_drawing import (
     MAX_ITERATIONS,
     LayerDrawing,
@@ -48,12 +47,23 @@ from .memory import (
     release_pages,
 )
 from .negatives import Candidates, EdgeSet, candidates, edge_set, sample_negatives
-from .neighbors import PreparedNeighbors, sample_neighbors, weight_sums
-from .rows import can_gather_rows, gather_rows, join_rows, pack_rows, select_rows
+from .neighbor_drawing import PreparedNeighbors, sample_neighbors, weight_sums
+from .rows import can_gather_rows, can_widen, gather_rows, gather_tiers, join_rows, pack_rows, place_dtype, select_rows
 from .shuffle import MAX_PARTS, Cut, cut_batch, shuffle_rows
-from .tiers import can_widen, gather_tiers, place_dtype
-from .topology import check_colptr, colptr_of_sorted, coo_to_csc, renumber, reverse_edges
-from .undirected import MAX_ROUNDS, MAX_STEPS, Side, contract, propagate_labels, transpose
+from .single_hop import Picks, Relabelled, pick_neighbors, relabel
+from .topology import (
+    MAX_ROUNDS,
+    MAX_STEPS,
+    Side,
+    check_colptr,
+    colptr_of_sorted,
+    contract,
+    coo_to_csc,
+    propagate_labels,
+    renumber,
+    reverse_edges,
+    transpose,
+)
 
 __all__ = [
     "BOARD_NUMBERS", "Candidates", "Cut", "EdgeSet", "ID_DTYPES", "LayerDrawing", "MAX_BATCHES", "MAX_COUNT",

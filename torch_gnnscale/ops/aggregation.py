@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from .. import _library
-from .arguments import OPS, check_ids, check_int, check_same, check_tensor, resolve_threads
+from .arguments import OPS, check_choice, check_ids, check_int, check_same, check_tensor, resolve_threads
 
 REDUCTIONS = ("sum", "mean", "max", "min")
 """How :func:`aggregate` combines the rows of a column."""
@@ -114,8 +114,7 @@ def aggregate(
     _check_entries(ptr, node, edge)
     x = _check_rows("x", x)
     more = None if more is None else _check_rows("more", more, x)
-    if reduce not in REDUCTIONS:
-        raise ValueError(f"reduce: expected one of {REDUCTIONS}, found {reduce!r}")
+    check_choice("reduce", reduce, REDUCTIONS)
     limit = _ALL_EDGES if num_edges is None else check_int("num_edges", num_edges, most=node.numel())
     if weight is not None:
         least = min(limit, node.numel())

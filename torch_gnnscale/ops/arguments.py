@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import threading
+from collections.abc import Collection
 from numbers import Integral
 from typing import Any
 
@@ -82,6 +83,12 @@ def to_int(name: str, value: Any) -> int:
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name}: expected an int, found {type(value).__name__}")
     return int(value)
+
+
+def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
+    """Raises ValueError unless an argument is one of some choices."""
+    if value not in choices:
+        raise ValueError(f"{name}: expected one of {choices}, found {value!r}")
 
 
 def check_int(name: str, value: int, least: int = 0, most: int = 1 << 62) -> int:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from .._warn import warn
 from .arguments import OPS, check_ids, check_int, check_key, check_readable, resolve_threads
-from .graph import LAYERS, REPLACE, WITH_COL, WITH_EDGE_ID, Sample, Subgraph, check_fanouts, relations
-from .tiers import MAX_TIERS, check_spread, open_peer
+from .graph_arguments import LAYERS, REPLACE, WITH_COL, WITH_EDGE_ID, Sample, Subgraph, check_fanouts, relations
+from .rows import MAX_TIERS, check_spread, open_peer
 
 MAX_BATCHES = (1 << 24) - 1
 """Batches of one call of :func:`sample_bulk`."""

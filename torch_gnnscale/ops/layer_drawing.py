@@ -9,9 +9,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .arguments import MAX_COUNT, OPS, check_ids, check_int, check_readable, check_tensor, resolve_threads
+from .arguments import MAX_COUNT, OPS, check_choice, check_ids, check_int, check_readable, check_tensor, resolve_threads
 from .bulk import check_bulk_input, in_halves, split_bulk
-from .graph import INCLUDE_DST, KEEP_KNOWN, LAYER_DEPENDENCY, LAYERS, MAX_HOPS, Relations, Sample, check_vector
+from .graph_arguments import (
+    INCLUDE_DST,
+    KEEP_KNOWN,
+    LAYER_DEPENDENCY,
+    LAYERS,
+    MAX_HOPS,
+    Relations,
+    Sample,
+    check_vector,
+)
 from .topology import check_colptr
 
 METHODS = ("ladies", "fastgcn", "labor")
@@ -60,8 +69,7 @@ def check_layer_graph(graph: Relations) -> None:
 def check_drawing(drawing: LayerDrawing, layers: bool, include_dst: bool) -> None:
     """Raises ValueError for an option that is unknown, or does not fit the method or the frontier."""
     method = drawing.method
-    if method not in METHODS:
-        raise ValueError(f"method: expected one of {METHODS}, found {method!r}")
+    check_choice("method", method, METHODS)
     for name, value, known in (
         ("scheme", drawing.scheme, SCHEMES_OF[method]),
         ("scores", drawing.scores, SCORES),
@@ -98,7 +106,7 @@ def choices_of(drawing: LayerDrawing) -> list[int]:
 
 
 def options_of(drawing: LayerDrawing, layers: bool, include_dst: bool) -> int:
-    """The other options, as bits of one integer: see :mod:`torch_gnnscale.ops.graph`."""
+    """The other options, as bits of one integer: see :mod:`torch_gnnscale.ops.graph_arguments`."""
     return (
         LAYERS * layers | KEEP_KNOWN * drawing.keep_known | LAYER_DEPENDENCY * drawing.layer_dependency
         | INCLUDE_DST * include_dst

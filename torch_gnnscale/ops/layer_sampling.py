@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .arguments import ID_DTYPES, OPS, check_ids, check_int, check_key, check_tensor, resolve_threads
-from .graph import MAX_HOPS, Relations, Sample, check_vector
+from .graph_arguments import MAX_HOPS, Relations, Sample, check_vector
 from .layer_drawing import (
     AGGREGATIONS,
     MAX_DRAWN,

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from .arguments import MAX_COUNT, OPS, check_ids, check_int, check_key, check_tensor, resolve_threads
-from .graph import check_vector
-from .neighbors import weight_sums
+from .graph_arguments import check_vector
+from .neighbor_drawing import weight_sums
 from .topology import coo_to_csc
 
 MAX_WEIGHTED = 1 << 30

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from . import arguments  # noqa: F401  loads the library
-from .graph import DISJOINT, WITH_COL, WITH_EDGE_ID
+from .graph_arguments import DISJOINT, WITH_COL, WITH_EDGE_ID
 
 
 @torch.library.register_fake("gnnscale::coo_to_csc")

@@ -25,7 +25,7 @@ from .. import machine, ops
 from .._warn import warn
 from ..memory import Budget, budget_bytes
 from ..memory.host import memory_file
-from ..ops.arguments import check_int, to_int
+from ..ops.arguments import check_choice, check_int, to_int
 from ..random import Purpose, batch_key
 from ..topology import CSC
 from .report import PartitionReport, report
@@ -302,8 +302,7 @@ def assign(
         RuntimeError: METIS crashed or failed.
     """
     parts = check_int("parts", parts, 1, torch.iinfo(torch.int32).max)
-    if method not in METHODS:
-        raise ValueError(f"method: expected one of {METHODS}, found {method!r}")
+    check_choice("method", method, METHODS)
     seed = to_int("seed", seed)
     start = time.perf_counter()
     whole = Whole.of(relations, num_nodes, train or {}, balance)

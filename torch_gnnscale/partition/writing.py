@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from .. import files, machine
 from ..memory import Budget, budget_bytes
-from ..ops.arguments import check_int, to_int
+from ..ops.arguments import check_choice, check_int, to_int
 from ..topology.graph_store import relation_entry
 from . import directory
 from .assignment import METHODS, assign
@@ -88,8 +88,7 @@ def write(
             these are not compared), or a first call by a version that kept no checksums of edges; a damaged part.
         OSError: a file that cannot be written.
     """
-    if topology not in TOPOLOGIES:
-        raise ValueError(f"topology: expected one of {TOPOLOGIES}, found {topology!r}")
+    check_choice("topology", topology, TOPOLOGIES)
     path = Path(out)
     streamed = _STREAMED if memory is None else budget_bytes("memory", memory, machine.available_memory())
     inputs = input_graph_of(data, splits, links)
@@ -104,8 +103,7 @@ def write(
     if only is not None and not isinstance(only, Iterable):
         raise TypeError(f"only: expected a list of parts, found {type(only).__name__}")
     wanted = sorted({check_part_number("only", part, parts) for part in (range(parts) if only is None else only)})
-    if method not in METHODS:
-        raise ValueError(f"method: expected one of {METHODS}, found {method!r}")
+    check_choice("method", method, METHODS)
     try:
         about = directory.plain(dict(about or {}))
     except (TypeError, ValueError) as error:

@@ -16,9 +16,8 @@ from torch_geometric.data import HeteroData
 from .. import files
 from ..feature.composite import Composite
 from ..sampler.fanouts import NumNeighborsLike
-from .columns import check_tables
-from .graph import HashedWords, TextEmbedder, database_graph
-from .splits import entity_loaders, recommendation_loaders
+from .database_graph import HashedWords, TextEmbedder, check_tables, database_graph
+from .loaders import entity_loaders, recommendation_loaders
 
 KIND = "graph of a database"
 FORMAT = 2

@@ -14,9 +14,9 @@ from ..comm.row_transport import RowTransport
 from ..nn.hops import first_rows, seed_rows
 from ..nn.wrapper import Wrapper, title_of
 from .agreement import compare_headers, own_header
-from .layer import SplitPass, refuse_recomputing
 from .local_rows import OwnHops
 from .parallel import OnRanks
+from .split_layer import SplitPass, refuse_recomputing
 
 
 class LayerInput(NamedTuple):

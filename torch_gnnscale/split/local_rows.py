@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 
-from ..nn.aggregate import Adjacency, Entries
+from ..nn.aggregate import Bipartite, Entries
 from ..nn.common_rows import JOINS, NARROWED, CommonRows
-from ..nn.hops import HopEdges, Hops, first_rows
+from ..nn.hops import BatchHops, HopEdges, first_rows
 from ..nn.trial import DROPOUTS, OTHER_DROPOUTS
 from ..nn.wrapper import running_here
 from .shuffle_index import Moves, ShuffleIndex
 
 
-class OwnHops(Hops):
+class OwnHops(BatchHops):
     """The own nodes of a batch that is cut over ranks, and the edges into them.
 
     Numbers of nodes and edges are those of own nodes, and of edges into them; ``rows`` are those of the nodes.
@@ -28,7 +28,7 @@ class OwnHops(Hops):
 
     Args:
         batch: of a loader with ``split=``.
-        verify: see :class:`torch_gnnscale.nn.hops.Hops`.
+        verify: see :class:`torch_gnnscale.nn.hops.BatchHops`.
     """
 
     def __init__(self, batch: Any, verify: bool) -> None:
@@ -39,7 +39,7 @@ class OwnHops(Hops):
         self.rows, self.edge_index = relation.dst.rows, relation.index
         relation.edges = self.mixed_edges(relation.edges.edges, relation.ends)
 
-    def mixed_edges(self, edges: Adjacency, ends: list[int]) -> HopEdges:
+    def mixed_edges(self, edges: Bipartite, ends: list[int]) -> HopEdges:
         """The prefixes of edges into own nodes. ``ends[h]``: how many edges have destinations in groups 0..h."""
         kind = HopEdges if self.index.num_halo == 0 else _MixedEdges
         found = kind(edges, self.rows, self.rows, ends)
@@ -63,14 +63,14 @@ class _MixedEdges(HopEdges):
 
     hops: OwnHops
 
-    def prefix(self, groups: int) -> Adjacency:
+    def prefix(self, groups: int) -> Bipartite:
         """The edges to the own nodes of the first ``groups - 1`` groups."""
         found = self._prefixes.get(groups)
         if found is None:
             found = self._prefixes[groups] = self._renumbered(groups)
         return found
 
-    def _renumbered(self, groups: int) -> Adjacency:
+    def _renumbered(self, groups: int) -> Bipartite:
         hops, count = self.hops, self.ends[groups - 2]
         own, ptr = hops.rows[groups - 1], self.edges.forward.ptr[: self.dst_rows[groups - 2] + 1]
         halo, index = hops.moves(groups - 1).halo, self.edges.index[:, :count]
@@ -79,7 +79,7 @@ class _MixedEdges(HopEdges):
             place[:own] = torch.arange(own, device=place.device)
             place[hops.rows[-1] + halo] = torch.arange(own, own + len(halo), device=place.device)
             index = torch.stack([place.index_select(0, index[0]), index[1]])
-        return Adjacency(index, Entries(ptr, index[0], None), own + len(halo), len(ptr) - 1)
+        return Bipartite(index, Entries(ptr, index[0], None), own + len(halo), len(ptr) - 1)
 
 
 _TAKES = {"index_select", "gather", "take", "take_along_dim"}

@@ -29,12 +29,11 @@ from ..nn.trial import agree, first_difference, outputs
 from ..nn.weigh import default_call
 from ..nn.wrapper import Wrapper, modules_of
 from ..ops.shuffle import MAX_TABLES
-from .agreement import Description, compare_headers, own_header
+from .agreement import SEEDS, Description, compare_headers, cut_probe, fields_of, own_header, probe_batch
 from .connection import Connection, GradientSum, nccl_exchange
-from .layer import SplitLayer, SplitNorms, SplitPass, refuse_recomputing
 from .local_rows import OwnHops, OwnNodeRows
-from .probe import SEEDS, cut_probe, fields_of, probe_batch
 from .shuffle_index import ShuffleIndex, Work
+from .split_layer import SplitLayer, SplitNorms, SplitPass, refuse_recomputing
 
 
 class OnRanks(Wrapper):

@@ -16,7 +16,7 @@ from ..loader import NeighborLoader
 from ..loader.accesses import Hops, sampled_hops
 from ..loader.given_data import given_data
 from ..loader.keyed_loader import KeyedLoader
-from ..ops.arguments import check_int, to_int
+from ..ops.arguments import check_choice, check_int, to_int
 from ..partition.assignment import assign, by_metis
 from ..partition.input_graph import given_owners
 from ..partition.whole import Whole
@@ -207,8 +207,7 @@ def plan(
     named = isinstance(weights, str)
     if named and weights not in WEIGHTS:
         raise ValueError(f"weights: expected one of {WEIGHTS} or the part of each node, found {weights!r}")
-    if load not in LOADS:
-        raise ValueError(f"load: expected one of {LOADS}, found {load!r}")
+    check_choice("load", load, LOADS)
     if epochs == 0 and named and weights in ("presampled", "node"):
         raise ValueError(f"epochs: expected at least 1 for weights={weights!r}, found 0")
     csc = _graph(data)

@@ -24,7 +24,7 @@ from ..comm.liveness import close_at_exit
 from ..comm.mesh import Grid, Ranks, check_alike
 from ..comm.rendezvous import Rendezvous, rank_and_world
 from ..comm.steps import Steps
-from ..distributed.feature_store import PartRows
+from ..distributed.partitioned_features import PartRows
 from ..feature import FeatureStore, TieredFeatureStore
 from ..loader.given_data import given_data
 from ..loader.row_source import CollectiveSource, RowSource

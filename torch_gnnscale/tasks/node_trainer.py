@@ -23,7 +23,7 @@ from ..feature import FeatureStore
 from ..loader import NeighborLoader
 from ..loader.share import SharedOrder
 from ..nn import narrow, weigh
-from ..ops.arguments import checked_device
+from ..ops.arguments import check_choice, checked_device
 from ..sampler.methods import METHODS, NEIGHBOR
 from ..training import Config, RankGroup, Trainer
 from .metrics import METRICS
@@ -128,14 +128,12 @@ class NodeConfig(ClassifierConfig):
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f"method: expected one of {tuple(METHODS)}, found {self.method!r}")
+        check_choice("method", self.method, tuple(METHODS))
         if self.method != NEIGHBOR and self.loader == "pyg":
             raise ValueError(f"method={self.method!r}: expected loader='gnnscale', found 'pyg'")
         super().__post_init__()
         checked_device(self.device)
-        if self.model not in MODELS:
-            raise ValueError(f"model: expected one of {sorted(MODELS)}, found {self.model!r}")
+        check_choice("model", self.model, sorted(MODELS))
         if self.residual and self.model == "mlp":
             raise ValueError("residual: expected a model with convolutions (sage, gcn, gat), found 'mlp'")
 

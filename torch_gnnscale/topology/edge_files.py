@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .._library import needed
+from ..ops.arguments import check_choice
 from .csc import CHUNK
 from .edge_text import HEADERS, OF_WORDS, Columns, TextFormat, find_ends, find_format, first_refused, position
 
@@ -68,8 +69,7 @@ class EdgeFiles:
             raise ValueError(f"columns: expected two different names or positions, found {columns!r}")
         if columns is not None and not all(isinstance(column, (str, int)) for column in columns):
             raise TypeError(f"columns: expected names or positions, found {columns!r}")
-        if header not in HEADERS:
-            raise ValueError(f"header: expected one of {HEADERS}, found {header!r}")
+        check_choice("header", header, HEADERS)
         self.sources, self.columns, self.header = list(sources), columns, header
         self._check_options()
         for source in self.sources:

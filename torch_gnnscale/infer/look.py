@@ -13,16 +13,16 @@ from typing_extensions import override
 from .._warn import warn
 from ..loader.fields import storage_of
 from ..nn.trial import agree, first_difference, outputs
-from .graph import Key, StagedGraph, WholeGraph
-from .layer import Caller, Layer, StagedModel, refusal, row_of
-from .plan import DEGREE, Input, OutputMark, Plan, Reads, SeenAttribute, SeenCall, SeenInput, identity, make_plan
+from .plan import DEGREE, Input, OutputMark, Reads, SeenAttribute, SeenCall, SeenInput, StagePlan, identity, make_plan
 from .stage import Rows, Stage, by_type
+from .staged_graph import Key, StagedGraph, WholeGraph
+from .staged_model import Caller, Layer, StagedModel, refusal, row_of
 
 
 class Look(NamedTuple):
     """What a look at a model has found."""
 
-    plan: Plan
+    plan: StagePlan
     model: StagedModel
     small: Data | HeteroData
     """On which it was looked at."""
@@ -82,7 +82,7 @@ def look(model: StagedModel, graph: StagedGraph, small: Data | HeteroData) -> Lo
 
 
 def _difference(
-    model: StagedModel, plan: Plan, graph: StagedGraph, calls: list[SeenCall], results: dict[Any, Tensor],
+    model: StagedModel, plan: StagePlan, graph: StagedGraph, calls: list[SeenCall], results: dict[Any, Tensor],
     whole: dict[str, Tensor],
 ) -> str | None:  # fmt: skip
     """The name and kind of the first module whose outputs are not those on the whole graph, if the results are not."""

@@ -25,8 +25,8 @@ from ..partition import RowsMeta, StoredPart, StoredParts
 from ..partition.all_parts import WrittenRows
 from ..partition.book import edge_type_of
 from .buffer import Asked, Kept, LoaderBuffers, PrefetchBuffer, capacities, checked_halo
-from .graph_store import numbering_of
 from .own_rows import MappedRows, OwnRows, TierRows
+from .partitioned_graph import numbering_of
 from .row_exchange import (
     NOWHERE,
     Arrived,

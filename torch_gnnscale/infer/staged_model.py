@@ -13,13 +13,13 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import add_remaining_self_loops, scatter
 
 from ..loader.fields import storage_of
-from ..nn.aggregate import Adjacency, sort_edges
+from ..nn.aggregate import Bipartite, sort_edges
 from ..nn.dictionary_layer import DictionaryLayer, takes_dictionaries
 from ..nn.forward_pass import ForwardPass, LayerOfPass
-from ..nn.hops import HopEdges, Hops, NodeRows, NodeType, Relation, relations_of
-from ..nn.layer import NarrowedLayer
+from ..nn.hops import BatchHops, HopEdges, NodeRows, NodeType, Relation, relations_of
 from ..nn.layered import Layered
 from ..nn.messages import BY_EDGE, NORMALIZES, has_own_propagate
+from ..nn.narrowed_layer import NarrowedLayer
 from .plan import DEGREE, Input
 
 
@@ -103,7 +103,7 @@ class StagePass(ForwardPass):
         for key, edges in relations_of(batch).items():
             store = storage_of(hop, key)
             store.edge_index, store.num_sampled_edges = edges.edge_index, [edges.edge_index.size(1)]
-        super().__init__(Hops(hop, verify=False))
+        super().__init__(BatchHops(hop, verify=False))
         self.caller, self.pieces = caller, pieces
         self.degree: Tensor | None = None
         """Of the layer that is called, the degrees of all nodes in the whole graph."""
@@ -202,7 +202,7 @@ class StagedLayer(NarrowedLayer):
         found = scatter(weight, index[1], dim=0, dim_size=relation.src.rows[-1], reduce="sum")[: relation.dst.rows[0]]
         return found if pieces is None else pieces.add("degrees", "sum", found, len(weight))
 
-    def _of_sage(self, given: dict[str, Any], edges: Adjacency) -> Tensor | None:
+    def _of_sage(self, given: dict[str, Any], edges: Bipartite) -> Tensor | None:
         return super()._of_sage(given, edges) if self.forward_pass.pieces is None else None
 
     def aggregated(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:

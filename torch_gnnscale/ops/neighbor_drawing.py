@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .arguments import ID_DTYPES, OPS, check_ids, check_key, check_tensor, resolve_threads
+from .arguments import ID_DTYPES, OPS, check_choice, check_ids, check_key, check_tensor, resolve_threads
 from .bulk import beyond_bulks, sample_bulk
-from .graph import (
+from .graph_arguments import (
     DISJOINT,
     LAST,
     LAYERS,
@@ -116,8 +116,7 @@ class PreparedNeighbors:
     ) -> None:
         if not isinstance(graph, Relations):
             raise TypeError(f"graph: expected what relations() returns, found {type(graph).__name__}")
-        if subgraph not in SUBGRAPHS:
-            raise ValueError(f"subgraph: expected one of {tuple(SUBGRAPHS)}, found {subgraph!r}")
+        check_choice("subgraph", subgraph, tuple(SUBGRAPHS))
         if layers and subgraph != "directional":
             raise ValueError(f"layers: expected subgraph='directional', whose hops have edges, found {subgraph!r}")
         if graph.timed and not disjoint:

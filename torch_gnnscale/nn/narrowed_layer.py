@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from .. import ops
 from . import gat, messages, sage
-from .aggregate import Adjacency, Apart, aggregate, aggregate_and_root
+from .aggregate import Apart, Bipartite, aggregate, aggregate_and_root
 from .calls import Read
 from .forward_pass import ForwardPass, Given, refuse_compiled
 from .hops import HopEdges, Relation, first_rows
@@ -49,7 +49,7 @@ class NarrowedLayer:
         self._hooks = messages.hooks_of(layer)
         self._is_gat = kind.forward is pyg_nn.GATConv.forward
         self._relation: Relation | None = None  # within a call
-        self._edges: Adjacency | None = None  # within a call
+        self._edges: Bipartite | None = None  # within a call
         self._of_edges: Tensor | None = None  # the forward pass's weights of these edges
         self._apart: Apart | None = None  # rows of sources that the layer's input lacks
         self._roots_are_sources = False  # whether the destinations' rows are the first ones of the sources
@@ -270,12 +270,12 @@ class NarrowedLayer:
                     )
         return Read(tuple(nodes), tuple(edges))
 
-    def sources(self, value: Tensor, groups: int, edges: Adjacency) -> Tensor:
+    def sources(self, value: Tensor, groups: int, edges: Bipartite) -> Tensor:
         """The rows of the sources of ``edges``, which begin with those of the destinations. ``value`` has the rows of
         the first ``groups`` groups, or more."""
         return first_rows(value, edges.num_src)
 
-    def _cut(self, given: dict[str, Any], read: Read, groups: int, edges: Adjacency) -> None:
+    def _cut(self, given: dict[str, Any], read: Read, groups: int, edges: Bipartite) -> None:
         """Cuts arguments to the rows that ``edges`` need. A parameter that takes a pair of tensors gets the sources'
         and the destinations' rows."""
         given["edge_index"] = edges.index
@@ -294,7 +294,7 @@ class NarrowedLayer:
         for key in read.edges:
             given[key] = given[key][: edges.num_edges]
 
-    def _aggregate_first(self, given: dict[str, Any], edges: Adjacency) -> None:
+    def _aggregate_first(self, given: dict[str, Any], edges: Bipartite) -> None:
         """If the layer propagates the input's rows as they are, aggregates them before the layer does, so that their
         gradient and that of the destinations' own rows are added up in one tensor."""
         if self.weight == "alpha" or not self._roots_are_sources or getattr(self.layer, "project", False):
@@ -306,7 +306,7 @@ class NarrowedLayer:
             given["x"] = (x, root)
             self._aggregated = x, own, out
 
-    def _of_sage(self, given: dict[str, Any], edges: Adjacency) -> Tensor | None:
+    def _of_sage(self, given: dict[str, Any], edges: Bipartite) -> Tensor | None:
         """The output of a SAGEConv, as one function; None if it does more than :func:`torch_gnnscale.nn.sage.sage`."""
         layer, x = self.layer, given.get("x")
         if not isinstance(x, tuple) or not sage.takes(layer, x[1]):
@@ -320,7 +320,7 @@ class NarrowedLayer:
         out = sage.sage(x[0], root, weight, *given_to)
         return functional.normalize(out, p=2.0, dim=-1) if layer.normalize else out
 
-    def _of_gat(self, given: dict[str, Any], edges: Adjacency) -> Tensor | None:
+    def _of_gat(self, given: dict[str, Any], edges: Bipartite) -> Tensor | None:
         """The output of a GATConv by :func:`torch_gnnscale.nn.gat.gat`; None if it does something else."""
         x = given.get("x")
         if not isinstance(x, tuple) or self._of_edges is not None or not gat.takes(self.layer, given):
@@ -387,7 +387,7 @@ class NarrowedLayer:
             return None
         edges = self._edges
         if edge_index is not edges.index:
-            edges = Adjacency.from_coo(edge_index, len(x), len(x) if x_dst is None else len(x_dst))
+            edges = Bipartite.from_coo(edge_index, len(x), len(x) if x_dst is None else len(x_dst))
         return aggregate(x, edges, reduce, weight)
 
 

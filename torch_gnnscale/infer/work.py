@@ -16,9 +16,9 @@ from ..nn.weigh import Weighed, default_call
 from ..ops.arguments import as_ids, as_tensor
 from ..sampler.graph import end_types
 from ..sampler.sources import of_type
-from .graph import StagedGraph
-from .layer import StagedModel
-from .plan import Plan, Table
+from .plan import StagePlan, Table
+from .staged_graph import StagedGraph
+from .staged_model import StagedModel
 
 _CHUNK = 1 << 16
 """Nodes whose neighbors are looked up at a time."""
@@ -100,7 +100,7 @@ Masks = dict[Any, Tensor]
 
 
 def sets_of_stages(
-    plan: Plan, graph: StagedGraph, nodes: Mapping[Any, Tensor] | None,
+    plan: StagePlan, graph: StagedGraph, nodes: Mapping[Any, Tensor] | None,
     at_owners: Callable[[Masks, Mapping[Any, Tensor]], None] | None = None,
 ) -> dict[int, Sets]:  # fmt: skip
     """The nodes that each stage computes in this process.
@@ -267,7 +267,7 @@ def _ids(name: str, nodes: Tensor, size: int) -> Tensor:
     return as_ids(name, nodes)
 
 
-def peak_of(plan: Plan, sets: Mapping[int, Sets], first: int) -> int:
+def peak_of(plan: StagePlan, sets: Mapping[int, Sets], first: int) -> int:
     """The most bytes that all tables together take in one of the stages that are left, from ``first`` on."""
     results = set(plan.results.values())
 
@@ -289,7 +289,7 @@ def check_memory(size: int, whose: str) -> None:
         )
 
 
-def refuse_hubs(plan: Plan, graph: StagedGraph, sets: Mapping[int, Sets], memory: int) -> None:
+def refuse_hubs(plan: StagePlan, graph: StagedGraph, sets: Mapping[int, Sets], memory: int) -> None:
     """Raises ValueError if a node has more edges than are held at a time, and a layer needs all of them at once."""
     for call in plan.calls:
         if call.refusal is None:
@@ -303,7 +303,7 @@ def refuse_hubs(plan: Plan, graph: StagedGraph, sets: Mapping[int, Sets], memory
             )
 
 
-def most_edges_of(plan: Plan, stage: int, memory: int) -> int:
+def most_edges_of(plan: StagePlan, stage: int, memory: int) -> int:
     """How many edges a batch has at most. An edge takes about its ids, its source's row and its message."""
     inputs = {table for call in plan.calls if call.level == stage for table in call.inputs.values()}
     return max(1, memory // (48 + 2 * sum(table.row_bytes for table in inputs)))

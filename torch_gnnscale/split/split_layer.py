@@ -16,11 +16,11 @@ from .. import ops
 from .._private import BatchNorm
 from ..comm.peer_memory import empty_rows
 from ..comm.row_transport import RowTransport
-from ..nn.aggregate import Adjacency, Apart, sort_edges
+from ..nn.aggregate import Apart, Bipartite, sort_edges
 from ..nn.calls import Call, Read
 from ..nn.forward_pass import ForwardPass
 from ..nn.hops import EdgeType, HopEdges, Relation, first_rows
-from ..nn.layer import NarrowedLayer
+from ..nn.narrowed_layer import NarrowedLayer
 from ..nn.wrapper import Shadow
 from ..random import Purpose, batch_key
 from .local_rows import OwnHops, OwnNodeRows
@@ -197,7 +197,7 @@ class SplitLayer(NarrowedLayer):
                 raise RuntimeError(f"{self.title}: expected the arguments that the first batch had, found no {name}")
         return self._call.read
 
-    def sources(self, value: Tensor, groups: int, edges: Adjacency) -> Tensor:
+    def sources(self, value: Tensor, groups: int, edges: Bipartite) -> Tensor:
         """The own rows, and after them the halo's, which other ranks send. If the layer needs only sums of its sources,
         the own rows alone; the halo's are kept in ``_apart``."""
         forward_pass, name = self.forward_pass, self.name
@@ -213,7 +213,7 @@ class SplitLayer(NarrowedLayer):
         forward_pass.own_rows.mark(found, groups, mixed=True)
         return found
 
-    def _cut(self, given: dict[str, Any], read: Read, groups: int, edges: Adjacency) -> None:
+    def _cut(self, given: dict[str, Any], read: Read, groups: int, edges: Bipartite) -> None:
         forward_pass, x = self.forward_pass, given.get("x")
         forward_pass.edges[self.name] = forward_pass.edges.get(self.name, 0) + edges.num_edges
         self._sums_apart = (
@@ -226,7 +226,7 @@ class SplitLayer(NarrowedLayer):
             if isinstance(given[name], tuple):
                 self.forward_pass.own_rows.mark(given[name][1], groups - 1)
 
-    def _aggregate_first(self, given: dict[str, Any], edges: Adjacency) -> None:
+    def _aggregate_first(self, given: dict[str, Any], edges: Bipartite) -> None:
         super()._aggregate_first(given, edges)
         if isinstance(given.get("x"), tuple):
             self.forward_pass.own_rows.mark(given["x"][1], self._call.groups - 1)
