@@ -78,7 +78,7 @@ def relbenchs(graph: relational.TaskGraph, fanouts: list[int], **options: Any) -
     from relbench.modeling.graph import get_link_train_table_input
     from relbench.modeling.loader import LinkNeighborLoader
 
-    from torch_gnnscale.relational.database import seconds
+    from torch_gnnscale.relational.database_graph import seconds
 
     task = graph.task
     table = task.get_table("train")

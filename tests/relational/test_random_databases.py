@@ -68,7 +68,7 @@ def test_samples_are_what_a_search_finds(seed):
 
     from torch_gnnscale import NeighborLoader
     from torch_gnnscale.relational import HashedWords
-    from torch_gnnscale.relational.database import database_graph
+    from torch_gnnscale.relational.database_graph import database_graph
 
     database, plain = random_database(seed), random_database(seed)
     draws = np.random.default_rng(seed)

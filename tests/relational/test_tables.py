@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from torch_gnnscale.relational.database import check_keys, check_tables
+from torch_gnnscale.relational.database_graph import check_keys, check_tables
 
 pd = pytest.importorskip("pandas")
 

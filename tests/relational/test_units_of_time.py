@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from torch_gnnscale.relational.database import NEVER, check_same_unit, seconds
+from torch_gnnscale.relational.database_graph import NEVER, check_same_unit, seconds
 
 pd = pytest.importorskip("pandas")
 
