@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers.cluster import cluster
 from helpers.mapped import memories, memories_left
-from helpers.parts import HERE, as_plain, loader_of_part, with_links
+from helpers.parts import HERE, as_plain, loader_of_part, parts_of_edges, with_links
 from helpers.refused import refuses
 from helpers.slow import SLOW, quick
 from torch import distributed as dist
@@ -226,6 +226,26 @@ def test_batches_and_counts_do_not_depend_on_the_transport(parts, world, options
     assert {kind for kind, *_ in memory + auto} == {"MemoryTransport"}
     assert {kind for kind, *_ in gloo} == {"RowTransport"}
     assert [rest for _, *rest in memory] == [rest for _, *rest in auto] == [rest for _, *rest in gloo]
+
+
+def edges_by_transport(path, transport, method):
+    """:func:`by_transport`, and which purposes the transport of rows moved something for."""
+    with open_part(path, transport=transport) as part:
+        loader = loader_of_part(part, method=method)
+        batches, moved = [as_plain(batch) for batch in loader], loader._sharing.steps.transport.moved
+        counts = {name: {**entry, "seconds": 0} for name, entry in part.stats().items()}
+        return batches, counts, sorted(name for name, entry in moved.items() if entry.sent or entry.received)
+
+
+@pytest.mark.parametrize(
+    ("method", "purposes"),
+    [("neighbor", ["picks", "requests"]), SLOW("labor", ["picks", "requests"]), SLOW("ladies", ["edges", "requests"])],
+)
+def test_edges_in_parts_travel_as_rows_do(tmp_path, method, purposes):
+    _, path = parts_of_edges(lambda: tmp_path)(2)
+    memory, gloo = (cluster(2).run(edges_by_transport, path, name, method) for name in ("memory", "gloo"))
+    assert memory == gloo
+    assert all(moved == purposes for *_, moved in memory)
 
 
 def on_two_machines(path, transport, where):

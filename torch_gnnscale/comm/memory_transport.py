@@ -262,7 +262,10 @@ class MemoryTransport(RowTransport):
             except Exception as failed:  # raised below: new memory is taken first, which others wait for
                 error = error or failed
 
-        heard = exchange.numbers(said_here, purpose, caught).tolist()
+        if self._tells:  # in steps, which count the same for all transports
+            heard = exchange.meet(said_here, caught).tolist()
+        else:
+            heard = exchange.numbers(said_here, purpose, caught).tolist()
         _close(self._replaced)
         said = [values[-1] for values in heard]
         why = exchange.reasons(error if status == _FAILED else None) if _FAILED in said else []

@@ -237,14 +237,15 @@ def open_part(
             open, unless an equal copy is there. None: ``path`` itself is opened; a warning if it lies on a network
             file system. All ranks have one, or none.
         verify: read all files once and compare checksums, by one process of each machine.
-        transport: how rows travel between ranks. "memory": the ranks that together hold all parts are on one machine;
-            the rank that has a row writes it into memory of the one that asks for it. "gloo": over Gloo. Both are in
-            host memory, and a thread of each loader exchanges. "auto": memory where these ranks can read each other's,
-            which they try, else Gloo. "nccl": from the current GPU of a rank to another one's, exchanged by the thread
-            that iterates, once per batch; all rows of batches and of the buffer are on that GPU. A :class:`RowGroup`:
-            as with "nccl", by any backend of torch.distributed and on any device. Headers and counts take memory of one
-            machine or Gloo, whatever rows take. All ranks have the same. No batch changes, nor what :meth:`Part.stats`
-            counts. The only rank of one part exchanges nothing, and its rows are where its tiers are.
+        transport: how rows, and edges drawn for other ranks, travel. "memory": the ranks that together hold all parts
+            are on one machine; the rank that has a row writes it into memory of the one that asks for it. "gloo": over
+            Gloo. Both are in host memory, and a thread of each loader exchanges. "auto": memory where these ranks
+            can read each other's, which they try, else Gloo. "nccl": from the current GPU of a rank to another one's,
+            exchanged by the thread that iterates, once per batch; all rows of batches and of the buffer are on that
+            GPU. A :class:`RowGroup`: as with "nccl", by any backend of torch.distributed and on any device; edges then
+            travel over Gloo. Headers and counts take memory of one machine or Gloo, whatever rows take. All ranks have
+            the same. No batch changes, nor what :meth:`Part.stats` counts. The only rank of one part exchanges nothing,
+            and its rows are where its tiers are.
         consecutive: which ranks have consecutive numbers. "copies": rank r holds part r // (P / K), so that the ranks
             of one part share a machine's memory. "parts": rank r holds part r mod K, so that a machine of K ranks has
             all parts, and they exchange rows within it. All ranks have the same.

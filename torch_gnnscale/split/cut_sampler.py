@@ -363,7 +363,7 @@ class CooperativeSampler(RankSampler):
             wanted = growing.drawn(self._executor.pick_own(growing.frontier, key, hop, drawing))
             counts, sent = torch.tensor([[len(ids), 0] for ids in wanted]), [ids.to(self._ids) for ids in wanted]
             sizes = steps.counted(counts, None, "sampling")[:, 0].tolist()
-            asked = steps.rows.tensors(sent, sizes, "frontiers")
+            asked = steps.tensors(sent, sizes, "frontiers")
             growing.came([ids.to(torch.int64) for ids in asked])
         cut = growing.cut()
         metadata: list[Any] = [None if entry is None else entry[own] for entry in (inputs.input_id, inputs.time)]
