@@ -135,6 +135,7 @@ def test_weights_and_times_of_a_part(tmp_path, name, value):
     change(tmp_path, array, partial(set_to, 7, value))
     with open_part(tmp_path, verify=False) as part:
         options = {f"{name}_attr": name, "batch_size": 60}
+        options |= {"input_time": torch.ones(60)} if name == "time" else {}
         with pytest.raises(ValueError, match=rf"^rank 0: ValueError: {tmp_path}/{array}.npy: {name}_attr='{name}'"):
             NeighborLoader((part.features, part.graph), [4], part.input_nodes(None), **options)
 
