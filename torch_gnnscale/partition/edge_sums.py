@@ -22,7 +22,7 @@ def edge_sum(*columns: Tensor) -> int:
     """
     total = 0
     for pieces in zip(*(column.split(_LENGTH) for column in columns), strict=True):
-        mixed = np.zeros(len(pieces[0]), np.uint64)
+        mixed = np.full(len(pieces[0]), len(columns), np.uint64)  # from 0, the edge of zeros would count for nothing
         for odd, piece in zip(_ODD, pieces, strict=False):
             mixed += piece.numpy().astype(np.int64).view(np.uint64) * np.uint64(odd)
         for shift, odd in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64's last steps
