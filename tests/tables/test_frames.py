@@ -47,6 +47,14 @@ class Lists(Frames):
         return rows
 
 
+class Repeated(Lists):
+    """What is called is called again, as Spark does where a task's machine fails at its end."""
+
+    def _map(self, rows, function, schema):
+        super()._map(rows, function, schema)
+        return super()._map(rows, function, schema)
+
+
 def files_of(folder):
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
@@ -104,3 +112,20 @@ def test_errors_are_those_of_duckdb(tmp_path, path, changes):
     expected = said(schema, tmp_path, None)
     assert expected.startswith(path)
     assert said(schema, tmp_path, Lists()) == expected
+
+
+def test_what_is_called_again_writes_the_same_bytes(tmp_path):
+    """In a folder whose name SQL and globs would read as their own signs."""
+    (folder := tmp_path / "it's [1]").mkdir()
+    put(folder / "users.csv", pa.table({"k": ["c", "a", "b", "d"], "v": [1.0, 2.0, 3.0, 4.0]}))
+    put(folder / "links.csv", pa.table({"a": ["a", "b", "c", "a"], "b": ["b", "c", "a", "d"]}))
+    schema = Schema.parse(
+        {
+            "nodes": {"user": {"files": "users.csv", "key": "k", "columns": {"v": "number"}}},
+            "edges": {"user.knows.user": {"files": "links.csv", "source": "a", "destination": "b"}},
+        },
+        tmp_path / "it's [1]",
+    )
+    for name, engine in (("once", Lists()), ("again", Repeated()), ("duckdb", None)):
+        tables.build(schema, folder / name, parts=2, engine=engine)
+    assert files_of(folder / "again") == files_of(folder / "once") == files_of(folder / "duckdb")

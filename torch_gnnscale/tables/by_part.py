@@ -48,7 +48,8 @@ class TablesByPart:
         self._relations: list[dict[str, Any]] = []
         self._arrays: dict[str, Tensor] = {}
         self._checksums: list[int] = []
-        self._halo: dict[tuple[str, int], list[np.ndarray]] = {}
+        self._halo: dict[tuple[str, int], list[Path]] = {}
+        """By type and part: files with the ids of nodes in other parts from which edges lead into it."""
         self._cut = 0
 
     def nodes(self, nodes: Nodes) -> dict[str, int]:
@@ -84,10 +85,10 @@ class TablesByPart:
         degree = torch.zeros(nodes[dst].count, dtype=torch.int64)
         out_degree = self._arrays[f"degree_{[*self._owner].index(src)}"]
         for found in written:
-            with np.load(self._folder / found.ends) as ends:
+            with np.load(file := self._folder / found.ends) as ends:
                 degree[torch.from_numpy(ends["dst"])] = torch.from_numpy(ends["dst_count"])
                 out_degree[torch.from_numpy(ends["src"])] += torch.from_numpy(ends["src_count"])
-                self._halo.setdefault((src, found.part), []).append(ends["halo"])
+            self._halo.setdefault((src, found.part), []).append(file)
         self._cut += sum(found.cut for found in written)
         self._checksums.append(sum(found.checksum for found in written) % (1 << 63))
         colptr = torch.cat([torch.zeros(1, dtype=torch.int64), degree.cumsum(0)])
@@ -101,8 +102,8 @@ class TablesByPart:
         """Writes what is known of all parts."""
         owner, parts = self._owner, self._parts
         halo = [0] * parts
-        for (_, part), ids in self._halo.items():
-            halo[part] += len(np.unique(np.concatenate(ids)))
+        for (_, part), found in self._halo.items():
+            halo[part] += len(np.unique(np.concatenate([_halo_of(file) for file in found])))
         edges = torch.zeros(parts, dtype=torch.int64)
         for number, relation in enumerate(self._relations):
             dst = owner[relation["edge_type"][-1]].long()
@@ -127,3 +128,8 @@ class TablesByPart:
             self._folder / "counts", KIND,
             {**self._arrays, **{f"seeds_{i}": ids for i, ids in enumerate(self._seeds.values())}}, meta,
         )  # fmt: skip
+
+
+def _halo_of(file: Path) -> np.ndarray:
+    with np.load(file) as ends:
+        return ends["halo"]

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from .database import Database
 from .engine import Engine, Join
-from .sources import Source, name, source
+from .sources import Source, name, quoted, source
 
 Batches: TypeAlias = Iterator[Any]
 """Arrow's RecordBatches."""
@@ -163,13 +163,13 @@ class Frames(Engine):
     @override
     def gather(self, staged: str, columns: str, table: str) -> None:
         (folder := self._work / table).mkdir()
-        self.each(staged, partial(_write, folder, columns))
-        self.database.run(f"CREATE VIEW {table} AS SELECT * FROM '{folder}/*.parquet'")
+        files = self.each(staged, partial(_write, folder, columns))  # beside which tasks that failed may have left some
+        self.database.run(f"CREATE VIEW {table} AS SELECT * FROM read_parquet([{', '.join(map(quoted, files))}])")
 
     @override
     def share(self, table: str) -> None:
         (folder := self._work / f"shared_{table}").mkdir()
-        self.database.run(f"COPY {table} TO '{folder / '0.parquet'}' (FORMAT parquet)")
+        self.database.run(f"COPY {table} TO {quoted(str(folder / '0.parquet'))} (FORMAT parquet)")
         columns = self.database.schema(f"SELECT * FROM {table}").names
         self.stage(table, source(table, self._work, [str(folder)], None, columns), ", ".join(map(name, columns)))
 
@@ -235,7 +235,8 @@ class Frames(Engine):
             raise
 
 
-def _write(folder: Path, columns: str, database: Database, piece: str) -> None:
-    """Writes columns of a piece into a file of its own."""
+def _write(folder: Path, columns: str, database: Database, piece: str) -> str:
+    """Writes columns of a piece into a file of its own, whose name it returns."""
     with tempfile.NamedTemporaryFile(prefix="", suffix=".parquet", dir=folder, delete=False) as file:
-        database.run(f"COPY (SELECT {columns} FROM {piece}) TO '{file.name}' (FORMAT parquet)")
+        database.run(f"COPY (SELECT {columns} FROM {piece}) TO {quoted(file.name)} (FORMAT parquet)")
+        return file.name

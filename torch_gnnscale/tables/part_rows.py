@@ -1,10 +1,15 @@
-"""The rows of one part as parquet: written by whatever process an engine has them in, and read again."""
+"""The rows of one part as parquet: written by whatever process an engine has them in, and read again.
+
+A process that fails may leave files behind, and another one begins anew: files have names of their own in the folder
+``work``, which is deleted at the end, and move to their places when they are whole.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -22,6 +27,11 @@ from .nodes import Nodes
 from .writing import RowWriter, integers
 
 ENDS = ("src", "dst")
+
+
+def _new_file(suffix: str) -> Path:
+    """A file of no other process, in the directory of tables by part."""
+    return Path("work") / f"{uuid4().hex}.{suffix}"
 
 
 def folder_of(path: Path, group: Any, part: int) -> Path:
@@ -65,7 +75,7 @@ def write_nodes(folder: Path, nodes: Nodes, split: str, database: Database, piec
         piece: the table of them.
     """
     (part,) = database.row(f"SELECT part FROM {piece} LIMIT 1")
-    rows = _PartRows(folder_of(folder, nodes.table.name, part), batch_rows(nodes.features))
+    rows = _PartRows(folder, nodes.table.name, part, batch_rows(nodes.features))
     node_tables.add(nodes, rows)
     sizes = node_tables.write(database, piece, nodes, split, rows)
     rows.close()
@@ -74,9 +84,9 @@ def write_nodes(folder: Path, nodes: Nodes, split: str, database: Database, piec
 
 def write_edges(folder: Path, edges: Edges, order: Order, database: Database, piece: str) -> WrittenEdges:
     """Writes a part's edges of a relation, in the order of ids; arguments as of :func:`write_nodes`."""
-    part, name = f"{order.by}_part", ".".join(order.edge_type)
+    part = f"{order.by}_part"
     (number,) = database.row(f"SELECT {part} FROM {piece} LIMIT 1")
-    rows = _PartRows(folder_of(folder, order.edge_type, number), batch_rows(edges.features))
+    rows = _PartRows(folder, order.edge_type, number, batch_rows(edges.features))
     for end in ENDS:
         rows.add(order.edge_type, end, torch.int64, (0,))
     edge_tables.add(edges, order.edge_type, rows)
@@ -103,7 +113,7 @@ def write_edges(folder: Path, edges: Edges, order: Order, database: Database, pi
         for at, column in ((0, what), (1, f"{what}_count")):
             arrays = [integers(batch.column(at)) for batch in batches]
             found[column] = torch.cat([torch.empty(0, dtype=torch.int64), *arrays]).numpy()
-    ends = Path("work") / f"{name}-{number}.npz"
+    ends = _new_file("npz")
     np.savez(
         folder / ends, dst=found["dst"], dst_count=found["dst_count"], src=found["src"], src_count=found["src_count"],
         halo=found["halo"],
@@ -115,15 +125,17 @@ class _PartRows(RowWriter):
     """Writes the rows of one part's nodes of a type, or edges of a relation.
 
     Args:
-        folder: a new one, unless the rows have no attributes.
+        folder: the directory of tables by part.
+        group, part: whose rows these are.
         length: rows of a row group of the file.
     """
 
-    def __init__(self, folder: Path, length: int) -> None:
+    def __init__(self, folder: Path, group: Any, part: int, length: int) -> None:
         super().__init__()
         self.places: dict[str, list[np.ndarray]] = {subset: [np.empty(0, np.int64)] for subset in SUBSETS}
         """The rows of each split's nodes."""
-        self._folder, self._length = folder, length
+        self._length = length
+        self._written, self._file = folder / _new_file("parquet"), folder_of(folder, group, part) / "0.parquet"
         self._pending: dict[str, Tensor] = {}
         self._held: list[Any] = []
         self._writer: Any = None
@@ -152,8 +164,7 @@ class _PartRows(RowWriter):
 
         table, at = pyarrow.concat_tables(self._held), 0
         if self._writer is None:
-            self._folder.mkdir(parents=True)
-            self._writer = parquet.ParquetWriter(self._folder / "0.parquet", table.schema, write_page_checksum=True)
+            self._writer = parquet.ParquetWriter(self._written, table.schema, write_page_checksum=True)
         while len(table) - at >= least and at < len(table):
             group = table.slice(at, self._length).combine_chunks()  # pages depend on the chunks, too
             self._writer.write_table(group, row_group_size=self._length)
@@ -165,6 +176,8 @@ class _PartRows(RowWriter):
         if self._held:
             self._write(1)
             self._writer.close()
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._written.replace(self._file)
 
 
 def _arrow(rows: Tensor) -> Any:
