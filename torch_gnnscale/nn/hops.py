@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -132,6 +132,28 @@ def relations_of(batch: Any) -> dict[EdgeType, Any]:
     }
 
 
+def sampled_numbers(batch: Any) -> tuple[dict[NodeType, list[int]], dict[EdgeType, list[int]]] | None:
+    """(``num_sampled_nodes`` by node type, ``num_sampled_edges`` by relation); None unless all are lists and there are
+    relations."""
+    if isinstance(batch, HeteroData):
+        nodes = {key: store.get("num_sampled_nodes") for key, store in batch.node_items()}
+        edges = {key: store.get("num_sampled_edges") for key, store in relations_of(batch).items()}
+    else:
+        nodes = {None: getattr(batch, "num_sampled_nodes", None)}
+        edges = {None: getattr(batch, "num_sampled_edges", None)}
+    return (nodes, edges) if edges and {*map(type, nodes.values()), *map(type, edges.values())} == {list} else None
+
+
+def with_edges(num_edges: Mapping[EdgeType, Sequence[int]]) -> set[EdgeType | int]:
+    """The relations, and the hops of any relation, that have edges."""
+    found: set[EdgeType | int] = set()
+    for key, counts in num_edges.items():
+        if hops := [hop for hop, count in enumerate(counts) if count]:
+            found.add(key)
+            found.update(hops)
+    return found
+
+
 def device_of(batch: Any) -> torch.device:
     """The device of a batch's edges; the CPU if it has none."""
     for store in relations_of(batch).values():
@@ -228,7 +250,8 @@ class Relation:
         self.name = "batch.edge_index" if key is None else f"batch[{key}].edge_index"
         self.index = index
         self.src, self.dst = src, dst
-        self.ends = list(accumulate(counts))
+        self.counts = list(counts)
+        self.ends = list(accumulate(self.counts))
         """As of :class:`HopEdges`."""
         self._edges: HopEdges | None = None
 
@@ -332,13 +355,8 @@ class BatchHops:
 
     @property
     def with_edges(self) -> set[EdgeType | int]:
-        """The relations, and the hops of any relation, that have edges."""
-        found: set[EdgeType | int] = set()
-        for key, relation in self.relations.items():
-            if relation.ends[-1]:
-                found.add(key)
-                found.update(hop for hop, count in enumerate([0, *relation.ends[:-1]]) if relation.ends[hop] > count)
-        return found
+        """See :func:`with_edges`."""
+        return with_edges({key: relation.counts for key, relation in self.relations.items()})
 
     def relation(self, edge_index: Any) -> Relation | None:
         """The relation whose ``edge_index`` this very object is."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from .calls import Call, Functions
 from .common_rows import CommonRows
 from .dictionary_layer import DictionaryLayer, takes_dictionaries
 from .forward_pass import ForwardPass, JoinOfPass, LayerOfPass, refuse_compiled
-from .hops import BatchHops, NodeType, relations_of, seed_rows
+from .hops import BatchHops, EdgeType, NodeType, sampled_numbers, seed_rows, with_edges
 from .joins import JoinedHeteroConv, JoinedTrace
 from .layered import Layered
 from .products import DistinctRows, linear_modules
@@ -73,8 +73,8 @@ class Narrowed(Layered):
             NotImplementedError: within ``torch.compile``.
         """
         refuse_compiled("narrow")
-        hops, training = None, self._model.training
-        if training in self._to_check:
+        hops, training, numbers = None, self._model.training, sampled_numbers(batch)
+        if training in self._to_check and (numbers is None or self._is_new(numbers[1], training)):
             hops = self._compare(batch, training)
         elif self._to_size and not self._savings and self._has_lazy():
             hops = BatchHops(batch, verify=False)
@@ -83,13 +83,18 @@ class Narrowed(Layered):
         if self._to_size:  # to set an attribute of a module takes a microsecond
             self._to_size = False
         # Decided by the batch alone, also for the first one: a run that resumes there computes the same.
-        if not self._pays(batch):
+        if not self._pays(batch, numbers):
             return seed_rows(self._whole(batch), batch, ALL)
         functions = self._functions[training]
         out, rows = self._run(batch, BatchHops(batch, verify=False) if hops is None else hops, functions)
         if functions.known and not functions.knows(rows.called):
             self._compare_again(batch, rows)
         return out
+
+    def _is_new(self, num_edges: Mapping[EdgeType, Sequence[int]], training: bool) -> bool:
+        """Whether a batch has edges where those that were compared had none."""
+        checked = self._checked[training]
+        return not checked or not with_edges(num_edges) <= checked
 
     def _compare(self, batch: Any, training: bool) -> BatchHops:
         """Compares the batch with the whole if it has edges where those before had none; returns its hops."""
@@ -132,22 +137,13 @@ class Narrowed(Layered):
     def _layers_changed(self) -> None:
         self._savings, self._to_size, self._distinct = {}, True, DistinctRows(linear_modules(self.module))
 
-    def _pays(self, batch: Any) -> bool:
-        """Whether the batch is narrowed: whether that saves more than it costs, or the model reads statistics of the
-        rows that are computed, which must be the same ones in every batch. True for a batch without hops, which
-        :class:`BatchHops` refuses, and if parameters have no size even after a run."""
-        if self._reads_statistics():
+    def _pays(self, batch: Any, numbers: tuple[dict[NodeType, list[int]], dict[EdgeType, list[int]]] | None) -> bool:
+        """Whether the batch, of these :func:`sampled_numbers`, is narrowed: whether that saves more than it costs, or
+        the model reads statistics of the rows that are computed, which must be the same ones in every batch. True for a
+        batch without hops, which :class:`BatchHops` refuses, and if parameters have no size even after a run."""
+        if numbers is None or self._reads_statistics():
             return True
-        num_nodes: dict[NodeType, Any]
-        num_edges: dict[Any, Any]
-        if isinstance(batch, HeteroData):
-            num_nodes = {key: store.get("num_sampled_nodes") for key, store in batch.node_items()}
-            num_edges = {key: store.get("num_sampled_edges") for key, store in relations_of(batch).items()}
-        else:
-            num_nodes = {None: getattr(batch, "num_sampled_nodes", None)}
-            num_edges = {None: getattr(batch, "num_sampled_edges", None)}
-        if not num_edges or not {*map(type, num_nodes.values()), *map(type, num_edges.values())} <= {list}:
-            return True
+        num_nodes, num_edges = numbers
         depth = len(next(iter(num_edges.values())))
         savings = self._savings_of(batch, depth) if depth else None
         return savings is None or savings.pay(num_nodes, num_edges)
