@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from helpers.data import ForeignFeatureStore, ForeignGraphStore, make_data, our_stores
+from helpers.data import ForeignFeatureStore, ForeignGraphStore, make_data, node_rows, our_stores
 from helpers.hetero import (
     AUTHOR,
     CITES,
@@ -22,6 +22,7 @@ from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler, TieredFeatureStore
 from torch_gnnscale.loader.fetch import StoreRows
+from torch_gnnscale.sampler import KeyedSampler, NeighborOutput
 
 
 @pytest.mark.parametrize("put", ["coo", "csc", "csr"])
@@ -208,3 +209,22 @@ def test_numbers_of_nodes_that_relations_do_not_agree_on(sizes):
     message = rf"^data: expected one number of nodes of 'a' in all edges, found {sizes[0]} and {sizes[1]}; pass size="
     with pytest.raises(ValueError, match=message):
         NeighborSampler((ForeignFeatureStore(), graph), [2])
+
+
+class SelfLoops(KeyedSampler):
+    """The seeds, each with an edge to itself."""
+
+    def node_bounds(self):
+        return {None: 9}
+
+    def sample_from_nodes(self, inputs, key=None):
+        loops = torch.arange(len(inputs.node))
+        return NeighborOutput(inputs.node, loops, loops, None, None, None, None, metadata=(inputs.input_id, None))
+
+
+def test_a_graph_without_stored_edges_has_no_types():
+    features = FeatureStore()
+    features.put_tensor(node_rows(torch.arange(9)), group_name=None, attr_name="x", index=None)
+    batch = next(iter(NeighborLoader((features, GraphStore()), [2], torch.tensor([7, 2]), neighbor_sampler=SelfLoops(),
+                                     batch_size=2)))  # fmt: skip
+    assert torch.equal(batch.x, node_rows(torch.tensor([7, 2])))

@@ -239,7 +239,8 @@ class GivenStores(GivenData):
     @override
     def check_features(self, sampler: KeyedSampler) -> None:
         if self._of_ours:
-            self.features.check_graph(self.edge_types != [None], sampler.node_bounds() or {})
+            typed = any(edge_type is not None for edge_type in self.edge_types)
+            self.features.check_graph(typed, sampler.node_bounds() or {})
 
     @override
     def warn_of_rows(self, device: torch.device | None) -> None:
