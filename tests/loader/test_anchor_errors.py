@@ -94,3 +94,10 @@ def test_what_has_no_effect_is_named(options, text):
 def test_a_loader_of_seeds_has_no_anchors():
     with pytest.raises(TypeError, match="unexpected keyword argument"):
         NeighborLoader(heterogeneous(), [2], "user", anchors=USERS)
+
+
+@pytest.mark.parametrize("device", ["cpu", torch.device("cpu"), None], ids=repr)
+def test_anchors_on_the_cpu(device):
+    plain = next(iter(loader_of(empty="skip", seed=3)))
+    batch = next(iter(loader_of(empty="skip", seed=3, device=device)))
+    assert torch.equal(batch["user"].n_id, plain["user"].n_id)

@@ -225,7 +225,9 @@ def test_ad_hoc_batches(data):
     assert plain(loader([3, 1])) == plain(batch)
 
 
-@pytest.mark.parametrize("index", [[1.5], 3, torch.ones(200).bool(), [[1, 2]]], ids=str)
+@pytest.mark.parametrize(
+    "index", [[1.5], [1j], 3, torch.ones(200).bool(), [[1, 2]], [[1], [2, 3]], None, "ab", [None]], ids=str
+)
 def test_an_ad_hoc_batch_of_what_is_no_position(data, index):
     with pytest.raises(TypeError, match=r"^index: expected a list of positions of the loader's inputs, found "):
         loader_of(data)(index)

@@ -211,7 +211,8 @@ def _refuse(options: dict[str, Any]) -> None:
     """Removes arguments that other loaders have. Raises NotImplementedError unless they have the values by which
     nothing is asked for."""
     for name in ("split", "device", "graph_on_gpu", "graph_on_peers"):
-        if (value := options.pop(name, None)) not in (None, "cpu", (), []):
+        value = options.pop(name, None)
+        if not (value in (None, (), []) or (name == "device" and str(value) == "cpu")):
             raise NotImplementedError(f"anchors with {name}={value!r} are not implemented")
     for name in ("time_window", "input_start_time"):
         if options.pop(name, None) is not None:

@@ -41,8 +41,12 @@ class Step(NamedTuple):
 
 def as_positions(given: Any) -> Tensor:
     """What a user gives as positions of inputs, as a vector of integers; TypeError for others."""
-    found = torch.as_tensor(given)
-    if found.numel() and (found.dim() != 1 or found.dtype == torch.bool or found.is_floating_point()):
+    try:
+        found = torch.as_tensor(given)
+    except (RuntimeError, TypeError, ValueError):  # torch makes no tensor of it
+        found = torch.zeros((), dtype=torch.bool)
+    others = found.dtype == torch.bool or found.is_floating_point() or found.is_complex()
+    if found.numel() and (found.dim() != 1 or others):
         raise TypeError(f"index: expected a list of positions of the loader's inputs, found {given!r}")
     return found.to(torch.int64)
 
