@@ -64,11 +64,11 @@ def naming_folder(folder: str | os.PathLike) -> Iterator[None]:
 OPTIONS: dict[str, Any] = {
     "dataset": "planted", "root": os.environ.get("GNNSCALE_DATA", "data"), "split": 0, "target": None
 }  # fmt: skip
-"""Their names and defaults; what is not given is not in the arguments."""
+"""The options that name a data set, with their defaults; one that is not given is not in the arguments."""
 
 
 def parent() -> argparse.ArgumentParser:
-    """A parser that has them."""
+    """A parser of :data:`OPTIONS`."""
     parser = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     helps = {
         "dataset": "planted (generated), a set below --root, a saved directory, ogbn-..., ...",

@@ -180,7 +180,7 @@ def load(
     Args:
         name: one of
 
-            - ``planted``: :func:`torch_gnnscale.planted`;
+            - ``planted``: :func:`torch_gnnscale.datasets.planted`;
             - the path of a directory written by :meth:`NodeTask.save` or, with rows, labels and splits, by ``gnnscale
               convert``;
             - NAME of an archive ``NAME.npz`` or ``NAME/NAME.npz`` in ``root``; ``fb100/SCHOOL`` is one school of

@@ -255,7 +255,7 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
 
     def of_share(self, parts: StoredParts, part: StoredPart) -> PartitionedFeatureStore:
         """The rows of this rank's share of the part, which are read where they are mapped; ``parts`` and ``part`` are
-        those of :func:`torch_gnnscale.partition.book.share`."""
+        those of :func:`torch_gnnscale.infer.part_graph.share`."""
         return PartitionedFeatureStore(
             parts, part, self.ranks.alone, None, self._refuse, self._open_steps, Kept(), self._row_group
         )

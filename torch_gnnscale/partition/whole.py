@@ -97,7 +97,7 @@ class Whole:
         return [*self.sides, *(side.transposed() for side in self.sides)]
 
     def merged(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The graph of both directions as METIS takes it (:func:`.metis.part_graph`): its ``colptr``, ``row`` and
+        """The graph of both directions as METIS takes it (:func:`.assignment.part_graph`): its ``colptr``, ``row`` and
         ``edge_weight``. All edges between two nodes become one, whose weight is their sum; self loops are dropped."""
         colptr, row, count = ops.contract(self.both_sides(), self.num_nodes)
         if self.edge_weight is None:

@@ -305,7 +305,8 @@ class Trainer(ABC):
         return summary
 
     def _settings(self) -> dict[str, Any]:
-        """The settings that a resumed run must have in common with the stopped one, except for :data:`MAY_DIFFER`."""
+        """The settings that a resumed run must have in common with the stopped one, except for
+        :data:`.checkpoint.MAY_DIFFER`."""
         run = {"format": checkpoint.FORMAT, "trainer": type(self).__name__, "task": self.task.name}
         target = getattr(self.task, "target", None)
         return {**run, **({} if target is None else {"target": target}), **asdict(self.config)}
