@@ -107,9 +107,9 @@ def test_what_is_damaged_or_missing(tmp_path):
         ({"p": [0] * 11 + [None]},
          "nodes.item.owner: {}: row 12: column p: expected a part from 0 to 2, found nothing"),
         ({"i": [n * 7 - 20 for n in range(11)] + [-20]},
-         "nodes.item.owner: expected each key of nodes.item once, found -20 2 times"),
+         "nodes.item.owner: expected each key of nodes.item once, found -20 in 2 rows"),
         ({"i": [n * 7 - 20 for n in range(11)] + [5]},
-         "nodes.item.owner: expected each key of nodes.item once, found 57 0 times"),
+         "nodes.item.owner: expected each key of nodes.item once, found 57 in 0 rows"),
     ],
 )  # fmt: skip
 def test_tables_of_owners_that_are_none(tmp_path, given, said):

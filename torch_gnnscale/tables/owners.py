@@ -75,4 +75,4 @@ def _stage_given(
     engine.gather(f"{staged}_owned", "key, part", gathered)
     counted = f"SELECT key, count(part) AS times FROM {gathered} GROUP BY key HAVING times <> 1 ORDER BY key LIMIT 1"
     for value, times in engine.database.rows(counted):
-        raise ValueError(f"{path}: expected each key of {table.path} once, found {value!r} {times} times")
+        raise ValueError(f"{path}: expected each key of {table.path} once, found {value!r} in {times} rows")
