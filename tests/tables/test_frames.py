@@ -114,18 +114,40 @@ def test_errors_are_those_of_duckdb(tmp_path, path, changes):
     assert said(schema, tmp_path, Lists()) == expected
 
 
+LINKS = {
+    "nodes": {"user": {"files": "users.csv", "key": "k", "columns": {"v": "number"}}},
+    "edges": {"user.knows.user": {"files": "links.csv", "source": "a", "destination": "b"}},
+}
+
+
+def put_links(folder):
+    put(folder / "users.csv", pa.table({"k": ["c", "a", "b", "d"], "v": [1.0, 2.0, 3.0, 4.0]}))
+    put(folder / "links.csv", pa.table({"a": ["a", "b", "c", "a"], "b": ["b", "c", "a", "d"]}))
+
+
 def test_what_is_called_again_writes_the_same_bytes(tmp_path):
     """In a folder whose name SQL and globs would read as their own signs."""
     (folder := tmp_path / "it's [1]").mkdir()
-    put(folder / "users.csv", pa.table({"k": ["c", "a", "b", "d"], "v": [1.0, 2.0, 3.0, 4.0]}))
-    put(folder / "links.csv", pa.table({"a": ["a", "b", "c", "a"], "b": ["b", "c", "a", "d"]}))
-    schema = Schema.parse(
-        {
-            "nodes": {"user": {"files": "users.csv", "key": "k", "columns": {"v": "number"}}},
-            "edges": {"user.knows.user": {"files": "links.csv", "source": "a", "destination": "b"}},
-        },
-        tmp_path / "it's [1]",
-    )
+    put_links(folder)
+    schema = Schema.parse(LINKS, folder)
     for name, engine in (("once", Lists()), ("again", Repeated()), ("duckdb", None)):
         tables.build(schema, folder / name, parts=2, engine=engine)
     assert files_of(folder / "again") == files_of(folder / "once") == files_of(folder / "duckdb")
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_what_is_kept_is_released(tmp_path, unknown):
+    """Also after an error: a session outlives what is built in it."""
+    kept = []
+
+    class Kept(Lists):
+        def _keep(self, rows):
+            kept.append(rows)
+            return super()._keep(rows)
+
+    put_links(tmp_path)
+    if unknown:
+        put(tmp_path / "links.csv", pa.table({"a": ["a", "z"], "b": ["b", "c"]}))
+    assert ("found 'z'" in said(LINKS, tmp_path, Kept())) == unknown
+    assert len(kept) > 2
+    assert [rows for rows in kept if rows] == []

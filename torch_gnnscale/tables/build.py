@@ -84,6 +84,7 @@ def build(
         finally:
             torch.set_num_threads(of_torch)
             database.close()
+            engine.close()
         shutil.rmtree(work)
         (folder / REPORT).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     return report

@@ -82,6 +82,10 @@ class Engine(ABC):
     def drop(self, staged: str) -> None:
         """Forgets a staged table and what it stores."""
 
+    @abstractmethod
+    def close(self) -> None:
+        """Ends, also after an error: forgets all staged tables."""
+
 
 def _asked(query: str, database: Database, piece: str) -> list[tuple[Any, ...]]:
     return database.rows(query.format(piece))
@@ -145,3 +149,7 @@ class DuckDB(Engine):
     @override
     def drop(self, staged: str) -> None:
         self.database.run(f"DROP TABLE {staged}")
+
+    @override
+    def close(self) -> None:
+        """Nothing: the database is closed by who opened it."""

@@ -189,6 +189,11 @@ class Frames(Engine):
         if rows is not None:
             self._release(rows)
 
+    @override
+    def close(self) -> None:
+        for staged in list(self._frames):
+            self.drop(staged)
+
     def _pieces(self, source: Source) -> list[str]:
         """A query of each file's rows: the columns that are needed, of the types that they have together."""
         kinds = {row[0]: row[1] for row in self.database.rows(f"DESCRIBE SELECT * FROM ({source.sql()})")}
