@@ -344,5 +344,5 @@ def test_layers_of_links_come_from_the_sampler():
 
 
 def test_an_unknown_kind_of_negatives(data):
-    with pytest.raises(ValueError, match=r"^neg_sampling: 'binery' is not a valid NegativeSamplingMode$"):
+    with pytest.raises(ValueError, match=r"^neg_sampling: expected one of \['binary', 'triplet'\], .*'binery'"):
         LinkNeighborLoader(data, [2], edge_label_index=data.edge_index[:, :9], neg_sampling="binery")

@@ -16,6 +16,7 @@ from torch_geometric.typing import NodeType
 from .. import ops
 from ..feature.tiered_rows import sent
 from ..memory import Budget, budget_bytes, is_bytes
+from ..ops.arguments import check_choice
 from ..ops.rows import as_words
 from ..partition.book import PartitionBook
 from ..partition.reading import Halo
@@ -77,8 +78,8 @@ class Kept:
     def __post_init__(self) -> None:
         if self.budget is None and (self.policy is not None or self.options):
             raise ValueError("policy, policy_options: expected none without a buffer")
-        if self.policy is not None and self.policy not in POLICIES:
-            raise ValueError(f"policy: expected one of {list(POLICIES)}, found {self.policy!r}")
+        if self.policy is not None:
+            check_choice("policy", self.policy, list(POLICIES))
         if self.budget is not None:
             budget_bytes("buffer", self.budget, 0)
             self._check_options()

@@ -14,7 +14,7 @@ from torch_geometric.data import Batch, Data, HeteroData
 
 from .._private import column_pointer
 from .._warn import warn
-from ..ops.arguments import as_tensor
+from ..ops.arguments import as_tensor, check_choice
 from ..sampler.base import OWN_FIELDS
 from ..sampler.minibatch import GraphTypes, MiniBatch, SampledEdges
 from ..topology import CSC
@@ -152,8 +152,7 @@ def edge_layouts_of(stores: Iterable[tuple[Any, Any]], asked: EdgeLayout | None)
         asked: the loader's argument.
     """
     if asked is not None:
-        if asked not in get_args(EdgeLayout):
-            raise ValueError(f"edge_layout: expected one of {get_args(EdgeLayout)}, found {asked!r}")
+        check_choice("edge_layout", asked, get_args(EdgeLayout))
         if asked == "SparseTensor":
             _sparse_tensor()
         if asked in ("coo", "EdgeIndex"):

@@ -12,7 +12,7 @@ from torch.utils.data import DistributedSampler
 from ..comm.mesh import Ranks, check_alike
 from ..comm.steps import Steps
 from ..feature.contract import RowStore
-from ..ops.arguments import to_int
+from ..ops.arguments import check_choice, to_int
 from ..random import draw_seed
 
 Shard: TypeAlias = bool | tuple[int, int] | None
@@ -141,8 +141,8 @@ def share_of(
     """
     ranks = features.ranks if isinstance(features, RowStore) else None
     for name, value, known in (("seed_order", order, get_args(SharedOrder)), ("uneven", uneven, get_args(Uneven))):
-        if value is not None and value not in known:
-            raise ValueError(f"{name}: expected one of {known}, found {value!r}")
+        if value is not None:
+            check_choice(name, value, known)
     if groups is not None:
         if shard is not None:
             raise ValueError(f"shard: expected none with split=, by which ranks share each batch, found {shard!r}")

@@ -92,9 +92,8 @@ def check_drawing(drawing: LayerDrawing, layers: bool, include_dst: bool) -> Non
 
 def check_weighing(aggregation: str, weights: str) -> None:
     """Raises ValueError for an unknown option of the weights of edges."""
-    for name, value, known in (("aggregation", aggregation, AGGREGATIONS), ("weights", weights, WEIGHTS)):
-        if value not in known:
-            raise ValueError(f"{name}: expected one of {known}, found {value!r}")
+    check_choice("aggregation", aggregation, AGGREGATIONS)
+    check_choice("weights", weights, WEIGHTS)
 
 
 def choices_of(drawing: LayerDrawing) -> list[int]:

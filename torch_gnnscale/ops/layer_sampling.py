@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .arguments import ID_DTYPES, OPS, check_ids, check_int, check_key, check_tensor, resolve_threads
+from .arguments import ID_DTYPES, OPS, check_choice, check_ids, check_int, check_key, check_tensor, resolve_threads
 from .graph_arguments import MAX_HOPS, Relations, Sample, check_vector
 from .layer_drawing import (
     AGGREGATIONS,
@@ -68,8 +68,7 @@ def choose_nodes(node: Tensor, score: Tensor, count: int, scheme: str, key: int,
     """
     check_ids("node", node)
     check_vector("score", score, len(node))
-    if scheme not in SCHEMES[:4]:
-        raise ValueError(f"scheme: expected one of {SCHEMES[:4]}, found {scheme!r}")
+    check_choice("scheme", scheme, SCHEMES[:4])
     check_int("count", count, -1, MAX_DRAWN - 1)
     check_int("hop", hop, 0, MAX_HOPS - 1)
     if len(score) and int(score.min()) < 1:

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
+from torch_geometric.sampler.base import NegativeSamplingMode
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
@@ -294,7 +295,10 @@ def cast_negatives(given: Any) -> NegativeSampling | None:
     try:
         return NegativeSampling.cast(given)
     except ValueError as error:
-        raise ValueError(f"neg_sampling: {error}") from None
+        modes = [mode.value for mode in NegativeSamplingMode]
+        raise ValueError(
+            f"neg_sampling: expected one of {modes}, and an amount above 0, whole for triplets: {error}"
+        ) from None
 
 
 def negatives_of(neg_sampling: Negatives, edge_type: EdgeType | None) -> NegativeSampling | None:

@@ -10,6 +10,7 @@ from typing import Any
 from torch_geometric.sampler import BaseSampler
 
 from .._warn import warn
+from ..ops.arguments import check_choice
 from ..ops.layer_drawing import METHODS as LAYERWISE
 from .base import KeyedSampler, keyed
 from .layerwise import LayerSampler
@@ -76,8 +77,7 @@ def make_sampler(method: str, data: Any, num_neighbors: Any, options: SamplingOp
         TypeError: what was registered returns no sampler.
         ValueError: an unknown method, or an option that the method does not have.
     """
-    if method not in METHODS:
-        raise ValueError(f"method: expected one of {tuple(METHODS)}, found {method!r}")
+    check_choice("method", method, tuple(METHODS))
     changed, known = options.changed(), METHODS[method]
     for name, value in changed.items():
         if name not in known.takes:

@@ -12,7 +12,7 @@ from torch_geometric.typing import EdgeType
 
 from .. import ops
 from ..comm.steps import Steps
-from ..ops.arguments import as_ids, check_int
+from ..ops.arguments import as_ids, check_choice, check_int
 from .executor import Executor, sampled_store
 from .graph import check_times, end_types, ordered_limit
 from .hop_by_hop import LATEST
@@ -90,8 +90,7 @@ class Neighbors:
 
         def ask(nodes: Tensor, edge_type: EdgeType | None = None, time: Tensor | None = None) -> EdgesInto:
             nonlocal left
-            if edge_type not in types:
-                raise ValueError(f"edge_type: expected one of {types}, found {edge_type!r}")
+            check_choice("edge_type", edge_type, types)
             if left == 0:
                 raise ValueError(f"rounds: expected at most {self._rounds} of a batch, found one more")
             nodes, size = as_ids("nodes", nodes).to(torch.int64), self._sizes[end_types(edge_type)[1]]
