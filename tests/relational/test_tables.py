@@ -4,7 +4,9 @@ import re
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from torch_gnnscale.relational import loaders
 from torch_gnnscale.relational.database_graph import check_keys, check_tables
 
 pd = pytest.importorskip("pandas")
@@ -60,3 +62,21 @@ def test_seeds_need_keys():
         ValueError, match=re.escape("task: id: expected keys of people, from 0 to 2, found nan in row 1")
     ):
         check_keys(pd.Series([0, None]), "task: id", "people", 3, missing=False)
+
+
+def test_rows_of_a_split_are_not_earlier_than_its_time():
+    """They may be at it."""
+    task = SimpleNamespace(dataset=SimpleNamespace(val_timestamp=pd.Timestamp(60, unit="s")))
+    assert loaders._moment(task, "val", torch.tensor([61, 60]), "task, val") == 60
+    with pytest.raises(ValueError, match=r"^task, val: expected times from .*, found 59 seconds since 1970 in row 1$"):
+        loaders._moment(task, "val", torch.tensor([60, 59]), "task, val")
+
+
+@pytest.mark.parametrize("wrong", [3, -1])
+def test_lists_have_keys_of_rows(wrong):
+    rows = {"people": SimpleNamespace(num_nodes=3)}
+    rowptr, col = loaders._lists(rows, pd.Series([[0, 2], [], [1]]), "task: ids", "people")
+    assert (rowptr.tolist(), col.tolist()) == ([0, 2, 2, 3], [0, 2, 1])
+    text = f"task: ids: expected keys of people, from 0 to 2, found {wrong} in row 2"
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+        loaders._lists(rows, pd.Series([[0, 2], [], [1, wrong]]), "task: ids", "people")
