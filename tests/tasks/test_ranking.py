@@ -64,6 +64,13 @@ def test_ranks_have_the_means_over_the_sources_of_all():
     assert cluster(3).run(of_rank, 5) == [pytest.approx(expected_of(5))] * 3
 
 
+@pytest.mark.parametrize(("links", "expected"), [([2], 1), ([2, 0], 1 / (1 + 1 / math.log2(3))), ([2, 0, 1], 1)])
+def test_ndcg_is_a_share_of_what_as_many_hits_as_possible_have(links, expected):
+    """The best two of three destinations, which are 2 and 1, may both be hits if there are two links or more."""
+    destinations, test = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([[0] * len(links), links])
+    assert ranking(torch.ones(1, 1), destinations, test, k=2)["ndcg"] == pytest.approx(expected, rel=1e-12)
+
+
 def test_without_links_there_is_no_score():
     none = torch.empty(2, 0, dtype=torch.int64)
     found = [ranking(torch.ones(2, 1), torch.ones(3, 1), none), ranking(torch.ones(0, 1), torch.ones(0, 1), none)]
