@@ -16,7 +16,8 @@ from torch_geometric.sampler import BaseSampler
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops, partition
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.loader import accesses
-from torch_gnnscale.loader.order import ChunksOfTypes
+from torch_gnnscale.loader.epochs import Epochs
+from torch_gnnscale.loader.order import ChunksOfTypes, KeyedShuffle
 from torch_gnnscale.nn import narrow
 from torch_gnnscale.random import Purpose, batch_key
 from torch_gnnscale.sampler import KeyedSampler
@@ -298,6 +299,16 @@ def batches_of_part(path, options):
         seeds = {node_type: part.input_nodes(None, of, node_type)[1][::3] for node_type in (PAPER, AUTHOR)}
         loader = loader_of((part.features, part.graph), seeds, **options)
         return {str(of): ids.tolist() for of, ids in seeds.items()}, [as_plain(batch) for batch in loader]
+
+
+def test_each_type_of_each_part_is_shuffled_by_a_key_of_its_own():
+    """The keys of part 1 begin after the three of part 0."""
+    types, epoch = torch.arange(60) % 3, 2
+    for part in range(3):
+        shuffle = KeyedShuffle(range(60), Epochs(7), part=part)
+        of_batch = ChunksOfTypes(types, [20] * 3, False, shuffle).of_epoch(epoch)
+        orders = [3 * ops.permutation(20, batch_key(7, epoch, 3 * part + of, Purpose.SHUFFLE)) + of for of in range(3)]
+        assert of_batch(0).tolist() == torch.cat(orders).tolist()
 
 
 @pytest.mark.slow
