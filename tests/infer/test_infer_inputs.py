@@ -12,6 +12,7 @@ from torch import nn
 from torch_geometric.data import Data
 
 from torch_gnnscale.infer import infer, inference, work
+from torch_gnnscale.infer.staged_graph import WholeGraph
 from torch_gnnscale.infer.staged_model import Pieces
 
 
@@ -176,3 +177,13 @@ def test_hubs_of_layers_that_inherit_from_one():
     data, model = small_data(), Named(FEATURES, CLASSES).double().eval()
     data.edge_index[1, :400] = 7
     check(infer(model, data, memory=3000), model(data.x, data.edge_index))
+
+
+@pytest.mark.parametrize("nodes", [[1, 2], [0, 2], [0, 1, 3]], ids=["consecutive", "with a gap", "without edges"])
+def test_edges_into_nodes_have_the_user_s_ids(nodes):
+    """Whether or not the nodes are consecutive, although the edges are not stored in the user's order."""
+    data = Data(edge_index=torch.tensor([[3, 1, 0, 2, 3, 0], [2, 0, 2, 1, 0, 1]]), num_nodes=4)
+    into = WholeGraph(data).edges_into(None, torch.tensor(nodes))
+    for node, ids in zip(nodes, into.edge_id.split(into.ptr.diff().tolist()), strict=True):
+        assert ids.sort().values.tolist() == (data.edge_index[1] == node).nonzero().view(-1).tolist()
+    assert into.source.tolist() == data.edge_index[0, into.edge_id].tolist()
