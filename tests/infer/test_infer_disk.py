@@ -15,7 +15,7 @@ from helpers.slow import SLOW, quick
 from torch import nn
 
 from torch_gnnscale import files
-from torch_gnnscale.infer import disk, infer
+from torch_gnnscale.infer import disk, infer, open_results
 
 
 def model_of(seed: int = 0, **options) -> nn.Module:
@@ -258,3 +258,29 @@ def test_a_graph_without_edges_or_nodes(tmp_path):
     torch.testing.assert_close(infer(model_of(), data, out=tmp_path / "a"), expected, rtol=0, atol=1e-12)
     none = infer(model_of(), make_data(num_nodes=5), out=tmp_path / "b", nodes=torch.empty(0, dtype=torch.int64))
     assert none.shape == (0, CLASSES)
+
+
+def save_results(folder, number, ids, book=0, name="nodes"):
+    """The results of one of two parts, in which the row of node i is 10 i."""
+    ids = torch.tensor(ids)
+    arrays, meta = {name: 10 * ids[:, None], f"{name}@id": ids}, {"partition": [number, 2, book], "model": 1}
+    files.save(folder / f"part-{number}", disk.KIND, arrays, {"types": {name: None}, "of": meta})
+
+
+def test_results_of_parts_are_put_together(tmp_path):
+    save_results(tmp_path, 0, [1, 4])
+    save_results(tmp_path, 1, [0, 2, 5])
+    results = open_results(tmp_path)
+    assert results.ids.tolist() == [0, 1, 2, 4, 5]
+    assert results[[5, 0, 4, 1, 2, 5]].view(-1).tolist() == [50, 0, 40, 10, 20, 50]
+    for missing in (3, 6):
+        with pytest.raises(IndexError, match=rf"^ids\[1\] = {missing}: expected a node with a result, found none$"):
+            results[[4, missing]]
+
+
+@pytest.mark.parametrize("other", [{"book": 1}, {"name": "others"}], ids=["division into parts", "types"])
+def test_results_of_parts_of_another_graph_are_refused(tmp_path, other):
+    save_results(tmp_path, 0, [1, 4])
+    save_results(tmp_path, 1, [0, 2], **other)
+    with pytest.raises(ValueError, match=r"/part-1/gnnscale.json: .*expected \[1, 2\] and types \['nodes'\]$"):
+        open_results(tmp_path)
