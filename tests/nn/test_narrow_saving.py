@@ -8,6 +8,7 @@ import torch
 import torch_geometric.nn as pyg_nn
 from helpers.data import make_data
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
+from helpers.narrow_types import make_types
 from torch import nn
 
 from torch_gnnscale import NeighborLoader
@@ -119,6 +120,39 @@ def test_what_narrowing_saves_of_types():
     nodes, edges = {"paper": [2, 3, 5], "author": [0, 4, 6]}, {writes: [4, 7], cites: [3, 9]}
     expected = 100 * (5 + 3 + 5) + 10 * 5 + 3 * saving.CHANNEL * (3 + 5) + saving.EDGE * (9 + 7) + 20 * (5 + 8 + 8)
     assert saving.Savings(places, 2, 60).of(nodes, edges) == expected
+
+
+def test_savings_are_those_of_the_order_in_which_layers_are_called(monkeypatch):
+    """The layer with more parameters saves more as the last one, which computes fewer rows."""
+    relation, order, rows = ("a", "r", "a"), [0, 1], []
+    data = make_types({"a": 60}, [relation], degree=4, seed=0)
+    batch = next(iter(NeighborLoader(data, [3, 3], ("a", torch.arange(5)), batch_size=5, seed=1)))
+
+    class Swapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            width = data["a"].x.size(1)
+            self.convs = nn.ModuleList(pyg_nn.SAGEConv(width, width, root_weight=root) for root in (False, True))
+
+        def forward(self, x, edge_index):
+            x = x["a"]
+            for number in order:
+                x = self.convs[number](x, edge_index[relation])
+                rows.append(len(x))
+            return x
+
+    model = Swapped().double()
+    narrowed = narrow(model, lambda model, batch: model(batch.x_dict, batch.edge_index_dict), check=False)
+    nodes, edges = batch["a"].num_sampled_nodes, batch[relation].num_sampled_edges
+    sizes = [NarrowedLayer("", conv).size() for conv in model.convs]
+    places = [saving.Place(size, relation, groups) for size, groups in zip(sizes, (3, 2), strict=True)]
+    saved = saving.Savings(places, 2, 0).of({"a": nodes}, {relation: edges})
+    monkeypatch.setattr(saving, "LEAST_SAVED", saved * 3 // 4)  # of two calls
+    for expected in ([sum(nodes[:2]), nodes[0]], [sum(nodes[:2]), nodes[0]], [sum(nodes)] * 2):
+        found = narrowed(batch)
+        assert rows[-2:] == expected, "the last one is computed whole, for its savings are known again"
+        torch.testing.assert_close(found, model(batch.x_dict, batch.edge_index_dict)[:5], rtol=0, atol=1e-12)
+        order[:] = [1, 0]
 
 
 def layer_with(**attributes):
