@@ -1,7 +1,9 @@
 """Narrowed models of typed graphs, beside PyG's on the whole batch and with ``trim_to_layer``: one thread, forward and
 backward.
 
-The candidates take turns within a round, and their times are CPU times. Their outputs are compared first.
+The candidates take turns within a round, and their times are CPU times. Their outputs are compared first. The limit is
+what the narrowed step computes by matrix products and by aggregations: these operators with their inputs, recorded once
+and run again by themselves, without what PyTorch and Python do between them.
 
     python benchmarks/bench_narrow_typed.py
 
@@ -13,16 +15,19 @@ of one seed slower than 1 / 0.95 of the whole batch.
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 import torch_geometric.nn as pyg_nn
 from common import judged, parser, save, say_aims
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import to_hetero
 from torch_geometric.utils import trim_to_layer
 from tqdm import tqdm
+from typed_graphs import knowledge_graph
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import narrow
@@ -48,6 +53,16 @@ def uniform(hidden: int) -> HeteroData:
 def mag(hidden: int) -> HeteroData:
     """The types and relations of ogbn-mag and their numbers of edges, drawn uniformly."""
     return _graph(MAG, MAG_RELATIONS, hidden)
+
+
+def many_relations(hidden: int) -> HeteroData:
+    """237 relations between 14,541 nodes of one type, as many as FB15k-237 has."""
+    data = knowledge_graph()
+    data["entity"].x = torch.randn(data["entity"].num_nodes, hidden, generator=torch.Generator().manual_seed(0))
+    return data
+
+
+GRAPHS = {"uniform": uniform, "mag": mag, "237 relations": many_relations}
 
 
 def _graph(nodes: dict[str, int], edges: dict[Any, int], features: int) -> HeteroData:
@@ -111,6 +126,25 @@ MODELS: dict[str, Callable[[HeteroData, int, int], Trimmed]] = {
 }
 
 
+class Recorded(TorchDispatchMode):
+    """Notes the matrix products and aggregations that run within it, with their arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Callable[[], Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ in ("mm", "addmm", "addmm_") or func.namespace == "gnnscale":
+            self.calls.append(partial(func, *args, **(kwargs or {})))
+        return func(*args, **(kwargs or {}))
+
+    @torch.no_grad()
+    def run(self) -> None:
+        """Runs them again."""
+        for call in self.calls:
+            call()
+
+
 def measure(model: Trimmed, batch: HeteroData, node_type: str, rounds: int) -> dict[str, float]:
     """Milliseconds per step of each candidate, and the medians over the rounds of their ratios."""
     seeds = batch[node_type].batch_size
@@ -123,15 +157,20 @@ def measure(model: Trimmed, batch: HeteroData, node_type: str, rounds: int) -> d
     expected = ways["whole"]().detach()
     for way in (*ways.values(), *ways.values()):  # twice: the first batch is compared with the whole by narrow, too
         torch.testing.assert_close(way(), expected, rtol=1e-3, atol=1e-3)
-    times: dict[str, list[float]] = {name: [] for name in ways}
+    with Recorded() as limit:
+        ways["narrowed"]().square().mean().backward()
+    steps = {name: lambda way=way: way().square().mean().backward() for name, way in ways.items()} | {
+        "limit": limit.run
+    }
+    times: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(rounds):
-        for name in [*ways][turn % 3 :] + [*ways][: turn % 3]:
+        for name in [*steps][turn % 4 :] + [*steps][: turn % 4]:
             start = time.process_time()
-            ways[name]().square().mean().backward()
+            steps[name]()
             times[name].append(1e3 * (time.process_time() - start))
     ratios = {
         f"over {name}": statistics.median(a / b for a, b in zip(times[name], times["narrowed"], strict=True))
-        for name in ("trim", "whole")
+        for name in ("trim", "whole", "limit")
     }
     return {**{f"{name} ms": statistics.median(found) for name, found in times.items()}, **ratios}
 
@@ -140,16 +179,21 @@ def cases(graphs: list[str], models: list[str], hidden: list[int], most_seeds: i
     """What is measured: a description, and what :func:`measure` takes."""
     for name in graphs:
         for width in hidden if name == "uniform" else hidden[:1]:
-            data = {"uniform": uniform, "mag": mag}[name](width)
+            data = GRAPHS[name](width)
             first = data.node_types[0]
             batches = [(1, [2, 2]), (FEW, [10, 5]), (SEEDS, [10, 5])]
+            if name == "237 relations":  # more neighbors of a few seeds would be the whole graph
+                batches = [(1, [2, 2]), (FEW, [1, 1])]
             if name == "uniform" and width == min(hidden):
                 batches.append((SEEDS, [10, 10, 5]))
             for seeds, fanouts in [batch for batch in batches if batch[0] <= most_seeds]:
                 loader = NeighborLoader(data, fanouts, (first, torch.arange(seeds)), batch_size=seeds, seed=1)
                 batch = next(iter(loader))
                 for model in models:
-                    if seeds > 1 and (model == "HGT") == (seeds == SEEDS):
+                    if name == "237 relations":
+                        if "SAGE" not in model:
+                            continue
+                    elif seeds > 1 and (model == "HGT") == (seeds == SEEDS):
                         continue  # of many seeds, its step on the whole batch takes minutes without pyg-lib
                     torch.manual_seed(0)
                     about = {"graph": name, "model": model, "hidden": width, "seeds": seeds, "fanouts": fanouts}
@@ -159,7 +203,7 @@ def cases(graphs: list[str], models: list[str], hidden: list[int], most_seeds: i
 def main() -> None:
     options = parser(__doc__.splitlines()[0], graphs=False, rounds=False)
     options.add_argument("--rounds", type=int, default=5, help="interleaved rounds of all candidates")
-    options.add_argument("--graphs", nargs="+", choices=("uniform", "mag"), default=["uniform", "mag"])
+    options.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS))
     options.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     options.add_argument("--hidden", nargs="+", type=int, default=[64, 256])
     options.add_argument("--most-seeds", type=int, default=SEEDS, help="no batches of more seeds")
@@ -167,7 +211,7 @@ def main() -> None:
     torch.set_num_threads(1)
     found = []
     for about, given in tqdm(cases(args.graphs, args.models, args.hidden, args.most_seeds), "cases"):
-        few = 30 if about["seeds"] == 1 else args.rounds
+        few = (30 if "relations" in about["graph"] else 200) if about["seeds"] == 1 else args.rounds
         figures = measure(*given, few)
         found.append({**about, **figures})
         title = f"{about['graph']:8s} {about['model']:24s} {about['hidden']:4d} {about['seeds']:5d} {about['fanouts']}"

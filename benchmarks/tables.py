@@ -150,7 +150,7 @@ def ahead(results: Any) -> str:
 
 def typed_steps(results: Any) -> str:
     """Steps of narrowed models of typed graphs, beside PyG's."""
-    times, ratios = ("whole ms", "trim ms", "narrowed ms"), ("over trim", "over whole")
+    times, ratios = ("whole ms", "trim ms", "narrowed ms", "limit ms"), ("over trim", "over whole")
     rows = [
         [
             f"{case['model']}, {case['graph']}", f"{case['hidden']}", f"{case['seeds']}, {case['fanouts']}",
@@ -158,7 +158,7 @@ def typed_steps(results: Any) -> str:
         ]
         for case in results["cases"]
     ]  # fmt: skip
-    head = ["model, graph", "hidden", "seeds, fanouts", "whole, ms", "trim_to_layer, ms", "narrowed, ms"]
+    head = ["model, graph", "hidden", "seeds, fanouts", "whole, ms", "trim_to_layer, ms", "narrowed, ms", "limit, ms"]
     return table([*head, "over trim_to_layer", "over the whole"], rows)
 
 
