@@ -206,6 +206,29 @@ def test_norms_of_single_rows_are_narrowed_where_it_pays(norm, monkeypatch):
     assert rows == [batch.num_nodes]
 
 
+class NormedByKind(nn.Module):
+    """Its norm reads, in training, the kinds of the rows that it is given."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.first, self.last = pyg_nn.SAGEConv(FEATURES, HIDDEN), pyg_nn.SAGEConv(HIDDEN, CLASSES)
+        self.norm = norm
+
+    def forward(self, x, edge_index):
+        x = self.first(x, edge_index)
+        return self.last(self.norm(x, torch.zeros(len(x), dtype=torch.int64)), edge_index)
+
+
+@pytest.mark.parametrize("norm", [HeteroBatchNorm(HIDDEN, 1), NORMS["InstanceNorm"](HIDDEN)], ids=str)
+def test_what_norms_call_in_training_alone_is_nothing_new(norm):
+    narrowed, batch = narrow(NormedByKind(copy.deepcopy(norm)).double()), next(iter(batches()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for training in (True, False, True):
+            narrowed.train(training)(batch)
+    assert "forward" not in vars(narrowed.norm)
+
+
 class Centered(nn.Module):
     """A norm of one's own, of which this package knows nothing."""
 

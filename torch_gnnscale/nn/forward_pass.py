@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from .._private import get_eval_frame_callback
@@ -15,6 +15,7 @@ from .calls import Call, Calls
 from .common_rows import CommonRows
 from .hops import BatchHops, EdgeType, HopEdges, NodeType, Relation
 from .saving import LayerSize
+from .wrapper import Shadow
 
 
 def refuse_compiled(title: str) -> None:
@@ -118,3 +119,30 @@ class LayerOfPass(JoinOfPass, Protocol):
 
     def size(self) -> LayerSize:
         """What the layer computes per row."""
+
+
+class NormOfPass:
+    """Notes all that a norm calls as one function: a norm with running statistics takes another way in training than
+    when it is compared with the whole batch.
+
+    Args:
+        module: the norm.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self._methods = module, Shadow(module)
+
+    def enter(self, forward_pass: ForwardPass) -> None:
+        """From now on the norm is one function of this forward pass."""
+        self._noting, self._forward = forward_pass.common_rows.noting_one, self.module.forward
+        self._methods.set("forward", self.computed)
+
+    def leave(self) -> None:
+        """The norm is again what it was before :meth:`enter`."""
+        self._methods.restore()
+        del self._noting, self._forward
+
+    def computed(self, *args: Any, **kwargs: Any) -> Any:
+        """The norm's ``forward``."""
+        with self._noting(type(self.module).__name__):
+            return self._forward(*args, **kwargs)

@@ -19,7 +19,7 @@ from . import saving
 from .calls import Call, Functions
 from .common_rows import CommonRows
 from .dictionary_layer import DictionaryLayer, takes_dictionaries
-from .forward_pass import ForwardPass, JoinOfPass, LayerOfPass, refuse_compiled
+from .forward_pass import ForwardPass, JoinOfPass, LayerOfPass, NormOfPass, refuse_compiled
 from .hops import BatchHops, EdgeType, NodeType, sampled_numbers, seed_rows, with_edges
 from .joins import JoinedHeteroConv, JoinedTrace
 from .layered import Layered
@@ -132,6 +132,8 @@ class Narrowed(Layered):
                 found.append(JoinedTrace(module, self._prepared))
             elif type(module).forward is pyg_nn.HeteroConv.forward:
                 found.append(JoinedHeteroConv(module, self._prepared))
+            elif isinstance(module, (HeteroBatchNorm, pyg_nn.InstanceNorm)):  # others call the same in both modes
+                found.append(NormOfPass(module))
         return found
 
     def _layers_changed(self) -> None:
