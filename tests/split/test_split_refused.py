@@ -333,7 +333,8 @@ def test_what_ranks_refuse():
 
 
 class Foreign(KeyedSampler):
-    def sample_from_nodes(self, inputs, key=None): ...
+    def sample_from_nodes(self, inputs, key=None):
+        return SamplerOutput(torch.arange(2), torch.tensor([1]), torch.tensor([0]), None)
 
 
 def with_times():
@@ -390,4 +391,4 @@ def test_samples_that_cannot_be_cut():
     with pytest.raises(ValueError, match=r"^key: expected one, by which all ranks draw the same batch, found None$"):
         sampler.sample_from_nodes(None)
     with pytest.raises(NotImplementedError, match=r"^split of samples of Foreign is not implemented: expected Neig"):
-        sampler.sample_from_nodes(None, 1)
+        sampler.sample_from_nodes(NodeSamplerInput(None, torch.arange(1)), 1)

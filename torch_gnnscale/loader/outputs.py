@@ -19,11 +19,10 @@ from ..sampler.minibatch import (
     NeighborOutput,
     SampledEdges,
 )
-from ..sampler.on_executor import OF_ONE, OnExecutor, as_ours
 
 
 class OutputsOf:
-    """Asks a sampler of the user's, and writes its outputs into batches, as ours do (:meth:`OnExecutor.draw`)."""
+    """Asks a sampler of the user's, and writes its outputs into batches, as ours do themselves."""
 
     def __init__(self, sampler: KeyedSampler) -> None:
         self.sampler = sampler
@@ -43,10 +42,10 @@ class OutputsOf:
         write_output(batch, out, self.sampler.edge_permutation)
 
 
-def drawing_into_batches(sampler: KeyedSampler) -> OnExecutor | OutputsOf:
-    """What a loader asks for samples: one of our samplers itself, unless the user changed how it samples."""
-    ours = isinstance(sampler, OnExecutor) and as_ours(sampler, (*OF_ONE, "sample_many"))
-    return sampler if ours else OutputsOf(sampler)  # type: ignore[return-value]
+def drawing_into_batches(sampler: KeyedSampler) -> Any:
+    """What a loader asks for samples, by ``draw`` and ``draw_many`` as of :class:`OutputsOf`: one of our samplers
+    itself, unless the user changed how it samples."""
+    return sampler if sampler._draws else OutputsOf(sampler)
 
 
 class DrawnEdges(NamedTuple):

@@ -80,6 +80,8 @@ class KeyedSampler(BaseSampler):
     """Default of a loader's ``bulk``: how many batches are sampled at once."""
     keyed: bool = True
     """Whether a sample is a function of inputs and key. False of PyG's own samplers alone, as loaders see them."""
+    _draws = False
+    """Whether loaders call ``draw`` and ``draw_many``, which write into batches, in place of the methods below."""
 
     # Samples #########################################################################################################
 

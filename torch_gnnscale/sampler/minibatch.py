@@ -185,6 +185,8 @@ class NeighborOutput(SamplerOutput):
     """Whether, with ``layers``, a layer's sources are its hop's nodes alone; local ids begin with 0 in each hop."""
     fields: dict[str, Any] = field(default_factory=dict)
     """Further fields that batches get, by name."""
+    whole: dict[str, int] | None = None
+    """See :attr:`MiniBatch.whole`."""
 
     def to_pyg(self) -> SamplerOutput:
         """The same as PyG's own class."""
@@ -261,7 +263,7 @@ def output_of(batch: MiniBatch) -> Any:
             batch.nodes[0], *(index if colptr is None else _NO_ENDS), edge_id, None if trees is None else trees[0],
             None if num_nodes is None else num_nodes[0], None if num_edges is None else num_edges[0],
             metadata=batch.metadata, colptr=colptr, edge_index=None if colptr is None else index, edge_weight=weight,
-            separate_sources=batch.separate_sources, fields=fields,
+            separate_sources=batch.separate_sources, fields=fields, whole=batch.whole,
         )  # fmt: skip
 
     def of_nodes(values: Any) -> Any:

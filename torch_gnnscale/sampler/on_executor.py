@@ -168,6 +168,14 @@ class OnExecutor(PyGAttributes, KeyedSampler):
 
     # Sampling ########################################################################################################
 
+    @property
+    def _draws(self) -> bool:  # type: ignore[override]
+        return self._as_ours((*_OF_ONE, "sample_many"))
+
+    def _as_ours(self, names: Sequence[str]) -> bool:
+        """Whether these methods are ours, and were not changed by a user."""
+        return all(getattr(getattr(self, name), "__func__", None) is getattr(OnExecutor, name) for name in names)
+
     def _drawn(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int]) -> list[ops.Sample]:
         """What the executor draws for each batch."""
         raise NotImplementedError
@@ -251,7 +259,7 @@ class OnExecutor(PyGAttributes, KeyedSampler):
     ) -> list[Any]:
         """PyG's outputs of many batches; see :meth:`draw_many`. One after the other, if a subclass changes how one is
         sampled."""
-        if not as_ours(self, OF_ONE):
+        if not self._as_ours(_OF_ONE):
             return super().sample_many(inputs, keys, neg_sampling)
         batches = [_unnumbered(entry, key) for entry, key in zip(inputs, keys, strict=True)]
         self.draw_many(batches, neg_sampling)
@@ -288,13 +296,8 @@ class OnExecutor(PyGAttributes, KeyedSampler):
         return output_of(batch)
 
 
-OF_ONE = ("sample_from_nodes", "sample_from_edges", "sample_inputs")
+_OF_ONE = ("sample_from_nodes", "sample_from_edges", "sample_inputs")
 """The methods that sample one batch."""
-
-
-def as_ours(sampler: OnExecutor, names: Sequence[str]) -> bool:
-    """Whether these methods are ours, and were not changed by a user."""
-    return all(getattr(getattr(sampler, name), "__func__", None) is getattr(OnExecutor, name) for name in names)
 
 
 def write_sample(

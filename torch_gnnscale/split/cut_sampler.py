@@ -3,27 +3,27 @@ named."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import NegativeSampling, NodeSamplerInput
+from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.typing import EdgeType, NodeType
 from typing_extensions import override
 
 from .. import ops
+from .._host import on_host
 from ..comm.steps import Steps
 from ..distributed.neighbor_sampling import PartitionedExecutor, not_implemented
+from ..loader.outputs import drawing_into_batches
 from ..loader.sharing import check_modes
 from ..ops.shuffle import Cut
 from ..partition import PartitionBook
 from ..random import ids_key
-from ..sampler.base import Inputs, KeyedSampler, Output, keyed, name_of
-from ..sampler.minibatch import NO_IDS, NeighborOutput
+from ..sampler.base import Inputs, KeyedSampler, keyed, name_of
+from ..sampler.minibatch import NO_IDS, MiniBatch, SampledEdges, output_of
 from ..sampler.neighbor import NeighborSampler
 from ..topology.sort_on_disk import id_dtype
 from .shuffle_index import ShuffleIndex
@@ -61,14 +61,6 @@ def check_nodes(sampler: KeyedSampler, count: int) -> None:
         raise ValueError(f"split: expected a plan of {bounds[None]} nodes, found one of {count}")
 
 
-@dataclass(repr=False)
-class SplitOutput(NeighborOutput):
-    """One rank's part of a sample."""
-
-    whole: dict[str, int] = field(default_factory=dict)
-    """Numbers, by name, that are alike on all ranks that have parts of one sample."""
-
-
 class RankSampler(KeyedSampler):
     """Base of the samplers of the part of each batch that one rank computes.
 
@@ -82,19 +74,25 @@ class RankSampler(KeyedSampler):
         part: the number of this one.
     """
 
+    _draws = True
+
     def __init__(self, sampler: KeyedSampler, parts: int, part: int) -> None:
         self.sampler, self.parts, self.part = sampler, parts, part
         self.batches_per_key, self.weight_name = sampler.batches_per_key, sampler.weight_name
 
-    @abstractmethod
-    def _sampled(self, inputs: NodeSamplerInput, key: int) -> SplitOutput:
-        """What :meth:`sample_from_nodes` returns."""
+    def draw(self, batch: MiniBatch, neg_sampling: Any = None) -> None:
+        """Writes this rank's part of the batch of ``batch.inputs``, the seeds of all ranks, by ``batch.key``."""
+        raise NotImplementedError
 
-    def sample_from_nodes(self, inputs: NodeSamplerInput, key: int | None = None) -> SplitOutput:  # type: ignore[override]
-        """This rank's part of the batch of ``inputs.node``, the seeds of all ranks, which need one key."""
+    @on_host
+    def sample_from_nodes(self, inputs: NodeSamplerInput, key: int | None = None) -> Any:
+        """What :meth:`draw` writes, as PyG's output."""
         if key is None:
             raise ValueError("key: expected one, by which all ranks draw the same batch, found None")
-        return self._sampled(inputs, key)
+        batch = MiniBatch()
+        batch.inputs, batch.key = inputs, key
+        self.draw(batch)
+        return output_of(batch)
 
     def options(self) -> dict[str, Any]:
         """See :meth:`KeyedSampler.options`: those of whole batches, which may be cut in any way."""
@@ -108,34 +106,26 @@ class RankSampler(KeyedSampler):
     def edge_bound(self, edge_type: EdgeType | None) -> int | None:
         return self.sampler.edge_bound(edge_type)
 
-    def _output(self, cut: Cut, edge: Tensor | None, metadata: Any, seeds: Tensor, key: int) -> SplitOutput:
-        """What samples are, still without weights and ``whole``.
+    def _write(self, batch: MiniBatch, cut: Cut, edge: Tensor | None, weight: Tensor | None, seeds: Tensor) -> None:
+        """Writes a cut into a batch.
 
         Args:
+            batch: gets all but ``metadata`` and ``whole``.
             cut: its ``local`` are ids.
             edge: the ids of its edges.
-            metadata: of the rank's own seeds.
+            weight: those of its edges.
             seeds: of all ranks.
-            key: of the batch.
         """
         columns = torch.arange(len(cut.colptr) - 1, device=cut.colptr.device)
-        edge_index = torch.stack([cut.row, columns.repeat_interleave(cut.colptr.diff(), output_size=len(cut.row))])
-        return SplitOutput(
-            cut.local,
-            *edge_index.unbind(),
-            edge,
-            None,
-            cut.num_nodes,
-            cut.num_edges,
-            metadata=metadata,
-            colptr=cut.colptr,
-            edge_index=edge_index,
-            fields={
-                "shuffle_index": ShuffleIndex(self.parts, self.part, cut.sent, cut.num_sent, cut.num_received),
-                "batch_key": key if self.batches_per_key == 1 else ids_key(key, seeds.cpu()),
-                "global_batch_size": len(seeds),
-            },
-        )
+        index = torch.stack([cut.row, columns.repeat_interleave(cut.colptr.diff(), output_size=len(cut.row))])
+        batch.nodes, batch.edges = [cut.local], [SampledEdges(index, cut.colptr, edge, weight)]
+        batch.num_nodes, batch.num_edges = [cut.num_nodes], [cut.num_edges]
+        batch.fields = {
+            **batch.fields,
+            "shuffle_index": ShuffleIndex(self.parts, self.part, cut.sent, cut.num_sent, cut.num_received),
+            "batch_key": batch.key if self.batches_per_key == 1 else ids_key(batch.key, seeds.cpu()),
+            "global_batch_size": len(seeds),
+        }
 
 
 class SplitSampler(RankSampler):
@@ -159,6 +149,7 @@ class SplitSampler(RankSampler):
         check_sampler(keyed(sampler))
         check_nodes(sampler, owners.num_nodes() if isinstance(owners, PartitionBook) else len(owners))
         super().__init__(sampler, parts, part)
+        self._drawing = drawing_into_batches(sampler)
         self.owners = owners if isinstance(owners, PartitionBook) else owners.to(sampler.device)
         self.device = sampler.device
         self._check_ids = sampler.node_bounds() is None
@@ -169,42 +160,39 @@ class SplitSampler(RankSampler):
     def check_many(self, inputs: type[Inputs], how: str) -> None:
         self.sampler.check_many(inputs, how)
 
-    def _sampled(self, inputs: NodeSamplerInput, key: int) -> SplitOutput:
-        return self._cut(self.sampler.sample_from_nodes(inputs, key), key)
-
     @override
-    def sample_many(
-        self, inputs: Sequence[Inputs], keys: Sequence[int], neg_sampling: NegativeSampling | None = None
-    ) -> list[Output]:
-        found = self.sampler.sample_many(inputs, keys, neg_sampling)
-        return [self._cut(out, key) for out, key in zip(found, keys, strict=True)]
+    def draw(self, batch: MiniBatch, neg_sampling: Any = None) -> None:
+        self._drawing.draw(batch)
+        self._cut(batch)
 
-    def _cut(self, out: Any, key: int) -> SplitOutput:
-        if not isinstance(out, NeighborOutput) or out.colptr is None or out.num_sampled_nodes is None or (
-            out.batch is not None or out.separate_sources
+    def draw_many(self, batches: Sequence[MiniBatch], neg_sampling: Any = None) -> None:
+        """:meth:`draw` for many batches, by one call of the sampler."""
+        self._drawing.draw_many(batches)
+        for batch in batches:
+            self._cut(batch)
+
+    def _cut(self, batch: MiniBatch) -> None:
+        """Leaves this rank's part of a sampled batch in it."""
+        node, edges, counts = batch.nodes[0], batch.edges[0], None if batch.num_nodes is None else batch.num_nodes[0]
+        if batch.types.hetero or edges.colptr is None or counts is None or (
+            batch.trees is not None or batch.separate_sources
         ):  # fmt: skip
             raise NotImplementedError(
                 f"split of samples of {type(self.sampler).__name__} is not implemented: expected NeighborOutputs with "
                 f"colptr and hops, without trees"
             )
-        cut = ops.cut_batch(
-            out.node, out.num_sampled_nodes, out.colptr, out.row, self._owners_of(out.node), self.parts, self.part
-        )
-        seeds = cut.local[: cut.num_nodes[0]]
-        found = self._output(
-            cut._replace(local=out.node.index_select(0, cut.local)),
-            None if out.edge is None else out.edge.index_select(0, cut.edge),
-            tuple(None if entry is None else entry.to(seeds.device)[seeds] for entry in out.metadata),
-            out.node[: int(out.num_sampled_nodes[0])],
-            key,
-        )
-        found.fields = {**out.fields, **found.fields}
-        found.edge_weight = None if out.edge_weight is None else out.edge_weight.index_select(0, cut.edge)
-        found.whole = {
-            "key": key, "number of nodes": len(out.node), "number of edges": len(out.row),
-            **dict(zip(("sum of ids", "sum of sources"), _sums(out.node, out.row), strict=True)),
+        row = edges.edge_index[0]
+        cut = ops.cut_batch(node, counts, edges.colptr, row, self._owners_of(node), self.parts, self.part)
+        batch.whole = {
+            "key": batch.key, "number of nodes": len(node), "number of edges": len(row),
+            **dict(zip(("sum of ids", "sum of sources"), _sums(node, row), strict=True)),
         }  # fmt: skip
-        return found
+        edge, weight = (None if of is None else of.index_select(0, cut.edge) for of in (edges.edge_id, edges.weight))
+        own = cut.local[: cut.num_nodes[0]]
+        batch.metadata = tuple(None if entry is None else entry.to(own.device)[own] for entry in batch.metadata)
+        found = cut._replace(local=node.index_select(0, cut.local))
+        self._write(batch, found, edge, weight, node[: int(counts[0])])
+        batch.out = batch.original = None
 
     def _owners_of(self, node: Tensor) -> Tensor:
         if self.parts == 1:
@@ -351,8 +339,10 @@ class CooperativeSampler(RankSampler):
     def check_many(self, inputs: type[Inputs], how: str) -> None:
         raise not_implemented(f"{how} of split batches")
 
-    def _sampled(self, inputs: NodeSamplerInput, key: int) -> SplitOutput:
+    @override
+    def draw(self, batch: MiniBatch, neg_sampling: Any = None) -> None:
         """Called in a step of the loader. Raises RuntimeError outside of one, or if another rank could not draw."""
+        inputs, key = batch.inputs, batch.key
         steps, seeds = self._executor.owners.steps, inputs.node.to(torch.int64)
         own = ((seeds >= self._bounds[self.part]) & (seeds < self._bounds[self.part + 1])).nonzero().view(-1)
         drawing = self._neighbors.drawing
@@ -366,7 +356,7 @@ class CooperativeSampler(RankSampler):
             asked = steps.tensors(sent, sizes, "frontiers")
             growing.came([ids.to(torch.int64) for ids in asked])
         cut = growing.cut()
-        metadata: list[Any] = [None if entry is None else entry[own] for entry in (inputs.input_id, inputs.time)]
-        out = self._output(cut, cut.edge, tuple(metadata), seeds, key)
-        out.whole = {"key": key, "number of seeds": len(seeds), "sum of seeds": int(seeds.sum())}
-        return out
+        self._write(batch, cut, cut.edge, None, seeds)
+        batch.metadata = tuple(None if entry is None else entry[own] for entry in (inputs.input_id, inputs.time))
+        batch.whole = {"key": key, "number of seeds": len(seeds), "sum of seeds": int(seeds.sum())}
+        batch.inputs = None
