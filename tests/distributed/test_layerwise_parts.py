@@ -20,14 +20,13 @@ from helpers.parts import (
     with_links,
 )
 from helpers.slow import NIGHTLY, SLOW, quick
-from reference.layerwise import count_score, count_shift
 
 from torch_gnnscale import LayerSampler, partition
 from torch_gnnscale.comm.mesh import Grid, Ranks
 from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.comm.steps import Steps
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.distributed.layerwise_grid import GridLayers, _squared
+from torch_gnnscale.distributed.layerwise_grid import GridLayers
 from torch_gnnscale.loader.share import Share
 from torch_gnnscale.sampler.minibatch import MiniBatch
 
@@ -372,10 +371,3 @@ def test_an_error_at_one_rank_is_raised_on_all(parts, count, world, case):
     ends = [of_rank[-1] for of_rank in found]
     assert ends[0].startswith("RuntimeError: the graph is malformed: row[")
     assert all("rank 0" in text for text in ends[1:])
-
-
-@pytest.mark.parametrize("large", [(1 << 30) - 3, (1 << 30) - 2, 1 << 33])
-def test_large_sums_of_counts_are_shifted_as_in_the_twin(large):
-    counts = [[large, 2], [5, 7]]
-    expected = [count_score(count, count_shift(sum(of_batch))) for of_batch in counts for count in of_batch]
-    assert _squared(torch.tensor(counts).view(-1), torch.tensor([0, 0, 1, 1]), 2).tolist() == expected

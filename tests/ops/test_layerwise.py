@@ -17,6 +17,7 @@ from reference import layerwise as twin
 from torch_gnnscale import ops
 from torch_gnnscale.ops.graph_arguments import MAX_HOPS
 from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, MAX_DRAWN, METHODS, SCHEMES, SCHEMES_OF, SCORES, WEIGHTS
+from torch_gnnscale.ops.layer_sampling import scores_of_columns, squared_counts
 
 INDEX = [torch.int32, torch.int64]
 LADIES, LABOR = ops.LayerDrawing(), ops.LayerDrawing("labor", "sequential")
@@ -230,6 +231,14 @@ def test_scores_stay_in_their_bounds():
     assert [twin.count_shift(edges) for edges in (0, (1 << 30) - 1, 1 << 30, 1 << 40)] == [0, 0, 1, 21]
     for edges in ((1 << 30) - 1, 1 << 30, (1 << 40) - 1):
         assert twin.count_score(edges, twin.count_shift(edges)) + edges < 1 << 62
+    for n in (1, 1 << 21, 1 << 40):
+        degrees = [0, 1, 7, 1 << 20, 1 << 30]
+        of_columns = scores_of_columns(torch.tensor(degrees), n, "squares").tolist()
+        assert of_columns == [twin.square_term(twin.square_bits(n), max(1, degree)) for degree in degrees]
+    for large in ((1 << 30) - 3, (1 << 30) - 2, 1 << 33):  # beside batches whose sums are small
+        counts = [[large, 2], [5, 7]]
+        expected = [twin.count_score(count, twin.count_shift(sum(some))) for some in counts for count in some]
+        assert squared_counts(torch.tensor(counts).view(-1), torch.tensor([0, 0, 1, 1]), 2).tolist() == expected
 
 
 # Weights #############################################################################################################

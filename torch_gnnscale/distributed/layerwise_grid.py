@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import ops
 from ..comm.steps import Steps
-from ..ops.layer_sampling import square_bits
+from ..ops.layer_sampling import scores_of_columns, squared_counts
 from ..sampler.executor import LayerOptions
 from ..sampler.hop_by_hop import (
     Frontier,
@@ -177,13 +177,10 @@ class _OfRow:
         drawing, score = self.options.drawing, self.executor.score
         batches = len(self.keys)
         if score is None:
-            of_column = torch.ones_like(degree)
-            if drawing.scores == "squares":
-                unit = 1 << square_bits(self.executor.num_nodes)
-                of_column = (unit // degree.clamp(1, 1 << 20) ** 2).clamp_(min=1)
+            of_column = scores_of_columns(degree, self.executor.num_nodes, drawing.scores)
             candidates, scores = self._summed(*_sums(code, of_column[column]))
             if drawing.scores == "counts":
-                scores = _squared(scores, candidates // self.n, batches)
+                scores = squared_counts(scores, candidates // self.n, batches)
             ends = torch.searchsorted(candidates, torch.arange(batches + 1) * self.n).tolist()
         else:
             candidates = score.nonzero().view(-1)
@@ -317,14 +314,3 @@ def _sums(code: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """The distinct codes, ascending, and the sum of the values of each."""
     distinct, which = torch.unique(code, return_inverse=True)
     return distinct, torch.zeros_like(distinct).index_add_(0, which, value)
-
-
-def _squared(count: Tensor, batch: Tensor, batches: int) -> Tensor:
-    """LADIES' scores ``counts``: e_v^2; in batches in which all e_v sum to b > 30 bits, max(1, floor(e_v^2 / 2^(2 b -
-    61)))."""
-    edges = torch.zeros(batches, dtype=torch.int64).index_add_(0, batch, count)
-    shifts = [max(0, 2 * total.bit_length() - 61) for total in edges.tolist()]
-    if not any(shifts):
-        return count**2
-    each = zip(count.tolist(), batch.tolist(), strict=True)  # of more than 2^30 edges: in integers of any size
-    return torch.tensor([max(1, entry**2 >> shifts[t]) for entry, t in each], dtype=torch.int64)

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..ops import LayerDrawing, Sample, weigh_edges
 from ..ops.arguments import check_choice, check_ids, check_key
 from ..ops.layer_drawing import SCORES, check_num_nodes, check_weighing
-from ..ops.layer_sampling import square_bits
+from ..ops.layer_sampling import scores_of_columns, squared_counts
 from .algebra import (
     Adjacency,
     Frontier,
@@ -64,20 +64,16 @@ def fastgcn(graph: Adjacency, scheme: str = "priority", scores: str = "squares",
 
 
 def edge_scores(graph: Adjacency, scores: str) -> np.ndarray:
-    """For each node i, what an edge into it adds to its source's score: int64, shape [n]. ``counts``: 1; ``squares``:
-    max(1, floor(2^B / d_i^2)). No sum over edges reaches 2^62."""
+    """For each node, what an edge into it adds to its source's score: int64, shape [n]."""
     check_choice("scores", scores, SCORES)
-    if scores == "counts":
-        return np.ones(graph.num_nodes, np.int64)
-    return np.maximum((1 << square_bits(graph.num_nodes)) // np.clip(graph.degree, 1, 1 << 20) ** 2, 1)
+    return scores_of_columns(torch.from_numpy(graph.degree), graph.num_nodes, scores).numpy()
 
 
 def squared(p: Any) -> Any:
-    """NORM of section 2.2.2: e_v^2 for each entry e_v; in rows whose sum has b > 30 bits, max(1, floor(e_v^2 /
-    2^(2 b - 61))). The division by the row's sum is left to SAMPLE."""
-    bits = [int(total).bit_length() for total in np.asarray(p.sum(axis=1)).ravel()]
-    shift = np.array([max(0, 2 * width - 61) for width in bits], np.int64)
-    data = np.maximum(p.data**2 >> np.repeat(shift, np.diff(p.indptr)), 1)
+    """NORM of section 2.2.2: :func:`torch_gnnscale.ops.layer_sampling.squared_counts` of each row's entries e_v."""
+    rows = p.shape[0]
+    row = np.repeat(np.arange(rows), np.diff(p.indptr))
+    data = squared_counts(torch.from_numpy(p.data), torch.from_numpy(row), rows).numpy()
     return csr_array((data, p.indices, p.indptr), shape=p.shape)
 
 

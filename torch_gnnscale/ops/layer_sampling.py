@@ -26,23 +26,44 @@ from .layer_drawing import (
 )
 
 
-def square_bits(num_nodes: int) -> int:
-    """B of the scores ``squares``: terms are stored in units of 2^-B, so that no sum of terms reaches 2^62."""
-    return min(40, 61 - num_nodes.bit_length())
+def scores_of_columns(degree: Tensor, num_nodes: int, scores: str) -> Tensor:
+    """What each edge into a node of d stored edges adds to its source's score: int64, shape of ``degree``. ``counts``:
+    1; ``squares``: max(1, floor(2^B / d^2)), B = min(40, 61 - bits(n)), so that no sum over edges reaches 2^62."""
+    if scores == "counts":
+        return torch.ones_like(degree)
+    unit = 1 << min(40, 61 - num_nodes.bit_length())
+    return (unit // degree.clamp(1, 1 << 20) ** 2).clamp_(min=1)
+
+
+def squared_counts(count: Tensor, batch: Tensor, batches: int) -> Tensor:
+    """LADIES' scores ``counts`` of candidates with e_v edges into a batch's frontier: e_v^2; in batches in which all
+    e_v sum to b > 30 bits, max(1, floor(e_v^2 / 2^(2 b - 61))). The division by their sum is left to the drawing.
+
+    Args:
+        count: e_v of all batches' candidates: int64, shape [m].
+        batch: the batch of each, in [0, batches): int64, shape [m].
+        batches: how many there are.
+
+    Returns:
+        int64, shape [m].
+    """
+    edges = torch.zeros(batches, dtype=torch.int64).index_add_(0, batch, count)
+    shifts = [max(0, 2 * total.bit_length() - 61) for total in edges.tolist()]
+    if not any(shifts):
+        return count**2
+    each = zip(count.tolist(), batch.tolist(), strict=True)  # of more than 2^30 edges: in integers of any size
+    return torch.tensor([max(1, entry**2 >> shifts[t]) for entry, t in each], dtype=torch.int64)
 
 
 def node_scores(graph: Relations, scores: str = "squares") -> Tensor:
     """The scores q_v of all nodes v by which FastGCN draws: int64, shape [n].
 
-    ``squares``: the sum over edges v -> i of max(1, floor(2^B / d_i^2)), B = min(40, 61 - bits(n)), bits(n) being the
-    number of bits of n. ``counts``: the number of edges from v.
+    The sum over edges v -> i of what :func:`scores_of_columns` says of i's degree.
     """
     colptr, row, count = graph.colptr[0], graph.row[0], graph.sizes[0]
     result = torch.zeros(count, dtype=torch.int64, device=colptr.device)
     degree = colptr.diff()
-    term = torch.ones_like(degree)
-    if scores == "squares":
-        term = ((1 << square_bits(count)) // degree.clamp(1, 1 << 20) ** 2).clamp_(min=1)
+    term = scores_of_columns(degree, count, scores)
     step = 1 << 24  # edges at a time
     for first in range(0, len(row), step):
         last = min(first + step, len(row))
