@@ -15,9 +15,10 @@ from torch_gnnscale.comm.steps import FAILED, Steps
 
 def test_the_rank_of_a_column_that_failed_is_named():
     steps = Steps.__new__(Steps)
-    steps.grid, steps.rank, steps.headers, steps.row = Grid(4, 2), 3, None, None
+    steps.headers, steps._column = None, Grid(4, 2).column(1)
     numbers = torch.tensor([[FAILED, FAILED], [0, 0]])
-    steps.rows = SimpleNamespace(numbers=lambda counts, purpose: numbers, reasons=lambda error: ["OSError: no", ""])
+    said = {"numbers": lambda counts, purpose: numbers, "reasons": lambda error: ["OSError: no", ""]}
+    steps._counting = SimpleNamespace(**said)
     with pytest.raises(OtherRankFailed, match=r"^sampling: .* found that rank 1 failed: OSError: no$"):
         steps.counted(torch.zeros(2, 2, dtype=torch.int64), None, "sampling")
 

@@ -61,7 +61,9 @@ class Steps:
             raise
         self.row = Exchange(None, 1, 0) if grid.copies == 1 else None
         """Over the ranks of this one's row, by copy; with copies, once :meth:`open_row` was called."""
+        self._counting = self.rows  # the exchange of :meth:`counted`
         self.thread: OneThread = OneThread("gnnscale-steps")
+        self._column, self._several = grid.column(grid.copy(self.rank)), grid.copies > 1
         self._turns = [grid.copy(other) if by_column else other for other in range(grid.ranks)]
         self._iteration = self._epoch = self._first = self._count = self._counted = self._taken = 0
         self._about = rendezvous.topic()  # under which the ranks say why these steps have ended
@@ -148,7 +150,7 @@ class Steps:
         finally:
             self._running = None
         own = None if not found or isinstance(found[0], OtherRankFailed) else found[0]
-        if self.grid.copies > 1:  # a column does not notice the error of another one
+        if self._several:  # a column does not notice the error of another one
             status = Status.GO if own is None else Status.FAIL
             told = torch.tensor([status, number]).expand(self.grid.ranks, -1)
             self._raise_alike(self.named(lambda: self.headers.numbers(told, "headers")).tolist(), own)
@@ -177,7 +179,8 @@ class Steps:
     def open_row(self) -> None:
         """Opens ``row``. All ranks call it; from then on all ranks learn of an error in :meth:`counted`, as those of a
         row would not notice what fails in a column."""
-        self.row = self.row or self._rendezvous.row_exchange(self.grid)
+        if self.row is None:
+            self.row, self._counting = self._rendezvous.row_exchange(self.grid), self.headers
 
     def sum_of_column(self, values: Tensor, purpose: str) -> Tensor:
         """The sums over the ranks of this one's column; see :meth:`Exchange.sum`. Called while a loader is made."""
@@ -187,11 +190,6 @@ class Steps:
     def running(self) -> bool:
         """Whether a step is under way on the thread that asks: collectives may be issued."""
         return self._running == threading.get_ident()
-
-    @property
-    def _counting(self) -> Exchange:
-        """The exchange of :meth:`counted`: over all ranks if the rows of the grid exchange too, else over a column."""
-        return self.headers if self.row is not None and self.grid.copies > 1 else self.rows
 
     def counted(self, counts: Tensor, error: Exception | None, what: str) -> Tensor:
         """Within a step, exchanges numbers with the ranks of this one's column or, after :meth:`open_row`, with all
@@ -213,8 +211,7 @@ class Steps:
             why = exchange.reasons(error)
             if error is not None:
                 raise error
-            of_column = self.grid.column(self.grid.copy(self.rank))
-            rank = failed[0] if exchange is self.headers else of_column[failed[0]]
+            rank = failed[0] if exchange is self.headers else self._column[failed[0]]
             raise OtherRankFailed(f"{what}: expected it of all ranks, found that rank {rank} failed: {why[failed[0]]}")
         return received
 
@@ -291,7 +288,7 @@ class Steps:
         begin = self._first + self._taken * (max(self._turns) + 1)
         return [begin + turn for turn in self._turns]
 
-    def _agree(self, status: Status, number: int, counts: Tensor | None = None) -> tuple[list[Header], Tensor]:
+    def _agree(self, status: Status, number: int, counts: Tensor | None = None) -> tuple[list[list[int]], Tensor]:
         """Exchanges headers, and ``counts`` with the ranks of this one's column: returns the headers of all ranks, and
         the counts of that column, by part; zeros of a rank that has none.
 
@@ -303,7 +300,7 @@ class Steps:
             own = Header(
                 status, number, self._iteration, self._epoch, self._first, self._taken, self._left, self._fingerprint
             )
-            column, size = self.grid.column(self.grid.copy(self.rank)), len(own)
+            column, size = self._column, len(own)
 
             def exchanged() -> Tensor:
                 with self.headers.awaited():
@@ -314,16 +311,15 @@ class Steps:
                 return self.headers.numbers(sent, "headers")
 
             received = self.named(exchanged)
-            headers = [Header(*of_rank) for of_rank in received[:, :size].tolist()]
-            stopped = [rank for rank, header in enumerate(headers) if header.status == Status.STOP]
-            if not stopped:
-                check_positions(headers, self._numbers())
-                if any(header.fingerprint != headers[0].fingerprint for header in headers):
+            headers = received[:, :size].tolist()
+            says, numbers, *alike = map(list, zip(*headers, strict=True))
+            if Status.STOP not in says:
+                if numbers != self._numbers() or any(of_ranks != of_ranks[:1] * len(headers) for of_ranks in alike):
+                    check_positions([Header(*header) for header in headers], self._numbers())
                     check_alike(self._gathered(self._decides))
                 return headers, received[column, size:]
-            self._stopped = (
-                f"rank {stopped[0]} left the loop of epoch {self._epoch}: all ranks must leave it after the same batch"
-            )
+            left = f"rank {says.index(Status.STOP)} left the loop of epoch {self._epoch}"
+            self._stopped = f"{left}: all ranks must leave it after the same batch"
         raise RuntimeError(self._stopped)
 
     def named(self, communicate: Callable[[], T]) -> T:

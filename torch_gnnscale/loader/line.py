@@ -320,6 +320,8 @@ class Execution:
         self.trial = PrefetchTrial()
         self._streams: list[torch.cuda.Stream] = []  # kept between epochs: torch reuses memory per stream
         self._stall = StreamTime()
+        self.around: Callable[[], AbstractContextManager] = nullcontext if gpu is None else self._measured
+        """Entered by the consumer's thread during each wait for batches: what :meth:`stall` measures."""
 
     def batches(self, line: Line, numbered: Iterator[MiniBatch], prefetch: int | None) -> Iterator[Any]:
         """Iterates over the batches of an epoch, and keeps ``prefetch`` of them in preparation.
@@ -340,9 +342,9 @@ class Execution:
         """Those of one iteration, without a GPU None; arguments as of :class:`Streams`."""
         return None if self.gpu is None else Streams(self.gpu, self._streams, ahead, one)
 
-    def around(self) -> AbstractContextManager:
-        """Entered by the consumer's thread during each wait for batches: what :meth:`stall` measures."""
-        return nullcontext() if self.gpu is None else self._stall.measure(self.gpu)
+    def _measured(self) -> AbstractContextManager:
+        assert self.gpu is not None
+        return self._stall.measure(self.gpu)
 
     def stall(self) -> dict[str, float]:
         """``{"stall": seconds}``: how long the consumer's stream was idle because batches were not ready; {} without

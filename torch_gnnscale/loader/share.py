@@ -115,11 +115,9 @@ class Share:
 
     def positions(self, first: int) -> Iterator[Position]:
         """The steps of this rank after ``first`` batches of all ranks."""
-        world = self.ranks.world
-        for step in range(self.steps(first)):
-            number = first + step * world + self.ranks.rank
-            chunk = first * self.copies // world + step * self.copies + self._turn
-            yield Position(number, chunk)
+        world, copies, steps = self.ranks.world, self.copies, range(self.steps(first))
+        number, chunk = first + self.ranks.rank, first * copies // world + self._turn
+        return (Position(number + step * world, chunk + step * copies) for step in steps)
 
 
 def share_of(

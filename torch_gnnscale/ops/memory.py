@@ -162,35 +162,32 @@ def board_size(ranks: int) -> int:
     return _HEAD + 2 * ranks * ranks * BOARD_NUMBERS
 
 
-def board_leave(board: Tensor, sent: Tensor, rank: int, round: int) -> None:
-    """Leaves ``sent[i]`` for rank i, and comes to a round.
+board_leave = OPS.board_leave.default
+"""Leaves ``sent[i]`` for rank i, and comes to a round: ``board_leave(board, sent, rank, round)``. Called as it is,
+because ranks wait for it.
 
-    Args:
-        board: int64, [at least :func:`board_size`], in memory of all ranks.
-        sent: int64, contiguous, [ranks, at most :data:`BOARD_NUMBERS`].
-        rank: of this process.
-        round: 0, 1, ..., each once; a rank begins one when the one before has ended for it.
+Args:
+    board: int64, [at least :func:`board_size`], in memory of all ranks.
+    sent: int64, contiguous, [ranks, at most :data:`BOARD_NUMBERS`].
+    rank: of this process.
+    round: 0, 1, ..., each once; a rank begins one when the one before has ended for it.
 
-    Raises:
-        RuntimeError: arguments that do not fit the board.
-    """
-    OPS.board_leave(board, sent, rank, round)
+Raises:
+    RuntimeError: arguments that do not fit the board.
+"""
+board_take = OPS.board_take.default
+"""Waits until all ranks have come to a round to which this one came, and writes to ``received[i]`` what rank i left for
+this rank: ``board_take(board, received, rank, round, microseconds)``.
 
+Args:
+    board, rank, round: as of :data:`board_leave`.
+    received: like ``sent``.
+    microseconds: how long this rank waits.
 
-def board_take(board: Tensor, received: Tensor, rank: int, round: int, microseconds: int) -> bool:
-    """Waits until all ranks have come to a round to which this one came, and writes to ``received[i]`` what rank i left
-    for this rank.
+Returns:
+    Whether it took the numbers. False: before all had come, some rank had waited as long as it was told to. Then every
+    rank gets False in this round.
 
-    Args:
-        board, rank, round: as of :func:`board_leave`.
-        received: like ``sent``.
-        microseconds: how long this rank waits.
-
-    Returns:
-        Whether it took the numbers. False: before all had come, some rank had waited as long as it was told to. Then
-        every rank gets False in this round.
-
-    Raises:
-        RuntimeError: arguments that do not fit the board.
-    """
-    return OPS.board_take(board, received, rank, round, microseconds)
+Raises:
+    RuntimeError: arguments that do not fit the board.
+"""
