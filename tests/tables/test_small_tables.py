@@ -192,6 +192,9 @@ def test_parts_that_lack_rows_are_named(tmp_path, shop):
         ("owner_0", torch.zeros(5, dtype=torch.int32), r"owners of user of shape \(5,\)"),
         ("owner_0", torch.full((6,), 1 << 30, dtype=torch.int32), "owners of user that are no parts"),
         ("colptr_1", torch.zeros(6, dtype=torch.int64), r"pointers of .* of shape \(6,\)"),
+        ("seeds_0", torch.tensor([0, 6]), "seeds of user that are no nodes"),
+        ("seeds_0", torch.tensor([-1]), "seeds of user that are no nodes"),
+        ("seeds_0", torch.tensor([0.0]), "seeds of user that are no nodes"),
     ],
 )
 def test_counts_that_lack_an_array(tmp_path, shop, name, array, found):

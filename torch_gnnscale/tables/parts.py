@@ -14,6 +14,7 @@ from torch_geometric.typing import NodeType
 from typing_extensions import override
 
 from .. import files
+from ..ops import first_outside
 from ..ops.arguments import check_int
 from ..partition.book import RowsMeta, check_part_number
 from ..partition.input_graph import InputGraph
@@ -147,8 +148,11 @@ class _Whole(InputGraph):
         for of, part in owner.items():
             if bool(((part < 0) | (part >= parts)).any()):
                 raise ValueError(f"owners of {of} that are no parts")
-        if unknown := [key[0] for key in self.splits if key[0] not in owner]:
-            raise ValueError(f"a split of {unknown[0]!r}")
+        for (of, *_), seeds in self.splits.items():
+            if of not in owner:
+                raise ValueError(f"a split of {of!r}")
+            if seeds.dtype != torch.int64 or seeds.dim() != 1 or first_outside(seeds, len(owner[of])) >= 0:
+                raise ValueError(f"seeds of {of} that are no nodes")
 
     def part(self, path: Path, number: int, owner: dict[Any, Tensor]) -> InputGraph:
         """What is there of a part: the columns and rows of its nodes, and its seeds.
