@@ -165,7 +165,7 @@ docs: $(VENV)/docs ## the documentation in build/docs; a warning is an error
 notebooks: $(VENV)/lint ## run the notebooks, two at a time
 	printf '%s\n' notebooks/*.ipynb | OMP_NUM_THREADS=1 xargs -P 2 -n 1 $(BIN)/python notebooks/execute.py
 
-fuzz: $(VENV)/test ## 110,000 cases of arguments, files, parts and tables that nobody would write; GNNSCALE_FUZZ_SEED repeats a run
+fuzz: $(VENV)/test ## 110,000 cases of arguments, files, directories and tables that nobody would write; GNNSCALE_FUZZ_SEED repeats a run
 	seed=$${GNNSCALE_FUZZ_SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}; \
 	echo "repeat with: make fuzz GNNSCALE_FUZZ_SEED=$$seed"; \
 	GNNSCALE_FUZZ=$${GNNSCALE_FUZZ:-100000} $(PYTEST) $(TWO) tests/test_fuzz.py \

@@ -14,6 +14,7 @@ import pytest
 import torch
 from helpers.data import edges_of, node_rows
 from helpers.forked import run
+from helpers.slow import NIGHTLY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -306,10 +307,11 @@ def crashes(helper, count, seconds, request):
 
 
 @pytest.mark.slow
-def test_crafted_parts(request):
-    """Directories of parts with one fault and right checksums, opened and read by one rank or by two: no rank crashes,
-    hangs, or raises what is not meant for users."""
-    assert crashes("crafted", max(20, TOTAL // 60), 5.0, request) == []
+@pytest.mark.parametrize("count", [40, NIGHTLY(max(1600, TOTAL // 60))])
+def test_crafted_directories(request, count):
+    """Directories of parts, stores and tables with one fault and right checksums, used by one process or by two ranks:
+    none crashes, hangs, returns rows that are in no file, or raises what is not meant for users."""
+    assert crashes("crafted_cases", count, 5.0, request) == []
 
 
 @pytest.mark.slow

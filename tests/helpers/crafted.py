@@ -1,41 +1,22 @@
-"""Directories of parts as nobody means them: one thing is wrong, and all checksums are right."""
+"""Directories as nobody means them: one thing is wrong, and all checksums are right."""
 
 from __future__ import annotations
 
-import faulthandler
 import json
-import os
 import random
-import shutil
-import signal
-import sys
-import tempfile
-import time
-import traceback
 from contextlib import suppress
-from datetime import timedelta
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from helpers.hetero import CITES, PAPER, WRITES, make_hetero
-from helpers.parts import HERE, homogeneous
 from torch import Tensor
-from torch import distributed as dist
 
-from torch_gnnscale import LayerSampler, LinkNeighborLoader, NeighborLoader, files, partition
-from torch_gnnscale.distributed import open_part
+from torch_gnnscale import files
 from torch_gnnscale.partition import directory
 
 FRIENDLY = (ValueError, TypeError, IndexError, NotImplementedError, OSError, MemoryError, RuntimeError)
 """What may be raised for a directory that is wrong."""
-KINDS = {"one": 1, "two": 2, "edges": 2, "typed one": 1, "typed two": 2}
-"""Directories by name, with their number of parts; those of "edges" have a partitioned topology."""
-ROWS = ("x", "edge_attr")
-"""Attributes whose rows are compared with those of the files."""
 NUMBERS = [
     -1,
     0,
@@ -52,30 +33,6 @@ NUMBERS = [
     (1 << 63) - 1,
     -(1 << 63),
 ]
-
-
-def write_all(path: Path) -> None:
-    """Writes one directory of each of :data:`KINDS`."""
-    data = homogeneous(60)
-    data.weight = torch.arange(data.num_edges) % 7 / 2
-    for name, parts in KINDS.items():
-        if name.startswith("typed"):
-            given = {"splits": {"train": (PAPER, torch.arange(0, 40, 2))}}
-            typed = make_hetero()
-            links = {
-                "train": (WRITES, typed[WRITES].edge_index[:, ::9]),
-                "val": (CITES, typed[CITES].edge_index[:, :9]),
-            }
-            partition.write(typed, path / name, parts, method="random", links=links, **given)
-            continue
-        topology = "partitioned" if name == "edges" else "replicated"
-        partition.write(
-            data, path / name, parts, method="random", topology=topology, links={"train": data.edge_index[:, ::40]},
-            graph_attrs=["time"] if name == "edges" else ["time", "weight"],
-        )  # fmt: skip
-
-
-# Crafting ############################################################################################################
 
 
 def seal(folder: Path, manifest: dict[str, Any] | None = None) -> None:
@@ -177,28 +134,22 @@ def changed_meta(value: Any, chance: random.Random) -> Any:
 
 
 def craft(path: Path, chance: random.Random) -> str:
-    """Changes a directory of parts in one place; returns what was changed."""
-    folders = sorted(folder for folder in path.iterdir() if folder.is_dir())
-    folder = chance.choice(folders)
-    names = sorted(file.stem for file in folder.glob("*.npy"))
+    """Changes a directory of arrays and manifests in one place; returns what was changed."""
+    folder = chance.choice(sorted(file.parent for file in path.rglob(files.MANIFEST)))
+    manifest = json.loads((folder / files.MANIFEST).read_text())
+    names, place = sorted(file.stem for file in folder.glob("*.npy")), folder.relative_to(path)
     if names and chance.random() < 0.75:
         name = chance.choice(names)
         with suppress(AttributeError):
-            array = files.map_array(
-                folder / f"{name}.npy", json.loads((folder / files.MANIFEST).read_text())["arrays"][name]
-            )
+            array = files.map_array(folder / f"{name}.npy", manifest["arrays"][name])
             put(folder, name, changed_array(array.clone(), chance))
         seal_all(path)
-        return f"{folder.name}/{name}"
-    manifest = json.loads((folder / files.MANIFEST).read_text())
+        return f"{place}/{name}"
+    manifest["meta"] = changed_meta(manifest["meta"], chance)
+    seal(folder, manifest)
     if folder.name != "complete":
-        manifest["meta"] = changed_meta(manifest["meta"], chance)
-        seal(folder, manifest)
         seal_all(path)
-    else:
-        manifest["meta"] = changed_meta(manifest["meta"], chance)
-        seal(folder, manifest)
-    return f"{folder.name}/{files.MANIFEST}"
+    return f"{place}/{files.MANIFEST}"
 
 
 def rows_in(file: Path) -> set[bytes]:
@@ -206,127 +157,3 @@ def rows_in(file: Path) -> set[bytes]:
     with suppress(*FRIENDLY, EOFError):
         return {row.tobytes() for row in np.load(file)}
     return set()
-
-
-# Use #################################################################################################################
-
-
-def use(path: Path, chance: random.Random) -> None:
-    """What a rank of a training run does with its part; the same on all ranks, whose ``chance`` is the same."""
-    world = dist.get_world_size() if dist.is_initialized() else 1
-    typed, edges = path.name.startswith("typed"), path.name == "edges"
-    options: dict[str, Any] = {"verify": chance.random() < 0.5, "timeout": 20.0}
-    if world > 1:
-        options |= chance.choice([{}, {"buffer": 0.5}, {"buffer": "1MiB", "policy": "static"}, HERE])
-    if not typed:
-        options["tiers"] = chance.choice([None, None, {}, {"host": "30%"}])
-    mode, of = chance.randrange(5), chance.choice(["part", "all"])
-    stored = {row for file in path.glob("part-*/rows_*.npy") for row in rows_in(file)}
-    with open_part(path, **options) as part:
-        order = {"seed_order": "owned" if of == "part" else "global"} if world > 1 else {}
-        given: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 1, **order}
-        stores = (part.features, part.graph)
-        with suppress(ValueError):
-            str(part.parts.report), part.stats()
-        if mode == 0 and not edges:
-            links = part.links("train", of=of)
-            loader = LinkNeighborLoader(stores, [3, 2], edge_label_index=links, neg_sampling="binary", **given)
-        elif mode == 1 and not typed:
-            sampler = LayerSampler(stores, [9, 9], chance.choice(["ladies", "fastgcn", "labor"]))
-            loader = NeighborLoader(stores, None, part.input_nodes("train", of=of), neighbor_sampler=sampler, **given)
-        else:
-            more = chance.choice([{}, {"weight_attr": "weight"}, {"time_attr": "time"}]) if not typed else {}
-            loader = NeighborLoader(stores, [3, -1], part.input_nodes("train", of=of), **more, **given)
-        for _ in range(2):
-            for batch in loader:
-                for name in ROWS:
-                    for rows in batch.collect(name, allow_empty=True).values() if typed else [batch[name]]:
-                        assert {row.tobytes() for row in rows.numpy()} <= stored, f"{name}: rows of no file"
-
-
-def _rank(path: Path, seed: int, rank: int, world: int, port: Connection, log: Path) -> None:
-    """The program of a rank, in a fork; its exit code is 1 for an error that is not :data:`FRIENDLY`."""
-    code = 0
-    try:
-        with log.open("a", buffering=1) as out:
-            os.dup2(out.fileno(), 1)
-            os.dup2(out.fileno(), 2)
-        faulthandler.enable()
-        faulthandler.register(signal.SIGUSR1)
-        os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "RANK": str(rank), "WORLD_SIZE": str(world)}
-        os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world)}
-        if world > 1:
-            limit = timedelta(seconds=20)
-            if rank == 0:
-                store = dist.TCPStore("127.0.0.1", 0, world, True, limit, wait_for_workers=False)
-                port.send(store.port)
-            else:
-                store = dist.TCPStore("127.0.0.1", port.recv(), world, False, limit)
-            dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=limit)
-        use(path, random.Random(seed))
-    except FRIENDLY as found:
-        print(f"{type(found).__name__}: {found}")
-    except BaseException:
-        traceback.print_exc()
-        code = 1
-    sys.stdout.flush()
-    os._exit(code)
-
-
-def tried(whole: Path, folder: Path, seed: int) -> dict[str, Any]:
-    """Crafts a directory and uses it, on as many ranks as it has parts; each is a fork of this process.
-
-    Args:
-        whole: what :func:`write_all` wrote.
-        folder: an empty one.
-        seed: of all choices.
-
-    Returns:
-        What was changed, the exit codes of ranks (None: one that did not end) and what they wrote.
-    """
-    chance = random.Random(seed)
-    kind = chance.choice(list(KINDS))
-    world, path = KINDS[kind], folder / kind
-    shutil.copytree(whole / kind, path)
-    changed = f"{kind}: {craft(path, chance)}"
-    receiver, sender = Pipe(False)
-    logs, pids = [folder / f"log-{rank}" for rank in range(world)], []
-    for rank in range(world):
-        if (pid := os.fork()) == 0:
-            _rank(path, seed, rank, world, receiver if rank else sender, logs[rank])
-        pids.append(pid)
-    receiver.close()
-    sender.close()
-    codes, until = [], time.monotonic() + 60
-    for pid in pids:
-        while not (found := os.waitpid(pid, os.WNOHANG))[0] and time.monotonic() < until:
-            time.sleep(0.005)
-        if found[0]:
-            codes.append(os.waitstatus_to_exitcode(found[1]))
-            continue
-        os.kill(pid, signal.SIGUSR1)
-        time.sleep(0.5)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        codes.append(None)
-    return {"seed": seed, "changed": changed, "codes": codes, "logs": [log.read_text() for log in logs]}
-
-
-def main(first: str, count: str) -> None:
-    """Prints, as JSON, the cases with the seeds ``first``, ``first`` + 1, ..., of which a rank crashed or hung."""
-    torch.set_num_threads(1)  # threads do not live on in forks
-    found = []
-    with tempfile.TemporaryDirectory() as folder:
-        whole = Path(folder) / "whole"
-        if (pid := os.fork()) == 0:
-            write_all(whole)
-            os._exit(0)
-        assert os.waitpid(pid, 0)[1] == 0
-        for seed in range(int(first), int(first) + int(count)):
-            case = Path(folder) / str(seed)
-            case.mkdir()
-            result = tried(whole, case, seed)
-            shutil.rmtree(case)
-            if any(code != 0 for code in result["codes"]) or os.environ.get("GNNSCALE_CRAFTED") == "all":
-                found.append(result)
-    print(json.dumps(found))
