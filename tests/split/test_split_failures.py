@@ -110,14 +110,14 @@ def test_a_rank_that_leaves_alone():
 def outcomes(at):
     """What each batch of this rank came to; sampling fails on rank 1 at batch ``at``."""
     loader = loader_of(PLAN, {"prefetch": 1})
-    sample, calls = loader._sampler.sampler.sample_from_nodes, iter(range(1000))
+    draw, calls = loader._sampler.sampler.draw, iter(range(1000))
 
-    def fails(inputs, key):
+    def fails(batch):
         if dist.get_rank() == 1 and next(calls) == at:
             raise KeyError("no luck")
-        return sample(inputs, key)
+        draw(batch)
 
-    loader._sampler.sampler.sample_from_nodes = fails
+    loader._sampler.sampler.draw = fails
     return outcomes_of(loader)
 
 
