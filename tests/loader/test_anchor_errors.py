@@ -10,6 +10,7 @@ from helpers.anchors import (
     loader_of,
 )
 from helpers.links import RATES, heterogeneous
+from helpers.refused import refuses
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 
 from torch_gnnscale import NeighborLoader
@@ -89,6 +90,13 @@ def test_bad_arguments(options, error, text):
 def test_what_has_no_effect_is_named(options, text):
     with pytest.warns(UserWarning, match=f"^{re.escape(text)}$"):
         loader_of(empty="skip", **options)
+
+
+def test_anchors_without_times():
+    data = heterogeneous()
+    del data["user"].time
+    with refuses(ValueError, "anchor_time: expected times of the anchors, whose nodes have none, found none"):
+        loader_of(data, time_attr="time")
 
 
 def test_a_loader_of_seeds_has_no_anchors():

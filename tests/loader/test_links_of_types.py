@@ -5,6 +5,7 @@ import torch
 from helpers.data import plain, processes, stop_workers
 from helpers.links import FRIENDS, RATED, RATES, SIZES, heterogeneous, pairs_of
 from helpers.parts import stores_of
+from helpers.refused import refuses
 from helpers.slow import SLOW
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, NegativeSampling
 
@@ -298,6 +299,11 @@ def test_bad_arguments(links, options, error, text):
     assert str(found.value).startswith(text)
 
 
-def test_times_of_some_relations_alone_are_refused():
-    with pytest.raises(ValueError, match=r"^edge_label_time: expected times of the links of all relations, found none"):
-        loader_of(edge_label_time={RATES: TIMES[RATES]}, time_attr="time")
+@pytest.mark.parametrize("given", LINKS)
+@pytest.mark.parametrize("name", ["edge_label_time", "edge_label_start_time"])
+def test_times_of_some_relations_alone_are_refused(name, given):
+    (without,) = LINKS.keys() - {given}
+    options = {"edge_label_time": TIMES, name: {given: TIMES[given]}}
+    text = f"{name}: expected times of the links of all relations, found none of {[without]}"
+    with refuses(ValueError, text):
+        loader_of(**options, time_attr="time")

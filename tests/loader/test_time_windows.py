@@ -276,10 +276,6 @@ def test_links_of_several_relations():
             store = batch[edge_type]
             limit = of_links[batch[edge_type[2]].batch[store.edge_index[1]]]
             assert ((store.when <= limit) & (store.when >= limit - 3)).all()
-    with pytest.raises(
-        ValueError, match=r"^edge_label_start_time: expected times of the links of all relations, found "
-    ):
-        LinkNeighborLoader(data, [3], links, **options, edge_label_start_time={RATES: ends[RATES] - 3})
 
 
 def test_a_state_tells_of_windows():

@@ -102,16 +102,11 @@ def _by_end(drawn: Sequence[Ends], what: str) -> dict[NodeType | None, Tensor]:
 
 
 def _times_by_end(drawn: Sequence[Ends], what: str) -> dict[NodeType | None, Tensor] | None:
-    """What :func:`_by_end` returns for ``times`` or ``start times``; None if no links have any. Raises ValueError if
-    the links of some relations have times and others have none."""
-    times = [links.time if what == "times" else links.start_time for links in drawn]
-    if all(of_links is not None for of_links in times):
-        return _by_end(drawn, what)
-    if any(of_links is not None for of_links in times):
-        name = "edge_label_time" if what == "times" else "edge_label_start_time"
-        without = next(links.edge_type for links, of_links in zip(drawn, times, strict=True) if of_links is None)
-        raise ValueError(f"{name}: expected times of the links of all relations, found none of those of {without}")
-    return None
+    """What :func:`_by_end` returns for ``times`` or ``start times``; None if no links have any. Loaders refuse times of
+    some relations' links alone."""
+    without = [(links.time if what == "times" else links.start_time) is None for links in drawn]
+    assert all(without) or not any(without)
+    return None if any(without) else _by_end(drawn, what)
 
 
 def _each_once(
