@@ -80,9 +80,25 @@ def test_columns_that_share_no_id_and_no_edges(convert):
     np.save("edges.npy", np.array([[0, 1], [2, 3]]))
     assert "are one node" not in convert()
     np.save("edges.npy", np.empty((2, 0), dtype=int))
-    assert convert(out="none").startswith(
+    assert convert("--nodes", "3", out="none").startswith(
         "sources: no ids; destinations: no ids\nboth columns are ids of the same nodes ("
     )
+    assert GraphStore.open("none").relation().colptr.tolist() == [0] * 4
+
+
+def test_files_without_edges(convert, capsys, tmp_path):
+    pytest.importorskip("pyarrow")
+    np.save("none.npy", np.empty((2, 0), dtype=int))
+    (tmp_path / "empty.csv").touch()
+    (tmp_path / "header.csv").write_text("src,dst\n")
+    for files in (["none.npy"], ["empty.csv"], ["header.csv"], ["empty.csv", "none.npy"]):
+        for options in ((), TYPED):
+            assert refused(capsys, "convert", *files, "--out", "graph", *options) == (
+                f"{', '.join(files)}: expected edges, found none; --nodes makes a graph of nodes without edges"
+            )
+    (tmp_path / "empty.npy").touch()
+    assert refused(capsys, "convert", "empty.npy", "--out", "graph").startswith("empty.npy: expected a .npy file")
+    assert not (tmp_path / "graph").exists()
 
 
 def check_labels(task: NodeTask, x: torch.Tensor) -> None:

@@ -265,6 +265,9 @@ def _counts(args: argparse.Namespace, types: Sequence[NodeType | None], features
 def _counted(edges: EdgeFiles, types: Sequence[NodeType | None], known: dict[Any, _Count]) -> list[_Count]:
     """The number of nodes of both ends: where nothing says it, one more than the largest id; reads all edges."""
     *ends, total = edges.ends()
+    if not total:
+        named = ", ".join(str(source) for source in edges.sources)
+        raise ValueError(f"{named}: expected edges, found none; --nodes makes a graph of nodes without edges")
     counts = dict(known)
     for node_type in set(types) - known.keys():
         last = max((end for end, of in zip(ends, types, strict=True) if of == node_type), key=lambda end: end.largest)
