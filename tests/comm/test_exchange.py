@@ -6,17 +6,26 @@ from dataclasses import asdict
 import pytest
 import torch
 from helpers.cluster import cluster
+from helpers.refused import refuses
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import distributed as dist
 
-from torch_gnnscale.comm.exchange import keep_for_ever
+from torch_gnnscale.comm.exchange import OtherRankFailed, keep_for_ever
 from torch_gnnscale.comm.liveness import Liveness
 from torch_gnnscale.comm.rendezvous import Rendezvous
 from torch_gnnscale.comm.row_transport import RowTransport
 from torch_gnnscale.distributed import Exchange
 from torch_gnnscale.distributed.own_rows import MappedRows
-from torch_gnnscale.distributed.row_exchange import RowKind, Travelled, counts_by_part, exchange_rows, locate
+from torch_gnnscale.distributed.row_exchange import (
+    Layout,
+    RowKind,
+    Travelled,
+    _read,
+    counts_by_part,
+    exchange_rows,
+    locate,
+)
 
 
 def exchange_of_all():
@@ -227,3 +236,23 @@ def sums(count):
 @pytest.mark.parametrize("count", [0, 2, 4])
 def test_sums_of_any_length(count):
     assert cluster(3).run(sums, count) == [[3 * i + 30 for i in range(count)]] * 3
+
+
+class Told(Exchange):
+    """An exchange of ranks that have all failed, and say who they are."""
+
+    def reasons(self, error):
+        return [f"I am {rank}" for rank in range(self.size)]
+
+
+@pytest.mark.parametrize("own", range(3))
+@pytest.mark.parametrize("other", range(2))
+def test_the_rank_whose_reply_has_no_rows_is_named(own, other):
+    """Replies are those of the other ranks, here three that hold all parts among more."""
+    taken = Layout(torch.zeros(3, 0, dtype=torch.int64), [], own)
+    received = torch.zeros(taken.total, dtype=torch.uint8)
+    received[taken.status[other]] = 1
+    rank = [rank for rank in range(3) if rank != own][other]
+    text = f"rows: expected those of rank {4 + 2 * rank}, found that it could not read them: I am {rank}"
+    with refuses(OtherRankFailed, text):
+        _read(Told(object(), 3, own, [4, 6, 8]), taken, received, [])

@@ -189,7 +189,7 @@ def test_batches_of_two_ranks_are_those_of_one_process(parts):
     check(*parts(2), 2, FEW, GIVEN["bulk"])
 
 
-@pytest.mark.parametrize("name", quick(list(FEW), "fastgcn's own"))
+@pytest.mark.parametrize("name", FEW)
 def test_one_part_on_one_rank(parts, name):
     data, path = parts(1)
     expected = by_one_process(data, path, [FEW[name]], 1, GIVEN["bulk"])
