@@ -8,6 +8,7 @@ from helpers.tables import put
 from torch_gnnscale import tables
 from torch_gnnscale.cli import main
 from torch_gnnscale.datasets import write_shop
+from torch_gnnscale.tables.guess import guess
 
 
 @pytest.mark.slow
@@ -53,6 +54,17 @@ def test_keys_of_a_node_table_and_what_is_left_out(tmp_path, capsys):
         "edges": {"staff.boss.staff": {"table": "staff", "destination": "boss_id", "dangling": "drop"}},
     }
     main(["tables", str(tmp_path / "first.yaml"), "--out", str(tmp_path / "graph")])
+
+
+def test_text_with_missing_values(tmp_path):
+    written = [["1", "u", "", "", ""], ["2", "u", "2.5", "true", "2024-01-02"], ["3", "v", "3", "", "2024-01-03"]]
+    lines = [["id", "letter", "number", "flag", "day"], *written, ["4", "v", "", "false", ""]]
+    (tmp_path / "some.csv").write_text("".join(f"{','.join(line)}\n" for line in lines))
+    found, _ = guess([str(tmp_path / "some.csv")], tmp_path)
+    assert found["nodes"]["some"]["columns"] == {
+        "letter": "category", "number": {"kind": "number", "missing": "mean"},
+        "flag": {"kind": "boolean", "missing": "mean"}, "day": {"kind": "time", "missing": "mean"},
+    }  # fmt: skip
 
 
 @pytest.mark.slow

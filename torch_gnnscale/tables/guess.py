@@ -199,7 +199,8 @@ def _column(database: Database, found: Source, column: str, rows: int) -> dict[s
             f"bool_and(lower({given}) IN ('true', 'false'))", f"bool_and(TRY_CAST({given} AS DOUBLE) IS NOT NULL)",
             f"bool_and(TRY_CAST({given} AS TIMESTAMP) IS NOT NULL)", f"bool_and(regexp_full_match({given}, {INTEGER}))",
         ]  # fmt: skip
-        alone = database.row(f"SELECT {', '.join(tests)} FROM ({found.sql()})") if found.is_text else (False,) * 4
+        values = f"({found.sql()}) WHERE {given} IS NOT NULL"
+        alone = database.row(f"SELECT {', '.join(tests)} FROM {values}") if found.is_text else (False,) * 4
         written = [kind for kind, fits in zip(("boolean", "number", "time"), alone, strict=False) if fits]
         about["integers"] = bool(alone[3])
         kind = written[0] if written else "category" if different <= min(MOST_CATEGORIES, rows // 2) else None
