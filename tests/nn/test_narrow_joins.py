@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch_geometric.nn as pyg_nn
 from helpers.narrow_types import FEATURES, GRAPH, HIDDEN, RELATIONS, ByRelation, batch_of, call, check, made
+from helpers.slow import SLOW, quick
 from torch import nn
 from torch_geometric.nn import to_hetero
 
@@ -28,6 +29,7 @@ def joined(monkeypatch):
 
 OF_GRAPH = [2, 3, 1]
 """How many relations of GRAPH lead to b, a and c."""
+INTO_A = [relation for relation in RELATIONS if relation[2] == "a"]
 
 
 def sage(aggr="mean", **options):
@@ -84,6 +86,24 @@ def test_traced_models_with_other_sums(kind):
     check(model, narrow(model, call), batch_of())
 
 
+@pytest.mark.parametrize("divisor", [2, 3, 4])
+@pytest.mark.parametrize("aggr", ["sum", "mean"])
+def test_traced_models_that_divide_themselves(divisor, aggr):
+    """By the number of relations, or by another one."""
+
+    class Divided(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = pyg_nn.SAGEConv((FEATURES, FEATURES), FEATURES)
+
+        def forward(self, x, edge_index):
+            return torch.div(self.conv(x, edge_index), divisor)
+
+    torch.manual_seed(0)
+    model = to_hetero(Divided(), GRAPH.metadata(), aggr=aggr).double()
+    check(model, narrow(model, call, check=False), batch_of())
+
+
 @pytest.mark.slow
 def test_a_traced_model_that_is_changed(joined):
     model = made("to_hetero SAGE", GRAPH)
@@ -114,19 +134,21 @@ class Projected(nn.Module):
         return self.conv(x, edge_index).tanh()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "conv",
-    [
-        sage(normalize=True), sage(project=True), sage(["mean", "max"]), sage("std"),
-        lambda *_: Doubled((HIDDEN, HIDDEN), HIDDEN),
-        lambda *_: Projected(),
-        lambda relation, number: Projected() if number % 2 else pyg_nn.SAGEConv((HIDDEN, HIDDEN), HIDDEN),
-        lambda relation, number: (sage(normalize=True) if number % 3 else sage())(),
-    ],
-    ids=["normalized", "projected", "several", "std", "subclass", "module", "some modules", "some normalized"],
-)  # fmt: skip
-@pytest.mark.parametrize("aggr", ["sum", "mean"])
+MORE = {
+    "normalized": sage(normalize=True),
+    "projected": sage(project=True),
+    "several": sage(["mean", "max"]),
+    "std": sage("std"),
+    "subclass": lambda *_: Doubled((HIDDEN, HIDDEN), HIDDEN),
+    "module": lambda *_: Projected(),
+    "some modules": lambda _, number: Projected() if number % 2 else pyg_nn.SAGEConv((HIDDEN, HIDDEN), HIDDEN),
+    "a module beside two": lambda relation, _: (Projected if relation == INTO_A[-1] else sage())(),
+    "some normalized": lambda _, number: (sage(normalize=True) if number % 3 else sage())(),
+}
+
+
+@pytest.mark.parametrize("conv", quick(MORE, "a module beside two", "some normalized"))
+@pytest.mark.parametrize("aggr", [SLOW("sum"), "mean"])
 def test_layers_that_do_more(conv, aggr):
     model = with_relations(conv, aggr)
     check(model, narrow(model, call), batch_of())
