@@ -72,6 +72,10 @@ def reversed_edges(colptr=COLPTR, row=ROW, other=ROW, edge_id=None, times=NONE *
     return OPS.reverse_edges(colptr, row, None, times[0], COLPTR, other, edge_id, times[1], size, True, 1)
 
 
+def weighed(row):
+    return OPS.weigh_edges(ids(1, 1), row, torch.ones(2).double(), None, None, 0, 0)
+
+
 FAR_SIDES = ([COLPTR], [broken(ROW, 0, 20)], [0, 0, 20])  # by one
 
 # Calls that are right, and the same calls with something wrong.
@@ -201,6 +205,8 @@ WRONG = {
     "scores of fewer candidates": lambda: OPS.choose_nodes(NODES, NODES[:3], 2, 0, 1, 0),
     "draws of int32": lambda: OPS.draw_nodes(NODES.int(), [0, 20], [1], 0),
     "corrections of float32": lambda: OPS.weigh_edges(ids(1), ids(0), torch.ones(1), None, None, 0, 0),
+    "weights of rows that fall": lambda: weighed(ids(1, 0)),
+    "weights of a row outside": lambda: weighed(ids(0, 2)),
     "an unknown method": lambda: OPS.sample_layers(held(), [NODES], None, [3], [1], [9, 0, 0, 0, 0], 0, 1),
     "int32 seeds of layers": lambda: OPS.sample_layers(held(), [NODES.int()], None, [3], [1], [0] * 5, 0, 1),
     "owners of no part": lambda: cut(owner=ids(0, FAR, 0)),

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
+from helpers.slow import SLOW
 from helpers.tables import arrays, built, put
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,6 +93,21 @@ def test_columns_of_folders_are_those_of_files(tmp_path, ending):
         ValueError, match=r"expected one class for each of 24 nodes, found y of shape .24,. and type fl"
     ):
         load_types(str(tmp_path / "graph"))
+
+
+TIMES = [-2_000_000_001, -2_000_000_000, -1_999_999_999, -1_000_001, -1, 0, 1, 999_999_999, 1_000_000_000]
+
+
+@pytest.mark.parametrize("unit", ["ms", SLOW("s"), SLOW("us")])
+def test_times_are_rounded_down(tmp_path, unit):
+    """Those before 1970, too."""
+    put(tmp_path / "users.parquet", pa.table({"id": range(len(TIMES)), "t": TIMES}))
+    user = {"files": "users.parquet", "key": "id", "time": {"column": "t", "unit": "ns"}}
+    built(tmp_path, {"nodes": {"user": user}, "time_unit": unit})
+    micros, per_second = [time // 1000 for time in TIMES], {"s": 1, "ms": 1000, "us": 1_000_000}
+    assert arrays(tmp_path / "graph")[0]["user", "time"].tolist() == [
+        time // (1_000_000 // per_second[unit]) for time in micros
+    ]
 
 
 @pytest.mark.slow
