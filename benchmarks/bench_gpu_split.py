@@ -36,7 +36,7 @@ from torch_gnnscale.comm.exchange import Exchange
 from torch_gnnscale.comm.memory_transport import MemoryTransport
 from torch_gnnscale.comm.peer_memory import GPUMemories
 from torch_gnnscale.comm.row_transport import RowTransport
-from torch_gnnscale.split.shuffle_index import Moves, ShuffleIndex
+from torch_gnnscale.split.rank_rows import Moves, ShuffleIndex
 from torch_gnnscale.topology.segmented import SegmentedCSC
 
 BATCH, FANOUTS, PARTS = 1024, [15, 10, 5], (2, 4, 8)

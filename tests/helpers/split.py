@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from torch_gnnscale.ops.shuffle import Cut
 from torch_gnnscale.random import Purpose, batch_key
 from torch_gnnscale.sampler.minibatch import MiniBatch
 from torch_gnnscale.split.plans import Plan
-from torch_gnnscale.split.shuffle_index import ShuffleIndex
+from torch_gnnscale.split.rank_rows import ShuffleIndex
 
 
 class GivenPlan(Plan):
@@ -82,7 +83,7 @@ def _of_rank(whole: Data, cut: Cut, parts: int, part: int, key: int) -> Data:
     batch.shuffle_index = ShuffleIndex(parts, part, cut.sent, cut.num_sent, cut.num_received)
     if "x" in whole:
         batch.x_halo = whole.x[cut.halo]
-        batch.shuffle_index = batch.shuffle_index.with_halo_of(batch.x)
+        batch.shuffle_index = replace(batch.shuffle_index, x=batch.x, x_version=batch.x._version)
     return batch
 
 

@@ -19,7 +19,7 @@ from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.split import parallelize
 from torch_gnnscale.split.agreement import _COMMON, Description, _grid_of, compare_headers, own_header
-from torch_gnnscale.split.shuffle_index import ShuffleIndex
+from torch_gnnscale.split.rank_rows import ShuffleIndex
 
 
 def sage():
@@ -262,12 +262,12 @@ def test_keys_of_each_batch_are_compared(keys, ranks):
 
 def test_an_index_knows_the_halo_of_rows_that_were_neither_moved_nor_changed():
     x = torch.ones(3, 2)
-    index = INDEX.with_halo_of(x)
+    index = replace(INDEX, x=x, x_version=x._version)
     assert index.knows_halo_of(x)
     assert not index.knows_halo_of(x.clone())
     assert index.to("cpu") is index
     assert not index.to("meta").knows_halo_of(x)
     there = torch.ones(3, 2, device="meta")
-    assert INDEX.with_halo_of(there).to("meta").knows_halo_of(there)
+    assert replace(INDEX, x=there, x_version=there._version).to("meta").knows_halo_of(there)
     x += 1
     assert not index.knows_halo_of(x)

@@ -16,7 +16,7 @@ from torch_gnnscale.comm.peer_memory import GPUMemories, HostMemories
 from torch_gnnscale.comm.rendezvous import end_group
 from torch_gnnscale.comm.row_transport import ENDED
 from torch_gnnscale.memory import HostMemory
-from torch_gnnscale.split.shuffle_index import Moves, ShuffleIndex
+from torch_gnnscale.split.rank_rows import Moves, ShuffleIndex
 
 
 @pytest.mark.slow
@@ -96,7 +96,7 @@ def grows_out_of_reach():
 class CountedMemories(HostMemories):
     """Counts how often what was queued is waited for."""
 
-    settled = 0
+    settled, by_kernel = 0, True
 
     def settle(self):
         self.settled += 1

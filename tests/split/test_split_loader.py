@@ -22,8 +22,9 @@ from torch import distributed as dist
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, LayerSampler, NeighborLoader, NeighborSampler
+from torch_gnnscale.comm import memory_transport
+from torch_gnnscale.comm.memory_transport import rows_joined
 from torch_gnnscale.comm.mesh import Ranks
-from torch_gnnscale.comm.peer_memory import HostMemories
 from torch_gnnscale.split import plans
 from torch_gnnscale.split.plans import OwnedBatches
 
@@ -118,15 +119,15 @@ def test_batches_that_share_draws_drop_numbers_of_their_own():
 
 def without_memory():
     """What the batches came to; rank 1 has no memory for the rows of the second one, which it gets from rank 0."""
-    loader, joined = loader_of(GivenPlan(random_owners(200, 2), 2), {"prefetch": 0, "timeout": 60}), HostMemories.joined
+    loader, joined = loader_of(GivenPlan(random_owners(200, 2), 2), {"prefetch": 0, "timeout": 60}), rows_joined
 
-    def fails(self, own, offered):
+    def fails(*given):
         if dist.get_rank() == 1 and next(calls) == 1:
             raise RuntimeError("no room")
-        return joined(self, own, offered)
+        return joined(*given)
 
     calls = iter(range(1000))
-    with mock.patch.object(HostMemories, "joined", fails):
+    with mock.patch.object(memory_transport, "rows_joined", fails):
         return outcomes_of(loader)
 
 

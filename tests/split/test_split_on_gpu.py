@@ -30,7 +30,7 @@ from torch_gnnscale.comm.memory_transport import MemoryTransport
 from torch_gnnscale.loader.line import Execution
 from torch_gnnscale.loader.streams import tensors_of
 from torch_gnnscale.split import parallelize
-from torch_gnnscale.split.shuffle_index import ShuffleIndex
+from torch_gnnscale.split.rank_rows import ShuffleIndex
 
 PLAN = GivenPlan(random_owners(200, 2), 2)
 EXACT = {"rtol": 1e-12, "atol": 1e-12}

@@ -27,7 +27,7 @@ from torch_gnnscale.split import parallelize, plans
 from torch_gnnscale.split.agreement import _grid_of
 from torch_gnnscale.split.cut_sampler import SplitSampler, check_sampler
 from torch_gnnscale.split.parallel import Parallelized
-from torch_gnnscale.split.shuffle_index import ShuffleIndex
+from torch_gnnscale.split.rank_rows import ShuffleIndex
 
 PLAN = GivenPlan(random_owners(200, 2), 2)
 MOST = 2**31 - 1

@@ -21,9 +21,9 @@ from torch_gnnscale.comm.rendezvous import end_group
 from torch_gnnscale.comm.row_transport import RowTransport
 from torch_gnnscale.nn.aggregate import aggregate_and_root
 from torch_gnnscale.sampler.minibatch import NO_IDS
-from torch_gnnscale.split import parallelize, shuffle_index
+from torch_gnnscale.split import local_rows, parallelize
 from torch_gnnscale.split.local_rows import OwnHops
-from torch_gnnscale.split.shuffle_index import Moves, ShuffleIndex
+from torch_gnnscale.split.rank_rows import Moves, ShuffleIndex
 
 WAYS = ["staged", "all_to_all", "all_to_all, telling", "from gpu to gpu", "peers", "peers, one kernel"]
 
@@ -40,11 +40,11 @@ def test_moves_are_those_of_the_rows_at_hand():
 def test_rows_need_not_be_contiguous():
     transport, moves = RowTransport(Exchange(None, 1, 0)), Moves(ShuffleIndex(1, 0, NO_IDS, [[0]], [[0]]), 1)
     own = torch.arange(12.0).view(3, 4).t().requires_grad_()
-    out = shuffle_index.mixed(transport, own, moves, "test")
+    out = local_rows.mixed(transport, own, moves, "test")
     assert torch.equal(out, own)
     torch.stack([torch.ones(3, 4), 2 * torch.ones(3, 4)]).sum(0).t().mul(out).sum().backward()
     assert torch.equal(own.grad, torch.full((4, 3), 3.0))
-    assert shuffle_index.apart(transport, own.detach(), moves, "test").receive(lambda: None).shape == (0, 3)
+    assert local_rows.apart(transport, own.detach(), moves, "test").receive(lambda: None).shape == (0, 3)
 
 
 @pytest.mark.parametrize("kind", quick(WAYS, "peers", "all_to_all, telling"))
@@ -57,11 +57,11 @@ def test_rows_arrive(kind):
 def test_a_row_travels_once_however_many_ranks_read_it():
     sent = torch.tensor([7, 2, 5, 2, 9, 7, 7])
     moves = Moves(ShuffleIndex(4, 0, sent, [[0], [3], [2], [2]], [[0]] * 4), 1)
-    rows, places = moves.once(12)
+    rows, places = moves.find_distinct(12)
     assert rows.tolist() == [2, 5, 7, 9]
     assert torch.equal(rows[places], sent)
     to_one = Moves(ShuffleIndex(4, 0, sent[:3], [[0], [3], [0], [0]], [[0]] * 4), 1)
-    assert to_one.once(12) == (to_one.sent, None)
+    assert to_one.distinct == (to_one.sent, None)
 
 
 def read_by_all():
@@ -97,9 +97,9 @@ def aggregates(kind, dtype):
             before = transport.exchange.traffic[f"backward {way}"].bytes_received
             own = made_of.clone().requires_grad_()
             if way == "mixed":
-                out, root = aggregate_and_root(shuffle_index.mixed(transport, own, moves, way), edges, "mean")
+                out, root = aggregate_and_root(local_rows.mixed(transport, own, moves, way), edges, "mean")
             else:
-                others = shuffle_index.apart(transport, own, moves, way)
+                others = local_rows.apart(transport, own, moves, way)
                 out, root = aggregate_and_root(own, edges, "mean", None, others)
             ((out + root) * torch.arange(1.0, 8.0)).square().sum().backward()
             received = transport.exchange.traffic[f"backward {way}"].bytes_received - before
@@ -162,7 +162,7 @@ def halos(kind, dtype):
         moves = Moves(index, groups)
         own = [(share.n_id.view(-1, 1) + torch.arange(5)).to(dtype) for share in shares]
         x = own[rank].requires_grad_()
-        out = shuffle_index.mixed(transport, x, moves, "test")
+        out = local_rows.mixed(transport, x, moves, "test")
         halo = own_and_halo(shares, rank, [rows.detach() for rows in own])[len(x) :]
         assert torch.equal(out, torch.cat([x, halo[moves.halo]]))
         scale = (torch.arange(1, len(out) + 1) % 64).to(dtype).view(-1, 1)

@@ -91,6 +91,19 @@ class Traffic:
         return Traffic(*(getattr(self, entry.name) + getattr(other, entry.name) for entry in fields(self)))
 
 
+@dataclass
+class Moved:
+    """Rows of nodes that a rank exchanged with the others for one purpose."""
+
+    sent: int = 0
+    received: int = 0
+
+    def add(self, sent: Sequence[int], received: Sequence[int]) -> None:
+        """Counts rows that went to each rank and came from it."""
+        self.sent += sum(sent)
+        self.received += sum(received)
+
+
 class OtherRankFailed(RuntimeError):
     """Another rank failed and raises its own error. Raised within a step, which raises it again as a RuntimeError."""
 

@@ -13,19 +13,13 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from .. import machine
+from .. import machine, ops
 from .exchange import Broken, Exchange, OtherRankFailed
 from .mesh import Transport, check_kinds, kind_of
-from .peer_memory import HostMemories, Offered, PeerMemories, PeerMemory, ReplyMemories
+from .peer_memory import LEAST, PAGE, HostMemories, Offered, PeerMemories, PeerMemory, ReplyMemories
 from .rendezvous import Rendezvous
 from .row_transport import ENDED, ID_BYTES, Answer, RowMoves, RowTransport
 
-_LEAST = 1 << 20
-"""Bytes of each of the first buffers."""
-_PAGE = 4096
-"""Sizes of buffers are multiples of it."""
-_PLACE = 8
-"""Bytes of the place of a row."""
 _PATTERN = 251
 """The first byte of a rank's first memory is its number modulo this, by which the others see that they read it."""
 _WROTE, _GREW, _FAILED = range(3)
@@ -53,6 +47,8 @@ class MemoryTransport(RowTransport):
         self.shared, self._memories = shared, memories
         self._replaced: list[PeerMemory] = []  # this rank's, which all others have closed at the next barrier
         self._turn = 0
+        self._like: tuple[torch.dtype, torch.Size] | None = None  # type and shape of the last rows, of which `_kind` is
+        self._kind = -1
         self._replies = ReplyMemories(exchange, shared)
 
     @classmethod
@@ -68,22 +64,22 @@ class MemoryTransport(RowTransport):
         memories: list[PeerMemory] = []
         handles, problem = None, None
         try:
-            memories.append(shared.allocated(2 * _LEAST))
+            memories.append(shared.allocated(2 * LEAST))
             memories[0].bytes[:1] = exchange.rank % _PATTERN
             shared.settle()
             handles = [memories[0].handle() for _ in range(exchange.size - 1)]
         except Exception as error:  # of a kind that only the driver knows
-            problem = _named(exchange.rank, error)
+            problem = f"rank {exchange.rank}: {type(error).__name__}: {error}"
         given = exchange.objects(handles)
         try:
             for rank, of_rank in enumerate(given):
                 if rank != exchange.rank and of_rank is not None and handles is not None:
                     memories.append(shared.opened(of_rank[exchange.rank - (exchange.rank > rank)]))
-                    found = shared.joined(memories[0].bytes[:0], [Offered(memories[-1].bytes[:1], None)])
+                    found = rows_joined(shared, memories[0].bytes[:0], [Offered(memories[-1].bytes[:1], None, 1)])
                     if int(found) != rank % _PATTERN:
                         problem = f"rank {exchange.rank}: not the memory that rank {rank} has written"
         except Exception as error:
-            problem = _named(exchange.rank, error)
+            problem = f"rank {exchange.rank}: {type(error).__name__}: {error}"
         problems = [text for text in exchange.objects(problem) if text is not None]
         if not problems:
             memories.insert(exchange.rank, memories.pop(0))
@@ -106,7 +102,7 @@ class MemoryTransport(RowTransport):
             return self.pull(own, moves, purpose, meanwhile)
         with self._counted(own, moves.num_sent, moves.num_received, purpose):
             offered = self._offered(own, moves, purpose, meanwhile)[senders[0]]
-            return offered.rows if offered.places is None else self.shared.joined(own[:0], [offered])
+            return offered.rows if offered.places is None else rows_joined(self.shared, own[:0], [offered])
 
     def _read(
         self, first: Tensor, own: Tensor, moves: RowMoves, purpose: str, meanwhile: Callable[[], None] | None = None
@@ -115,21 +111,20 @@ class MemoryTransport(RowTransport):
         with self._counted(own, moves.num_sent, moves.num_received, purpose):
             offered = self._offered(own, moves, purpose, meanwhile)
             with self.exchange.awaited():  # a rank that has no memory for them cannot go on alone
-                return self.shared.joined(first, [entry for entry in offered if entry.num_rows])
+                return rows_joined(self.shared, first, [entry for entry in offered if entry.num_rows])
 
     def _offered(
         self, own: Tensor, moves: RowMoves, purpose: str, meanwhile: Callable[[], None] | None
     ) -> list[Offered]:
         """Writes the rows that others read, each once, however many ranks read it. If several do, the list of places of
         each reader follows the rows. Returns what each rank wrote for this one."""
-        with self.exchange.awaited():
-            rows, places = moves.once(len(own))
-            width = own.shape[1:].numel() * own.element_size()
-            listed = -(-width * len(rows) // _PLACE) * _PLACE
-            num_bytes = listed + (0 if places is None else _PLACE * len(places))
-            begin, step = (0, width) if places is None else (listed, _PLACE)
-            begins = [begin + step * count for count in accumulate(moves.num_sent, initial=0)]
-            told = [[at, 0 if places is None else len(rows)] for at in begins[:-1]]
+        rows, places = moves.distinct or moves.find_distinct(len(own))
+        width = own.shape[1:].numel() * own.element_size()
+        listed = -(-width * len(rows) // ID_BYTES) * ID_BYTES
+        num_bytes = listed + (0 if places is None else ID_BYTES * len(places))
+        begin, step = (0, width) if places is None else (listed, ID_BYTES)
+        begins = [begin + step * count for count in accumulate(moves.num_sent, initial=0)]
+        told = [[at, 0 if places is None else len(rows)] for at in begins[:-1]]
 
         def write(memory: PeerMemory, turn: int) -> None:
             torch.index_select(own, 0, rows, out=_rows_at(memory, turn, 0, len(rows), own))
@@ -138,9 +133,9 @@ class MemoryTransport(RowTransport):
 
         def offered(count: int, memory: PeerMemory, turn: int, begin: int, listed: int) -> Offered:
             if count == 0 or listed == 0:
-                return Offered(_rows_at(memory, turn, begin, count, own), None)
+                return Offered(_rows_at(memory, turn, begin, count, own), None, count)
             ids = _rows_at(memory, turn, begin, count, rows)
-            return Offered(_rows_at(memory, turn, 0, listed, own), ids)
+            return Offered(_rows_at(memory, turn, 0, listed, own), ids, count)
 
         met = self._met(own, num_bytes, write, told, purpose, meanwhile)
         return [offered(count, *entry) for entry, count in zip(met, moves.num_received, strict=True)]
@@ -246,27 +241,32 @@ class MemoryTransport(RowTransport):
             try:
                 made = self._written(num_bytes, write, turn)
             finally:  # also if that failed: others will write where this rank may still read
-                self.shared.settle()
+                if self.shared.by_kernel:
+                    self.shared.settle()
         except Exception as failed:
             if not self._tells:
                 raise
             error = failed
-        kind, status = kind_of(rows), _FAILED if error is not None else _WROTE if made is None else _GREW
+        if (rows.dtype, rows.shape[1:]) != self._like:
+            self._like, self._kind = (rows.dtype, rows.shape[1:]), kind_of(rows)
+        kind, status = self._kind, _FAILED if error is not None else _WROTE if made is None else _GREW
         said_here = torch.tensor([[*values, kind, status] for values in told])
 
         def caught() -> None:
             nonlocal error
+            assert meanwhile is not None
             try:
-                if meanwhile is not None:
-                    meanwhile()
+                meanwhile()
             except Exception as failed:  # raised below: new memory is taken first, which others wait for
                 error = error or failed
 
+        while_waiting = None if meanwhile is None else caught
         if self._tells:  # in steps, which count the same for all transports
-            heard = exchange.meet(said_here, caught).tolist()
+            heard = exchange.meet(said_here, while_waiting).tolist()
         else:
-            heard = exchange.numbers(said_here, purpose, caught).tolist()
-        _close(self._replaced)
+            heard = exchange.numbers(said_here, purpose, while_waiting).tolist()
+        if self._replaced:
+            _close(self._replaced)
         said = [values[-1] for values in heard]
         why = exchange.reasons(error if status == _FAILED else None) if _FAILED in said else []
         if _GREW in said:
@@ -283,7 +283,8 @@ class MemoryTransport(RowTransport):
                 f"{purpose}: expected those of rank {exchange.world_ranks[first]}, found that it could not write "
                 f"them: {why[first]}"
             )
-        check_kinds(purpose, [values[-2] for values in heard])
+        if any(values[-2] != kind for values in heard):
+            check_kinds(purpose, [values[-2] for values in heard])
         return [(memory, turn, *values[:-2]) for memory, values in zip(self._memories, heard, strict=True)]
 
     def _written(self, num_bytes: int, write: Callable[[PeerMemory, int], None], turn: int) -> PeerMemory | None:
@@ -292,7 +293,7 @@ class MemoryTransport(RowTransport):
             raise RuntimeError(f"split: {ENDED}")
         made, known = None, self._memories[self.exchange.rank]
         if num_bytes > len(known.bytes) // 2:
-            made = self.shared.allocated(2 * _PAGE * -(-num_bytes * 5 // (4 * _PAGE)))
+            made = self.shared.allocated(2 * PAGE * -(-num_bytes * 5 // (4 * PAGE)))
         write(made or known, turn)
         return made
 
@@ -324,7 +325,7 @@ class MemoryTransport(RowTransport):
         traffic, begin = self.exchange.traffic[purpose], time.perf_counter()
         before, width = traffic.seconds, rows.shape[1:].numel() * rows.element_size()
         yield
-        self._count(num_sent, num_received, purpose)
+        self.moved[purpose].add(num_sent, num_received)
         traffic.seconds = before  # without those of its header, which are among the seconds of the whole
         self.exchange.count(purpose, width * sum(num_sent), width * sum(num_received), time.perf_counter() - begin)
 
@@ -368,13 +369,24 @@ def row_transport(exchange: Exchange, rendezvous: Rendezvous, wanted: Transport)
     return found if isinstance(found, MemoryTransport) else RowTransport(exchange, tells=True)
 
 
+def rows_joined(shared: PeerMemories, own: Tensor, offered: Sequence[Offered]) -> Tensor:
+    """See :meth:`PeerMemories.joined`."""
+    if shared.by_kernel:
+        return shared.joined(own, offered)
+    counts = [entry.num_rows for entry in offered]
+    out = ops.empty_rows(len(own) + sum(counts), own)
+    out[: len(own)] = own
+    for to, (rows, places, _) in zip(out[len(own) :].split(counts), offered, strict=True):
+        if places is None:
+            to.copy_(rows)
+        else:
+            torch.index_select(rows, 0, places, out=to)
+    return out
+
+
 def _close(memories: list[PeerMemory]) -> None:
     while memories:
         memories.pop().close()
-
-
-def _named(rank: int, error: Exception) -> str:
-    return f"rank {rank}: {type(error).__name__}: {error}"
 
 
 def _rows_at(memory: PeerMemory, turn: int, offset: int, count: int, like: Tensor) -> Tensor:

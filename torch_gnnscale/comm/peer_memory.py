@@ -18,6 +18,10 @@ from .._private import share_on_gpu, shared_on_gpu
 from ..memory import HostMemory
 from .exchange import Exchange, OtherRankFailed
 
+LEAST = 1 << 20
+"""Bytes of the smallest memory, or of each of its two buffers."""
+PAGE = 4096
+"""Sizes are multiples of it."""
 _HINT = "make batches smaller"
 
 
@@ -28,11 +32,8 @@ class Offered(NamedTuple):
     """Those that the rank reads, in its order; or, with ``places``, those that any ranks read, each once: [m, ...]."""
     places: Tensor | None
     """Which of them the rank reads, in its order: int64, shape [t]; None: all."""
-
-    @property
-    def num_rows(self) -> int:
-        """How many the rank reads, t."""
-        return len(self.rows if self.places is None else self.places)
+    num_rows: int
+    """How many the rank reads, t."""
 
 
 class PeerMemory(ABC):
@@ -60,6 +61,9 @@ class PeerMemories(ABC):
 
     device: torch.device
     """Where rows are, before and after they travel."""
+    by_kernel = True
+    """Whether :meth:`joined` reads the rows, and work is queued; else the host copies those of one rank after another.
+    """
 
     @abstractmethod
     def allocated(self, num_bytes: int) -> PeerMemory:
@@ -69,18 +73,28 @@ class PeerMemories(ABC):
     def opened(self, handle: Any) -> PeerMemory:
         """The memory of another rank. Raises OSError, MemoryError or RuntimeError if it cannot be opened."""
 
-    @abstractmethod
     def settle(self) -> None:
         """Waits until all reading and writing of this rank that was queued has ended; called before a barrier."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
 
-    @abstractmethod
     def joined(self, own: Tensor, offered: Sequence[Offered]) -> Tensor:
-        """[own; the rows of each rank that were offered to this one], in memory of their own.
+        """[own; the rows of each rank that were offered to this one], in memory of their own; one kernel reads the
+        memory of all ranks.
 
         Args:
             own: contiguous, [n, ...].
             offered: by each rank, of the type and width of ``own``.
         """
+        counts = [len(own), *(entry.num_rows for entry in offered)]
+        ends = torch.tensor(list(accumulate(counts)), device=own.device)
+        at = torch.arange(sum(counts), device=own.device)
+        part = torch.bucketize(at, ends, right=True)
+        row = at - torch.cat([ends.new_zeros(1), ends])[part]
+        for (_, places, _), to in zip(offered, row.split(counts)[1:], strict=True):
+            if places is not None:
+                to.copy_(places)
+        return ops.shuffle_rows(None, [own, *(rows for rows, _, _ in offered)], part, row, check=False)
 
 
 def memories_on(device: torch.device) -> PeerMemories:
@@ -111,6 +125,7 @@ class HostMemories(PeerMemories):
     """Ranks whose rows are in host memory share some of it."""
 
     device = torch.device("cpu")
+    by_kernel = False
 
     @override
     def allocated(self, num_bytes: int) -> HostPeerMemory:
@@ -122,29 +137,6 @@ class HostMemories(PeerMemories):
         found = HostPeerMemory(memory)
         memory.close()  # its pages stay as long as a tensor over them
         return found
-
-    def settle(self) -> None:
-        """See :meth:`PeerMemories.settle`: nothing is queued."""
-
-    @override
-    def joined(self, own: Tensor, offered: Sequence[Offered]) -> Tensor:
-        counts = [entry.num_rows for entry in offered]
-        out = empty_rows(len(own) + sum(counts), own)
-        out[: len(own)] = own
-        for to, (rows, places) in zip(out[len(own) :].split(counts), offered, strict=True):
-            if places is None:
-                to.copy_(rows)
-            else:
-                torch.index_select(rows, 0, places, out=to)
-        return out
-
-
-def empty_rows(count: int, like: Tensor) -> Tensor:
-    """[count, ...] with any contents, of the type of ``like`` and its width; on the CPU in recycled memory."""
-    shape = torch.Size((count, *like.shape[1:]))
-    if like.device.type != "cpu":
-        return like.new_empty(shape)
-    return ops.empty_bytes(shape.numel() * like.element_size()).view(like.dtype).view(shape)
 
 
 # On GPUs #############################################################################################################
@@ -189,34 +181,8 @@ class GPUMemories(PeerMemories):
         storage = shared_on_gpu(self.device.index, *handle)
         return GPUPeerMemory(torch.empty(0, dtype=torch.uint8, device=self.device).set_(storage))
 
-    def settle(self) -> None:
-        """See :meth:`PeerMemories.settle`: waits for the current stream."""
-        torch.cuda.current_stream(self.device).synchronize()
-
-    def joined(self, own: Tensor, offered: Sequence[Offered]) -> Tensor:
-        """See :meth:`PeerMemories.joined`: one kernel reads the memory of all ranks."""
-        return shuffled(own, offered)
-
-
-def shuffled(own: Tensor, offered: Sequence[Offered]) -> Tensor:
-    """What :meth:`PeerMemories.joined` returns, by :func:`torch_gnnscale.ops.shuffle_rows`; on any device."""
-    counts = [len(own), *(entry.num_rows for entry in offered)]
-    ends = torch.tensor(list(accumulate(counts)), device=own.device)
-    at = torch.arange(sum(counts), device=own.device)
-    part = torch.bucketize(at, ends, right=True)
-    row = at - torch.cat([ends.new_zeros(1), ends])[part]
-    for (_, places), to in zip(offered, row.split(counts)[1:], strict=True):
-        if places is not None:
-            to.copy_(places)
-    return ops.shuffle_rows(None, [own, *(rows for rows, _ in offered)], part, row, check=False)
-
 
 # Replies ##############################################################################################################
-
-_PAGE = 4096
-"""Sizes are multiples of it."""
-_LEAST = 1 << 20
-"""Bytes of the smallest memory."""
 
 
 class ReplyMemories:
@@ -243,7 +209,7 @@ class ReplyMemories:
             number = min(fitting, key=lambda of: len(own[of].bytes))
             self._idle.discard(number)
             return number, False
-        made = self._shared.allocated(_PAGE * -(-max(num_bytes * 5 // 4, _LEAST) // _PAGE))
+        made = self._shared.allocated(PAGE * -(-max(num_bytes * 5 // 4, LEAST) // PAGE))
         if idle:
             self.drop(number := idle[0])
             self._idle.discard(number)

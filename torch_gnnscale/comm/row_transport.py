@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -12,46 +11,32 @@ from torch import Tensor
 
 from .. import ops
 from ..ops.rows import row_bytes
-from .exchange import Exchange, OtherRankFailed
+from .exchange import Exchange, Moved, OtherRankFailed
 from .mesh import check_kinds, kind_of
-from .peer_memory import empty_rows
 
 ENDED = "expected a connection between the ranks, found one that was closed, or that failed"
 """What is wrong with a call after the end."""
 
 
-@dataclass
-class Moved:
-    """Rows of nodes that a rank exchanged with the others for one purpose."""
-
-    sent: int = 0
-    received: int = 0
-
-
 class RowMoves:
-    """Which rows travel.
+    """Which rows travel."""
 
-    Args:
-        sent: own rows, for rank 0, then 1, ...: int64, shape [s]. To one rank no row goes twice.
-        num_sent: how many of them go to each rank; 0 to this one.
-        num_received: how many rows come from each rank.
-    """
+    sent: Tensor
+    """Own rows, for rank 0, then 1, ...: int64, shape [s]. To one rank no row goes twice."""
+    num_sent: list[int]
+    """How many of them go to each rank; 0 to this one."""
+    num_received: list[int]
+    """How many rows come from each rank."""
+    distinct: tuple[Tensor, Tensor | None] | None
+    """(The own rows that travel, each once; for each entry of ``sent`` its place among them), if that is known. The
+    second is None if the first is ``sent`` itself, because all go to one rank."""
 
-    def __init__(self, sent: Tensor, num_sent: list[int], num_received: list[int]) -> None:
-        self.sent, self.num_sent, self.num_received = sent, num_sent, num_received
-        self._once: tuple[Tensor, Tensor | None] | None = None
-
-    def once(self, num_own: int) -> tuple[Tensor, Tensor | None]:
-        """(The own rows that travel, each once; for each entry of ``sent`` its place among them). The second is None if
-        the first is ``sent`` itself."""
-        if self._once is None:
-            if sum(count > 0 for count in self.num_sent) <= 1:
-                self._once = self.sent, None
-            else:
-                travels = torch.zeros(num_own, dtype=torch.bool, device=self.sent.device)
-                travels[self.sent] = True
-                self._once = travels.nonzero()[:, 0], (travels.cumsum(0) - 1)[self.sent]
-        return self._once
+    def find_distinct(self, num_own: int) -> tuple[Tensor, Tensor | None]:
+        """``distinct``, of ``num_own`` own rows in all."""
+        travels = torch.zeros(num_own, dtype=torch.bool, device=self.sent.device)
+        travels[self.sent] = True
+        self.distinct = travels.nonzero()[:, 0], (travels.cumsum(0) - 1)[self.sent]
+        return self.distinct
 
 
 Answer: TypeAlias = Callable[[Sequence[Tensor], Sequence[Tensor]], None]
@@ -124,7 +109,7 @@ class RowTransport:
                 f"{purpose}: expected those of rank {exchange.world_ranks[first]}, found that it could not read "
                 f"them: {why[first]}"
             )
-        self._count(moves.num_sent, moves.num_received, purpose)
+        self.moved[purpose].add(moves.num_sent, moves.num_received)
         with exchange.awaited():
             rows = torch.cat([of_rank[STATUS_BYTES:] for of_rank in came])
             return rows.to(own.device).view(own.dtype).view(sum(moves.num_received), *own.shape[1:])
@@ -161,7 +146,7 @@ class RowTransport:
 
     def joined(self, own: Tensor, moves: RowMoves, purpose: str) -> Tensor:
         """[own; halo]: ``own`` and after it the rows of :meth:`pull`, [n + t, ...]."""
-        out = empty_rows(len(own) + sum(moves.num_received), own)
+        out = ops.empty_rows(len(own) + sum(moves.num_received), own)
         out[: len(own)] = own
         out[len(own) :] = self.pull(own, moves, purpose)
         return out
@@ -187,13 +172,8 @@ class RowTransport:
         width = rows.shape[1:].numel() * rows.element_size()
         lengths, sizes = ([width * count for count in counts] for counts in (num_sent, num_received))
         received = self._bytes(rows.reshape(-1).view(torch.uint8), lengths, sizes, purpose, meanwhile)
-        self._count(num_sent, num_received, purpose)
+        self.moved[purpose].add(num_sent, num_received)
         return received.view(rows.dtype).view(sum(num_received), *rows.shape[1:])
-
-    def _count(self, num_sent: list[int], num_received: list[int], purpose: str) -> None:
-        moved = self.moved[purpose]
-        moved.sent += sum(num_sent)
-        moved.received += sum(num_received)
 
     def _bytes(
         self, sent: Tensor, lengths: list[int], sizes: list[int], purpose: str, meanwhile: Callable[[], None] | None

@@ -159,9 +159,9 @@ class CollectiveReads:
     def counted(self) -> int:
         """How many numbers :meth:`counts` has for each rank; the same on all ranks."""
 
-    @abstractmethod
-    def counts(self, needs: Any, steps: Steps) -> Tensor:
+    def counts(self, needs: Any, steps: Steps) -> Tensor | None:
         """``counts`` of :meth:`Steps.step`. Called once for a batch, on the thread of the steps, in their order."""
+        return None
 
     @abstractmethod
     def read(self, needs: Any, asked: Tensor, steps: Steps) -> None:

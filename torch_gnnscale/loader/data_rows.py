@@ -36,7 +36,7 @@ from .fields import (
     stored_values,
     with_fields,
 )
-from .row_source import NO_ROWS, Bounds, RowSource, unless_late
+from .row_source import NO_ROWS, Bounds, RowSource
 
 OF_GRAPH = object()
 """Stands for a type in the keys of attributes of a whole HeteroData."""
@@ -359,7 +359,8 @@ class DataRows(RowSource):
 
     @override
     def node_rows(self, rows: FoundRows, name: str) -> Any:
-        return unless_late(rows.by_type[None].get(name))
+        found = rows.by_type[None].get(name)
+        return None if found is NO_ROWS else found
 
     @override
     def edges(

@@ -28,7 +28,7 @@ from ..feature.contract import (
 from ..sampler.minibatch import NO_EDGES, MiniBatch, SampledEdges
 from .data_rows import Ids
 from .fields import EdgeLayout, EdgeLayouts, put_edges, storage_of
-from .row_source import NO_ROWS, Bounds, CollectiveSource, RowSource, unless_late
+from .row_source import NO_ROWS, Bounds, CollectiveSource, RowSource
 
 
 class StoreRows(RowSource):
@@ -172,8 +172,10 @@ class StoreRows(RowSource):
 
     @override
     def node_rows(self, rows: list[tuple[Any, Any]], name: str) -> Any:
-        found = (value for attr, value in rows if attr.attr_name == name and not isinstance(attr.group_name, tuple))
-        return unless_late(next(found, None))
+        for attr, value in rows:
+            if attr.attr_name == name and not isinstance(attr.group_name, tuple):
+                return None if value is NO_ROWS else value
+        return None
 
 
 def _key(attr: Any) -> tuple[Any, str]:

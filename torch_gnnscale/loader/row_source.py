@@ -34,11 +34,6 @@ NO_ROWS = torch.empty(0)
 """Takes the place of rows that are read when their batch is delivered."""
 
 
-def unless_late(rows: Any) -> Any:
-    """The rows; None if they are read when their batch is delivered."""
-    return None if rows is NO_ROWS else rows
-
-
 class RowSource(ABC):
     """Reads the rows of samples (``fetch``) and makes batches of them without reading (``batch``). A loader has one.
 
@@ -127,9 +122,9 @@ class CollectiveSource(RowSource):
     def reads(self) -> CollectiveReads:
         """What is done in the steps with the needs of samples."""
 
-    def in_step(self, sampled: MiniBatch, inputs: int) -> None:
-        """Says how many inputs all ranks have together in the step of a sample. Called before :meth:`needs` if the
-        order of inputs is global."""
+    counts_inputs = False
+    """Whether ``sampled.fields`` get ``global_batch_size``, the number of inputs that all ranks have together in a
+    step, before :meth:`needs` is called."""
 
     @abstractmethod
     def needs(self, sampled: MiniBatch, bounds: Bounds, versions: Any) -> Any:

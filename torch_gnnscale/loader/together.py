@@ -15,6 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from ..comm.steps import Steps
+from ..feature.contract import CollectiveReads
 from ..sampler.minibatch import MiniBatch
 from .line import Execution, Line
 from .pipeline import Pipeline, Stage
@@ -116,10 +117,13 @@ class Together:
         self.source: CollectiveSource = line.collator.source
         self.reads = self.source.reads
         self._samples_together = line.sampler.collective
+        self._counts_inputs = self.source.counts_inputs and share.seed_order == "global" and share.ranks.world > 1
         self._latest: weakref.ref[TogetherBatches] | None = None
         self._ahead: deque[_Prepared] = deque()  # steps whose needs were announced
         self._window = 0
-        self._here = self.reads.rows_here
+        self._here, self._counted = self.reads.rows_here, self.reads.counted
+        self._counts = type(self.reads).counts is not CollectiveReads.counts
+        self._takes = type(self.reads).taken is not CollectiveReads.taken
         self._owed: deque[_Prepared] = deque()  # steps that were taken, whose rows the thread that iterates exchanges
         self._wanted = self.reads.looks_ahead(steps)
         if self._samples_together:  # ranks without remote rows, which have no buffer, look ahead as the others do
@@ -176,7 +180,7 @@ class Together:
         return made
 
     def _begin(self, epoch: int, first: int, count: int) -> None:
-        self.steps.begin(epoch, first, count, self.reads.counted, self._decides())
+        self.steps.begin(epoch, first, count, self._counted, self._decides())
         self._ahead.clear()
         self.reads.withdraw(self.steps)
         self._window = count if self._wanted == "epoch" else min(self._wanted, count)
@@ -212,10 +216,11 @@ class Together:
         collator = self.line.collator
         batch = prepared.sampled = prepared.bulk.samples(self.line)[prepared.at]
         collator.transform(batch)
-        if self.share.seed_order == "global":
-            self.source.in_step(batch, self.share.inputs_of_step(prepared.turn.batch.number, self.size_of))
+        bounds = collator.bounds(batch)
+        if self._counts_inputs and batch.whole is not None:
+            batch.fields["global_batch_size"] = self.share.inputs_of_step(prepared.turn.batch.number, self.size_of)
         batch.versions = self.source.versions()
-        prepared.needs = self.source.needs(batch, collator.bounds(batch), batch.versions)
+        prepared.needs = self.source.needs(batch, bounds, batch.versions)
 
     def _step(self, coming: _Prepared | None) -> _Prepared | Served:
         """Announces a turn, and takes the step that is ``_window`` turns before it."""
@@ -239,7 +244,7 @@ class Together:
         together = self._samples_together and not prepared.bulk.made
         if not together and not prepared.is_ready:
             self._sample_alone(prepared)
-        if prepared.needs is not None:
+        if prepared.needs is not None and self._counts:
             try:
                 counts = self.reads.counts(prepared.needs, self.steps)
             except Exception as error:
@@ -252,8 +257,9 @@ class Together:
             self.reads.read(prepared.needs, asked, self.steps)
 
         self.steps.step(number := prepared.turn.batch.number, prepared.error, counts, run)
-        with self._telling(number):
-            self.reads.taken(prepared.needs, self.steps)
+        if self._takes:
+            with self._telling(number):
+                self.reads.taken(prepared.needs, self.steps)
         if self._here:
             self._owed.append(prepared)
         took = time.perf_counter() - begin
@@ -277,7 +283,7 @@ class Together:
         except Exception as failed:
             error = failed
         self.steps.agree(error, "sampling")
-        return self.steps.rows.numbers(counts, "counts") if self.reads.counted else counts
+        return self.steps.rows.numbers(counts, "counts") if self._counted else counts
 
     def _sample_ahead(self, turns: Iterable[_Prepared]) -> None:
         """Within a step, samples those of the turns that are not ready yet, and announces them. An error is raised in

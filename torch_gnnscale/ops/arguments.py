@@ -185,6 +185,17 @@ def check_ids(name: str, ids: Tensor, limit: int | None = None, what: str = "ids
         raise IndexError(f"{name}[{at}] = {int(ids[at])} is out of range: expected {what} in [0, {limit})")
 
 
+def check_vector(name: str, value: Tensor | None, size: int, number: int | None = None) -> None:
+    """Raises unless it is an int64 vector of that size; ``number``: its position in a list of this name."""
+    if isinstance(value, Tensor) and value.dtype == torch.int64 and value.dim() == 1 and value.numel() == size:
+        return
+    name = name if number is None else f"{name}[{number}]"
+    if not isinstance(value, Tensor) or value.dtype != torch.int64:
+        found = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(f"{name}: expected an int64 vector, found {found}")
+    raise ValueError(f"{name}: expected shape ({size},), found {tuple(value.shape)}")
+
+
 def check_readable(name: str, value: Tensor, device: torch.device, others: str) -> None:
     """Raises ValueError unless the device, where ``others`` (such as "the seeds are"), can read the tensor."""
     if value.device == device:

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from .arguments import MAX_COUNT, check_ids, check_int, check_tensor
+from .arguments import MAX_COUNT, check_ids, check_int, check_tensor, check_vector
 
 MAX_HOPS = 64
 """Hops a draw's counter can tell apart."""
@@ -149,17 +149,6 @@ def relations(
         dst_types, _checked_reverse(reverse, src_types, dst_types), _checked_sizes(sizes, colptr, src_types, dst_types),
         any(entry is not None for entry in times),
     )  # fmt: skip
-
-
-def check_vector(name: str, value: Tensor | None, size: int, number: int | None = None) -> None:
-    """Raises unless it is an int64 vector of that size; ``number``: its position in a list of this name."""
-    if isinstance(value, Tensor) and value.dtype == torch.int64 and value.dim() == 1 and value.numel() == size:
-        return
-    name = name if number is None else f"{name}[{number}]"
-    if not isinstance(value, Tensor) or value.dtype != torch.int64:
-        found = value.dtype if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(f"{name}: expected an int64 vector, found {found}")
-    raise ValueError(f"{name}: expected shape ({size},), found {tuple(value.shape)}")
 
 
 def _check_edges(r: int, given: dict[str, list]) -> None:

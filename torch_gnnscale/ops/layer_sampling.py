@@ -8,8 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .arguments import ID_DTYPES, OPS, check_choice, check_ids, check_int, check_key, check_tensor, resolve_threads
-from .graph_arguments import MAX_HOPS, Relations, Sample, check_vector
+from .arguments import (
+    ID_DTYPES,
+    OPS,
+    check_choice,
+    check_ids,
+    check_int,
+    check_key,
+    check_tensor,
+    check_vector,
+    resolve_threads,
+)
+from .graph_arguments import MAX_HOPS, Relations, Sample
 from .layer_drawing import (
     AGGREGATIONS,
     MAX_DRAWN,

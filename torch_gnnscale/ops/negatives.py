@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .arguments import MAX_COUNT, OPS, check_ids, check_int, check_key, check_tensor, resolve_threads
-from .graph_arguments import check_vector
+from .arguments import MAX_COUNT, OPS, check_ids, check_int, check_key, check_tensor, check_vector, resolve_threads
 from .neighbor_drawing import weight_sums
 from .topology import coo_to_csc
 

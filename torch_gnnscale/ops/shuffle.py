@@ -9,8 +9,18 @@ import torch
 from torch import Tensor
 
 from .._private import below_autograd
-from .arguments import OPS, check_device, check_ids, check_int, check_same, check_tensor, first_outside, resolve_threads
-from .graph_arguments import MAX_HOPS, check_vector
+from .arguments import (
+    OPS,
+    check_device,
+    check_ids,
+    check_int,
+    check_same,
+    check_tensor,
+    check_vector,
+    first_outside,
+    resolve_threads,
+)
+from .graph_arguments import MAX_HOPS
 from .rows import check_row_bytes, has_contiguous_rows
 
 MAX_PARTS = 1 << 16

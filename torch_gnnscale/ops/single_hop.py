@@ -16,8 +16,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .arguments import OPS, check_device, check_ids, check_int, check_key, check_readable, check_same, resolve_threads
-from .graph_arguments import LAST, MAX_HOPS, REPLACE, WITH_EDGE_ID, Relations, check_fanouts, check_vector
+from .arguments import (
+    OPS,
+    check_device,
+    check_ids,
+    check_int,
+    check_key,
+    check_readable,
+    check_same,
+    check_vector,
+    resolve_threads,
+)
+from .graph_arguments import LAST, MAX_HOPS, REPLACE, WITH_EDGE_ID, Relations, check_fanouts
 
 MAX_TREES = 1 << 31
 """Tree numbers are below this."""

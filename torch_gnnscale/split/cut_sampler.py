@@ -26,7 +26,7 @@ from ..sampler.base import Inputs, KeyedSampler, keyed, name_of
 from ..sampler.minibatch import NO_IDS, MiniBatch, SampledEdges, output_of
 from ..sampler.neighbor import NeighborSampler
 from ..topology.sort_on_disk import id_dtype
-from .shuffle_index import ShuffleIndex
+from .rank_rows import ShuffleIndex
 
 
 def check_sampler(sampler: KeyedSampler, collective: bool = False) -> None:

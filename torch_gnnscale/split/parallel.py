@@ -16,12 +16,12 @@ from torch_geometric.data import HeteroData
 
 from .._private import BatchNorm, active_ddp_module, is_compiled
 from .._warn import warn
-from ..comm.exchange import Exchange, Traffic
+from ..comm.exchange import Exchange, Moved, Traffic
 from ..comm.memory_transport import MemoryTransport
 from ..comm.mesh import Grid, TransportName, transport_named, transport_of
 from ..comm.peer_memory import HostMemories, memories_on
 from ..comm.rendezvous import rank_and_world
-from ..comm.row_transport import ENDED, Moved, NcclTransport, RowTransport
+from ..comm.row_transport import ENDED, NcclTransport, RowTransport
 from ..nn.calls import Call
 from ..nn.forward_pass import refuse_compiled
 from ..nn.layered import Layered
@@ -31,8 +31,8 @@ from ..nn.wrapper import Wrapper, modules_of
 from ..ops.shuffle import MAX_TABLES
 from .agreement import SEEDS, Description, compare_headers, cut_probe, fields_of, own_header, probe_batch
 from .connection import Connection, GradientSum, nccl_exchange
-from .local_rows import OwnHops, OwnNodeRows
-from .shuffle_index import ShuffleIndex, Work
+from .local_rows import OwnHops, OwnNodeRows, Work
+from .rank_rows import ShuffleIndex
 from .split_layer import SplitLayer, SplitNorms, SplitPass, refuse_recomputing
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from ..comm.memory_transport import MemoryTransport
 from ..comm.mesh import Grid
 from ..comm.peer_memory import memories_on
 from ..comm.rendezvous import Rendezvous, rank_and_world
-from ..comm.row_transport import RowTransport
+from ..comm.row_transport import RowMoves, RowTransport
 from ..comm.steps import Steps
 from ..distributed.own_rows import opened_once
 from ..feature import FeatureStore, TieredFeatureStore
@@ -30,9 +31,141 @@ from ..feature.tiered_rows import FileRows, sent
 from ..loader.fields import EdgeLayout, EdgeLayouts
 from ..loader.row_source import Bounds, CollectiveSource, RowSource
 from ..memory import Budget
-from ..ops.rows import row_bytes
+from ..nn.aggregate import sort_edges
+from ..random import digest
 from ..sampler.minibatch import MiniBatch, SampledEdges
-from .shuffle_index import Moves, ShuffleIndex
+
+
+class Shuffled(NamedTuple):
+    """The rows that travel before a layer."""
+
+    sent: Tensor
+    """Own rows, for rank 0, then 1, ...: int64, shape [s]."""
+    num_sent: list[int]
+    """How many of them go to each rank; 0 to this one."""
+    halo: Tensor
+    """Positions in the whole halo of the rows that come from rank 0, then 1, ...: int64, shape [t]."""
+    num_received: list[int]
+    """How many rows come from each rank; 0 from this one."""
+
+
+@dataclass(frozen=True)
+class ShuffleIndex:
+    """The rows that ranks exchange for one batch; a field of it, ``shuffle_index``.
+
+    Rows and levels are those of :class:`torch_gnnscale.ops.Cut`. A layer that computes the nodes of groups 0..g-1 needs
+    the rows of levels 1..g, which are the first rows of each rank's block of the halo.
+    """
+
+    parts: int
+    """How many ranks the batch is cut over."""
+    part: int
+    """The number of this one."""
+    sent: Tensor
+    """See :class:`torch_gnnscale.ops.Cut`."""
+    num_sent: list[list[int]]
+    """See :class:`torch_gnnscale.ops.Cut`."""
+    num_received: list[list[int]]
+    """See :class:`torch_gnnscale.ops.Cut`."""
+    x: Tensor | None = None
+    """The tensor ``batch.x`` whose rows of the halo ``batch.x_halo`` has; None if the batch has no ``x_halo``."""
+    x_version: int = 0
+    """The ``_version`` of ``x`` when ``x_halo`` was made."""
+
+    def knows_halo_of(self, x: Tensor | None) -> bool:
+        """Whether ``x_halo`` has rows of x: False if x was changed or replaced since ``x_halo`` was made."""
+        return x is not None and x is self.x and x._version == self.x_version
+
+    @property
+    def balance(self) -> int:
+        """The sum over ranks p of hash(part, p, num_sent[p]) - hash(p, part, num_received[p]): 64 bits, signed. The
+        balances of a batch's ranks add up to 0 modulo 2^64, unless two ranks expect different numbers of rows."""
+        total = 0
+        for peer, (given, awaited) in enumerate(zip(self.num_sent, self.num_received, strict=True)):
+            total += digest(repr((self.part, peer, given)).encode()) - digest(repr((peer, self.part, awaited)).encode())
+        return (total + (1 << 63)) % (1 << 64) - (1 << 63)
+
+    def check_balances(self, balances: Sequence[int], exchange: Exchange, column: Sequence[int]) -> None:
+        """Compares the balances of a batch's ranks. All ranks of ``exchange`` call it with equal arguments.
+
+        Args:
+            balances: of the ranks of a batch, by part.
+            exchange: between these ranks; it may have others, too.
+            column: the numbers that these ranks have in ``exchange``, by part.
+
+        Raises:
+            ValueError: on all ranks, for the first two ranks that expect different numbers of rows.
+        """
+        if sum(balances) % (1 << 64) == 0:
+            return
+        said = exchange.objects((self.num_sent, self.num_received))
+        for reader, rank in enumerate(column):
+            for sender, levels in enumerate(said[rank][1]):
+                if said[column[sender]][0][reader] != levels:
+                    raise ValueError(
+                        f"split: batch: expected {levels} rows by level from part {sender} for part {reader}, found "
+                        f"others"
+                    )
+        raise AssertionError("the hashes of equal numbers differ")
+
+    @property
+    def num_halo(self) -> int:
+        """The number of nodes of the whole halo."""
+        return sum(map(sum, self.num_received))
+
+    def before_layer(self, groups: int) -> Shuffled:
+        """The rows that travel before a layer that computes the nodes of groups 0..groups-1."""
+        if groups >= len(self.num_sent[0]):
+            num_sent, num_received = list(map(sum, self.num_sent)), list(map(sum, self.num_received))
+            halo = torch.arange(sum(num_received), device=self.sent.device)
+            return Shuffled(self.sent, num_sent, halo, num_received)
+        of_sent, num_sent = _prefixes(self.num_sent, groups)
+        of_halo, num_received = _prefixes(self.num_received, groups)
+        halo = torch.cat([torch.arange(begin, end, device=self.sent.device) for begin, end in of_halo])
+        return Shuffled(torch.cat([self.sent[begin:end] for begin, end in of_sent]), num_sent, halo, num_received)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> ShuffleIndex:
+        """The index on a device; ``Data.to`` calls it. ``x_halo`` stays valid only if ``x`` is on that device
+        already."""
+        sent = self.sent.to(device, non_blocking=non_blocking)
+        if sent is self.sent:
+            return self
+        return replace(self, sent=sent, x=self.x if self.x is not None and self.x.device == sent.device else None)
+
+
+def _prefixes(counts: list[list[int]], groups: int) -> tuple[list[tuple[int, int]], list[int]]:
+    """Where the rows of each block's first ``groups`` levels begin and end, and how many each block has of them."""
+    begins = accumulate((sum(block) for block in counts), initial=0)
+    sizes = [sum(block[:groups]) for block in counts]
+    return [(begin, begin + size) for begin, size in zip(begins, sizes, strict=False)], sizes
+
+
+class Moves(RowMoves):
+    """The rows that travel before layers that compute the nodes of a batch's first ``groups`` groups.
+
+    Args:
+        index: the batch's.
+        groups: of the nodes that are computed.
+    """
+
+    def __init__(self, index: ShuffleIndex, groups: int) -> None:
+        self.sent, self.num_sent, self.halo, self.num_received = index.before_layer(groups)
+        self.distinct = (self.sent, None) if sum(count > 0 for count in self.num_sent) <= 1 else None
+        self._added: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def added(self, num_own: int) -> tuple[Tensor, Tensor, Tensor]:
+        """``ptr``, ``part`` and ``row`` of :func:`torch_gnnscale.ops.shuffle_rows`: the gradients that ranks send back
+        for each own row, in the order of ranks."""
+        if self._added is None or len(self._added[0]) != num_own + 1:
+            edges, order = sort_edges(torch.stack([self.sent, self.sent]), num_own, num_own)
+            ends = torch.tensor(self.num_sent, device=order.device).cumsum(0)
+            part = torch.bucketize(order, ends, right=True)
+            begins = torch.cat([ends.new_zeros(1), ends])
+            self._added = edges.forward.ptr, part, order - begins[part]
+        return self._added
+
+
+# Rows of batches ######################################################################################################
 
 FetchedRows: TypeAlias = tuple[Any, Tensor | None, Tensor | None]
 """All rows of own nodes and edges; their features, on the device of batches; those of the halo."""
@@ -52,9 +185,9 @@ class HaloNeeds:
     moves: Moves
     """All rows that travel, of all levels."""
     x: Tensor | None
-    """The features of own nodes: on a GPU if they were read there, else on the device of the sample."""
-    balance: int
-    """:attr:`ShuffleIndex.balance`."""
+    """The features of own nodes: on a GPU if they were read there, else on the device of the sample; contiguous."""
+    said: Tensor
+    """What each rank is told: :attr:`ShuffleIndex.balance`, whether ``x`` is on a GPU, and ``alike``."""
     alike: dict[str, int]
     """Numbers, by name, that are equal on all ranks of a batch."""
     halo: Tensor | None = None
@@ -67,6 +200,9 @@ class SplitRows(CollectiveSource, CollectiveReads):
     Args:
         rows: reads the rows of own nodes and of the edges into them; several threads may read at once.
     """
+
+    counted = 0  # see :meth:`CollectiveReads.counted`: :meth:`read` tells how many rows are exchanged
+    counts_inputs = True  # a loss is a mean over the seeds of all columns of ranks
 
     def __init__(self, rows: RowSource) -> None:
         self.inner = rows
@@ -104,11 +240,6 @@ class SplitRows(CollectiveSource, CollectiveReads):
             raise RuntimeError("split: expected to read in steps that all ranks take together; iterate over the loader")
         return needs.rows, needs.x, None if needs.x is None else needs.x[:0]
 
-    def in_step(self, sampled: MiniBatch, inputs: int) -> None:
-        """See :meth:`CollectiveSource.in_step`: a loss is a mean over the seeds of all columns of ranks."""
-        if sampled.whole is not None:  # else :meth:`needs` refuses it
-            sampled.fields["global_batch_size"] = inputs
-
     def needs(self, sampled: MiniBatch, bounds: Bounds, versions: Any) -> HaloNeeds:
         """See :meth:`CollectiveSource.needs`: reads the rows of own nodes and edges."""
         if sampled.whole is None:
@@ -117,23 +248,16 @@ class SplitRows(CollectiveSource, CollectiveReads):
         rows = self.inner.fetch(sampled, bounds, versions)
         x = self.inner.node_rows(rows, X)
         x = x if isinstance(x, Tensor) and x.layout == torch.strided else None
-        size = -1 if x is None else row_bytes(x)
+        size = -1 if x is None else x.shape[1:].numel() * x.element_size()
         index: ShuffleIndex = sampled.fields["shuffle_index"]
-        if x is not None and x.device.type == "cpu":
-            x = sent(x, index.sent.device)
-        moves = Moves(index if x is None else index.to(x.device), len(index.num_sent[0]))
-        if x is not None:
-            moves.once(len(x))  # here, where an error is told to the others, and on another thread than the steps
-        return HaloNeeds(rows, index, moves, x, index.balance, {**sampled.whole, "bytes of a row of x": size})
-
-    @property
-    def counted(self) -> int:
-        """See :meth:`CollectiveReads.counted`: :meth:`read` tells how many rows are exchanged."""
-        return 0
-
-    @override
-    def counts(self, needs: HaloNeeds, steps: Steps) -> Tensor:
-        return torch.empty(needs.index.parts, 0, dtype=torch.int64)
+        if x is not None and x.device != index.sent.device:
+            x, index = (sent(x, index.sent.device), index) if x.device.type == "cpu" else (x, index.to(x.device))
+        moves = Moves(index, len(index.num_sent[0]))
+        if x is not None and moves.distinct is None:
+            moves.find_distinct(len(x))  # here, where an error is told to the others, and off the thread of the steps
+        alike = {**sampled.whole, "bytes of a row of x": size}
+        said = torch.tensor([index.balance, x is not None and x.is_cuda, *alike.values()]).expand(index.parts, -1)
+        return HaloNeeds(rows, index, moves, None if x is None else x.contiguous(), said, alike)
 
     def read(self, needs: HaloNeeds, asked: Tensor, steps: Steps) -> None:
         """See :meth:`CollectiveReads.read`.
@@ -142,19 +266,15 @@ class SplitRows(CollectiveSource, CollectiveReads):
             ValueError: on all ranks, if they have parts of different batches, features of different sizes, or expect
                 other rows of each other.
         """
-        with steps.rows.awaited():
-            on_gpu = needs.x is not None and needs.x.device.type == "cuda"
-            said = torch.tensor([needs.balance, on_gpu, *needs.alike.values()]).expand(needs.index.parts, -1)
-        balances, on_gpus, *alike = steps.rows.numbers(said, "counts").t().tolist()
+        balances, on_gpus, *alike = steps.rows.numbers(needs.said, "counts").t().tolist()
         for (name, own), found in zip(needs.alike.items(), alike, strict=True):
-            if any(value != own for value in found):
+            if found.count(own) != len(found):
                 raise ValueError(f"{name}: expected the same on all ranks of a batch, found {found}")
-        needs.index.check_balances(balances, steps.rows, range(needs.index.parts))
+        if sum(balances) % (1 << 64):
+            needs.index.check_balances(balances, steps.rows, range(needs.index.parts))
         if needs.x is not None:
             transport = self._of_gpus(steps.rows, needs.x.device) if any(on_gpus) else steps.transport
-            with steps.rows.awaited():
-                x = needs.x.contiguous()
-            needs.halo = transport.pull(x, needs.moves, "rows")
+            needs.halo = transport.pull(needs.x, needs.moves, "rows")
 
     def _of_gpus(self, exchange: Exchange, device: torch.device) -> RowTransport:
         """How ranks exchange rows of which some are on GPUs."""
@@ -173,10 +293,9 @@ class SplitRows(CollectiveSource, CollectiveReads):
     def batch(self, sampled: MiniBatch, rows: FetchedRows, layouts: EdgeLayouts | None) -> Data | HeteroData:
         own, x, halo = rows
         batch = self.inner.batch(sampled, own, layouts)
-        if halo is not None:
-            batch[X], batch[HALO] = x, halo
-            fields = sampled.fields
-            fields["shuffle_index"] = fields["shuffle_index"].with_halo_of(batch[X])
+        if x is not None and halo is not None:
+            batch[X], batch[HALO], fields = x, halo, sampled.fields
+            fields["shuffle_index"] = replace(fields["shuffle_index"], x=x, x_version=x._version)
         return batch
 
     @override

@@ -14,7 +14,6 @@ from torch_geometric.utils import add_remaining_self_loops, scatter
 
 from .. import ops
 from .._private import BatchNorm
-from ..comm.peer_memory import empty_rows
 from ..comm.row_transport import RowTransport
 from ..nn.aggregate import Apart, Bipartite, sort_edges
 from ..nn.calls import Call, Read
@@ -23,8 +22,8 @@ from ..nn.hops import EdgeType, HopEdges, Relation, first_rows
 from ..nn.narrowed_layer import NarrowedLayer
 from ..nn.wrapper import Shadow
 from ..random import Purpose, batch_key
-from .local_rows import OwnHops, OwnNodeRows
-from .shuffle_index import Moves, apart, mixed, of_all_ranks
+from .local_rows import OwnHops, OwnNodeRows, apart, mixed, of_all_ranks
+from .rank_rows import Moves
 
 _CHECKPOINT = "/".join(("torch", "utils", "checkpoint.py"))
 
@@ -117,7 +116,7 @@ class SplitPass(ForwardPass):
         if (came := self._known_halo(value, moves)) is None:
             found = mixed(self.transport, own, moves, name)
         else:
-            found = torch.cat([own, came], out=empty_rows(len(own) + len(came), own))
+            found = torch.cat([own, came], out=ops.empty_rows(len(own) + len(came), own))
         self._mixed[id(value)] = value, value._version, groups, found
         return found
 
