@@ -11,7 +11,7 @@ import torch_geometric.nn as pyg_nn
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
-from torch_geometric.nn import to_hetero
+from torch_geometric.nn import to_hetero, to_hetero_with_bases
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn.hops import num_seeds
@@ -128,6 +128,41 @@ class Pairs(nn.Module):
         return x
 
 
+class WithBases(nn.Module):
+    """Two layers that ``to_hetero_with_bases`` computes in one graph of all relations, joined with their input.
+
+    Args:
+        data: the graph, for its types.
+        conv: makes a layer of width ``HIDDEN``.
+        attributes: give edges' attributes to layers.
+    """
+
+    def __init__(self, data: HeteroData, conv: Callable[[], nn.Module], attributes: bool = False) -> None:
+        super().__init__()
+        model = _OfEdges(conv) if attributes else _OfRows(conv)
+        self.of_edges = attributes
+        self.model = to_hetero_with_bases(model, data.metadata(), num_bases=2, in_channels={"x": HIDDEN})
+
+    def forward(self, x: dict[str, Tensor], edges: Any, attributes: Any = None) -> dict[str, Tensor]:
+        return self.model(x, edges, attributes) if self.of_edges else self.model(x, edges)
+
+
+class _OfRows(nn.Module):
+    def __init__(self, conv: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.first, self.second, self.last = conv(), conv(), nn.Linear(HIDDEN, CLASSES)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out = self.first(x, edge_index).relu()
+        return self.last(self.second(out, edge_index) + x)
+
+
+class _OfEdges(_OfRows):
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:  # type: ignore[override]
+        out = self.first(x, edge_index, edge_attr).relu()
+        return self.last(self.second(out, edge_index, edge_attr) + x)
+
+
 def _to_hetero(model: Callable[[], nn.Module], **options: Any) -> Callable[[HeteroData], nn.Module]:
     return lambda data: to_hetero(model(), data.metadata(), **options)
 
@@ -179,13 +214,19 @@ MODELS: dict[str, Callable[[HeteroData], nn.Module]] = {
         data, lambda *_: pyg_nn.GINEConv(_mlp(), edge_dim=ATTRIBUTES), attributes=True, skip=True
     ),
     "pairs": Pairs,
+    "bases": lambda data: WithBases(data, lambda: pyg_nn.SAGEConv((HIDDEN, HIDDEN), HIDDEN)),
+    "bases, GCN": lambda data: WithBases(data, lambda: pyg_nn.GCNConv(HIDDEN, HIDDEN, add_self_loops=False)),
+    "bases, max": lambda data: WithBases(data, lambda: pyg_nn.GraphConv(HIDDEN, HIDDEN, aggr="max")),
+    "bases, attributes": lambda data: WithBases(
+        data, lambda: pyg_nn.GINEConv(_mlp(), edge_dim=ATTRIBUTES), attributes=True
+    ),
     "HGT": lambda data: Dictionaries(data, pyg_nn.HGTConv),
 }  # fmt: skip
 
 
 def call(model: nn.Module, batch: Any) -> Any:
     """The model of dictionaries."""
-    if isinstance(model, (ByRelation, Pairs, Dictionaries)):
+    if isinstance(model, (ByRelation, Pairs, Dictionaries, WithBases)):
         return model(batch.x_dict, batch.edge_index_dict, batch.edge_attr_dict)
     return model(batch.x_dict, batch.edge_index_dict)
 

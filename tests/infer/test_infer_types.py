@@ -7,7 +7,20 @@ import pytest
 import torch
 import torch_geometric.nn as pyg_nn
 from helpers.inference import check
-from helpers.narrow_types import CLASSES, FEATURES, GRAPH, HIDDEN, MODELS, ByRelation, call, made, make_types, schemas
+from helpers.narrow_types import (
+    CLASSES,
+    FEATURES,
+    GRAPH,
+    HIDDEN,
+    MODELS,
+    ByRelation,
+    Dictionaries,
+    WithBases,
+    call,
+    made,
+    make_types,
+    schemas,
+)
 from helpers.slow import examples, quick
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
@@ -81,13 +94,23 @@ def test_layers_on_the_same_rows_are_computed_in_one_stage():
     assert len(seen) == 3 + 1 + 3 * 2 + 3, "and, on a small graph, the whole, three stages of two batches, and checks"
 
 
+def of_sage(data, aggr):
+    return ByRelation(data, lambda *_: pyg_nn.SAGEConv((HIDDEN, HIDDEN), HIDDEN, aggr=aggr), skip=True)
+
+
+def of_bases(data, aggr):
+    return WithBases(data, lambda: pyg_nn.GraphConv(HIDDEN, HIDDEN, aggr=aggr))
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("make", [of_sage, of_bases])
 @pytest.mark.parametrize("aggr", ["sum", "mean", "max"])
-def test_hubs(aggr):
+def test_hubs(aggr, make):
     data = make_types({"a": 30, "b": 20}, [("a", "to", "b"), ("b", "to", "a"), ("a", "of", "a")], 3, 0)
     data["a", "to", "b"].edge_index[1, 10:] = 7
     data["a", "of", "a"].edge_index[1, :40] = 3
-    model = ByRelation(data, lambda *_: pyg_nn.SAGEConv((HIDDEN, HIDDEN), HIDDEN, aggr=aggr), skip=True).double().eval()
+    model = make(data, aggr).double().eval()
+    call(model, data)  # gives lazy layers their sizes
     check(infer(model, data, call, memory=2000, batch_size=10), call(model, data))
 
 
@@ -128,6 +151,11 @@ class Pooled(nn.Module):
             lambda: Pooled(GRAPH).double(),
             lambda m, b: m(b.x_dict, b.edge_index_dict),
             "the model (Pooled): expected a node's rows to follow from its own and its neighbors', found that they",
+        ),
+        (
+            lambda: Dictionaries(GRAPH, pyg_nn.HANConv).double(),
+            call,
+            "convs.0 (HANConv): expected at most one relation into each type, found ('a', 'r0', 'b') and 1 more",
         ),
     ],
 )

@@ -46,6 +46,7 @@ def test_random_schemas(name, examples):
             ids = data.draw(st.lists(st.integers(0, graph[node_type].num_nodes - 1), min_size=1, max_size=4))
             fanouts = data.draw(st.lists(st.sampled_from([-1, 0, 1, 2]), min_size=depth, max_size=depth))
             loader = NeighborLoader(graph, fanouts, (node_type, torch.tensor(ids)), batch_size=4, seed=seed)
+            model.train(data.draw(st.booleans()))
             check(model, narrowed, next(iter(loader)))
 
     check_schema()

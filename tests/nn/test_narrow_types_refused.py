@@ -55,7 +55,7 @@ class OfFeatures(pyg_nn.MessagePassing):
 
 
 class AllRelations(nn.Module):
-    """Merges relations into one graph, as to_hetero_with_bases does."""
+    """Merges relations into one graph by itself."""
 
     def __init__(self):
         super().__init__()
@@ -91,6 +91,29 @@ def test_what_cannot_be_narrowed_is_refused(make, message):
     torch.manual_seed(0)
     with pytest.raises(ValueError, match=f"^{message}"):
         narrow(make().double(), call)(batch_of("a", (1, 2, 3, 4)))
+
+
+def test_why_han_with_several_relations_cannot_be_narrowed():
+    """One layer on a batch of two hops: rows of seeds change with those of every node of the second hop that a relation
+    leads from, though no edge leads from it to a seed or to one of its neighbors."""
+    torch.manual_seed(0)
+    conv, batch = pyg_nn.HANConv(FEATURES, HIDDEN, GRAPH.metadata(), heads=2).double(), batch_of("a", (1, 2, 3, 4))
+    x = {t: rows.requires_grad_() for t, rows in batch.x_dict.items()}
+    seeds = conv(x, batch.edge_index_dict)["a"][: batch["a"].batch_size]
+    of_b = torch.autograd.grad(seeds.square().sum(), x["b"])[0]
+    reached = sum(batch["b"].num_sampled_nodes[:2])
+    assert reached < len(of_b)
+    assert of_b[reached:].ne(0).any(1).all()
+
+
+def test_edges_that_are_changed_before_relations_are_merged():
+    def without_one(model, batch):
+        edges = batch.edge_index_dict
+        return model(batch.x_dict, {**edges, RELATIONS[1]: edges[RELATIONS[1]][:, 1:]})
+
+    text = r"GraphModule: expected the batch's edge_index of \('b', 'r1', 'a'\) itself, or a row for each of its edges"
+    with pytest.raises(ValueError, match=f"^{text}"):
+        narrow(made("bases", GRAPH), without_one)(batch_of())
 
 
 def test_batches_are_compared_until_all_relations_have_had_edges(monkeypatch):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch_geometric.nn as pyg_nn
-from helpers.narrow_types import FEATURES, GRAPH, HIDDEN, RELATIONS, ByRelation, batch_of, call
+from helpers.narrow_types import FEATURES, GRAPH, HIDDEN, RELATIONS, ByRelation, batch_of, call, made
 from torch import nn
 
 from torch_gnnscale.nn import narrow, weigh
@@ -47,11 +47,35 @@ def test_messages_times_weights():
         torch.testing.assert_close(found[node_type], rows, rtol=1e-12, atol=1e-12)
 
 
+def test_a_weight_is_as_many_edges_of_relations_that_are_merged():
+    model, batch = made("bases", GRAPH), weighed_batch()
+    for convs in (model.model.first.convs, model.model.second.convs):
+        for conv in convs:
+            conv.aggr_module = pyg_nn.SumAggregation()
+    repeated = batch.clone()
+    for relation in batch.edge_types:
+        index = batch[relation].edge_index
+        count = torch.arange(index.size(1)) % 3
+        batch[relation].edge_weight = count.double()
+        repeated[relation].edge_index = index.repeat_interleave(count, 1)
+    found = weigh(model, call)(batch)
+    for node_type, rows in call(model, repeated).items():
+        torch.testing.assert_close(found[node_type], rows, rtol=1e-12, atol=1e-12)
+
+
+MADE = {
+    "by relation": lambda: ByRelation(GRAPH, lambda _, number: KINDS[number % len(KINDS)](), skip=True).double(),
+    "bases": lambda: made("bases", GRAPH),
+    "bases, attributes": lambda: made("bases, attributes", GRAPH),
+}
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", MADE)
 @pytest.mark.parametrize("by_hand", [False, True])
-def test_narrowed(by_hand):
+def test_narrowed(by_hand, kind):
     torch.manual_seed(0)
-    model = ByRelation(GRAPH, lambda relation, number: KINDS[number % len(KINDS)](), skip=True).double()
+    model = MADE[kind]()
     weighed = weigh(model, call)
     narrowed = narrow(weighed) if by_hand else narrow(weigh(model, call), check=False)
     for seed in range(3):

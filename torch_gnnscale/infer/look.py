@@ -13,10 +13,11 @@ from typing_extensions import override
 from .._warn import warn
 from ..loader.fields import storage_of
 from ..nn.trial import agree, first_difference, outputs
+from .hubs import refusal
 from .plan import DEGREE, Input, OutputMark, Reads, SeenAttribute, SeenCall, SeenInput, StagePlan, identity, make_plan
 from .stage import Rows, Stage, by_type
 from .staged_graph import Key, StagedGraph, WholeGraph
-from .staged_model import Caller, Layer, StagedModel, refusal, row_of
+from .staged_model import Caller, Layer, StagedModel, row_of
 
 
 class Look(NamedTuple):
@@ -148,7 +149,7 @@ class _Seen(Caller):
         for key, seen in self.attributes.items():
             self.reads.mark(seen.rows, [key])
         self._alive: list[Any] = []  # so that identities stay those of one tensor
-        self._degrees: dict[Any, Tensor] = {}
+        self._degrees: dict[Any, dict[Any, Tensor]] = {}
 
     @override
     def called(self, layer: Layer, given: dict[str, Any]) -> Any:
@@ -160,12 +161,13 @@ class _Seen(Caller):
         }
         others = self.reads.marks(_others(given, keys))
         if (normalization := layer.normalization()) is not None:
-            weight, (node_type,) = given.get("edge_weight"), set(keys.values())
+            weight = given.get("edge_weight")
             key = id(given["edge_index"]), None if weight is None else identity(weight), normalization
             if key not in self._degrees:
                 self._degrees[key] = layer.degrees(given)
-            degree = self._degrees[key]
-            inputs[DEGREE] = SeenInput(degree, node_type, identity(degree), self.reads.marks(weight))
+            for node_type, degree in self._degrees[key].items():
+                seen = SeenInput(degree, node_type, identity(degree), self.reads.marks(weight))
+                inputs[Input(DEGREE, node_type)] = seen
         outputs = {t: None if out is None else out.clone() for t, out in layer.whole(given).items()}
         for node_type, out in outputs.items():
             if out is not None:

@@ -114,8 +114,8 @@ class Input(NamedTuple):
     """Of the rows in it: 0 or 1 in a pair, the type in a dictionary; None if they are the argument."""
 
 
-DEGREE = Input("(degree)")
-"""A further input: the weighted degrees by which a layer normalizes."""
+DEGREE = "(degree)"
+"""The name of a further argument: the weighted degrees by which a layer normalizes."""
 
 
 class OutputMark(NamedTuple):
@@ -155,7 +155,7 @@ class LayerCall:
     outputs: dict[Any, StandIn | None]
     """By node type."""
     refusal: str | None
-    """Why it cannot aggregate pieces of a node's edges: :func:`.staged_model.refusal`."""
+    """Why it cannot aggregate pieces of a node's edges: :func:`.hubs.refusal`."""
     inputs: dict[Input, Table] = field(default_factory=dict)
     """The rows that it gets for nodes."""
     kept: dict[Any, Table] = field(default_factory=dict)
@@ -185,7 +185,7 @@ class StagePlan:
 
     def reads_edges(self, stage: int) -> bool:
         """Whether a stage reads edges: all do but 0, which reads them for degrees alone."""
-        return stage > 0 or any(DEGREE in call.inputs for call in self.calls if call.level == 1)
+        return stage > 0 or any(key.argument == DEGREE for call in self.calls if call.level == 1 for key in call.inputs)
 
     def ends(self, stage: int) -> int:
         """The number of calls after which a stage has all that it needs; of the last stage, of all."""

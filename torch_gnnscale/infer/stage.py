@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from .hubs import Pieces
 from .plan import DEGREE, Input, LayerCall, StagePlan, Table
 from .staged_graph import ALL, NONE, OneHop, StagedGraph
-from .staged_model import Caller, Layer, Pieces, StagedModel, row_of
+from .staged_model import Caller, Layer, StagedModel, row_of
 from .work import Piece
 
 
@@ -194,7 +195,8 @@ class Stage(Caller):
         if call.level == self.number + 1:
             for key, table in call.inputs.items():
                 if table.written == self.number:
-                    self._write(table, layer.degrees(given) if key == DEGREE else row_of(given, key))
+                    of_degree = key.argument == DEGREE
+                    self._write(table, layer.degrees(given)[key.place] if of_degree else row_of(given, key))
         if self._next == self._ends and not self._last:
             raise EndOfStage
         return layer.returned(outputs)

@@ -294,8 +294,9 @@ class DictionaryLayer:
         return self._outputs(out, groups)
 
     def _refuse_statistics(self, edges: Mapping[EdgeType, Any]) -> None:
-        """Raises ValueError for a HANConv whose attention over relations reads all rows of a type: a softmax over the
-        mean over nodes, of which there are two or more."""
+        """Raises ValueError for a HANConv whose attention over relations reads all rows of a type. Of two relations or
+        more it is a softmax of their means over all nodes of the type, so that each row that is left out changes the
+        rows of the seeds; of one it is 1."""
         if not isinstance(self.layer, pyg_nn.HANConv):
             return
         into = Counter(key[-1] for key in edges if key is not None)
@@ -303,8 +304,8 @@ class DictionaryLayer:
             if key is not None and into[key[-1]] > 1:
                 raise ValueError(
                     f"{self.title}: expected at most one relation into each type, found {key} and {into[key[-1]] - 1} "
-                    f"more into {key[-1]!r}: its attention over relations averages over all nodes of a batch, so it "
-                    f"cannot be narrowed"
+                    f"more into {key[-1]!r}: its attention weighs them by means over all nodes of the batch, so a "
+                    f"seed's row depends on every node's, and none can be left out"
                 )
 
     def _groups(self, given: dict[str, Any], relations: tuple[EdgeType, ...]) -> int:

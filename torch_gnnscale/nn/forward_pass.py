@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -43,7 +43,7 @@ class ForwardPass:
     """
 
     def __init__(
-        self, hops: BatchHops, weights: Mapping[EdgeType, Tensor] | None = None, calls: list[Call] | None = None
+        self, hops: BatchHops, weights: dict[EdgeType, Tensor] | None = None, calls: list[Call] | None = None
     ) -> None:
         self.hops = hops
         self.weights = weights

@@ -342,6 +342,10 @@ class BatchHops:
             if verify or key is None:
                 relation.read(verify)
 
+    def add(self, relation: Relation) -> None:
+        """Adds edges to those that :meth:`relation` finds."""
+        self._by_index[id(relation.index)] = relation
+
     @property
     def only(self) -> Relation:
         """The relation of a homogeneous batch."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch_geometric.nn as pyg_nn
 from torch import Tensor
+from torch_geometric.nn import to_hetero_with_bases_transformer
 from torch_geometric.nn.aggr import MeanAggregation, SumAggregation
 
 from .wrapper import Shadow
@@ -61,6 +62,19 @@ def parameters_of(layer: pyg_nn.MessagePassing) -> list[inspect.Parameter]:
 def hooks_of(layer: pyg_nn.MessagePassing) -> list[Any]:
     """The hooks of PyG's own around methods of a layer, by hook, as the layer keeps them."""
     return [getattr(layer, f"_{part}_forward{pre}_hooks") for part in _HOOKED for pre in ("", "_pre")]
+
+
+def is_basis(layer: pyg_nn.MessagePassing) -> bool:
+    """Whether it is a layer of ``to_hetero_with_bases`` without other hooks than PyG's, which multiplies messages by a
+    weight of their edge's relation: ``layer.edge_type_weight[0, layer._edge_type]``."""
+    return [hook for hooks in hooks_of(layer) for hook in hooks.values()] == [to_hetero_with_bases_transformer.hook]
+
+
+def is_pair(value: Any) -> bool:
+    """Whether it is a pair of the rows of sources and, if these are given, of destinations."""
+    if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[0], Tensor) or value[0].dim() == 0:
+        return False
+    return value[1] is None or (isinstance(value[1], Tensor) and value[1].dim() > 0)
 
 
 def has_own_propagate(kind: type) -> bool:

@@ -23,6 +23,7 @@ from .forward_pass import ForwardPass, JoinOfPass, LayerOfPass, NormOfPass, refu
 from .hops import BatchHops, EdgeType, NodeType, sampled_numbers, seed_rows, with_edges
 from .joins import JoinedHeteroConv, JoinedTrace
 from .layered import Layered
+from .merged import MergedTrace, merges
 from .products import DistinctRows, linear_modules
 from .trial import agree, first_difference, has_nodes_as_edges, outputs, with_nodes_in_every_group
 from .weigh import default_call
@@ -128,7 +129,9 @@ class Narrowed(Layered):
     def _joining(self, modules: list[nn.Module]) -> list[JoinOfPass]:
         found: list[JoinOfPass] = []
         for module in modules:
-            if isinstance(module, fx.GraphModule):
+            if merges(module):
+                found.append(MergedTrace(module))
+            elif isinstance(module, fx.GraphModule):
                 found.append(JoinedTrace(module, self._prepared))
             elif type(module).forward is pyg_nn.HeteroConv.forward:
                 found.append(JoinedHeteroConv(module, self._prepared))

@@ -51,6 +51,7 @@ class NarrowedLayer:
         self._relation: Relation | None = None  # within a call
         self._edges: Bipartite | None = None  # within a call
         self._of_edges: Tensor | None = None  # the forward pass's weights of these edges
+        self._of_kinds: Tensor | None = None  # these edges' weights by relation, in a model of to_hetero_with_bases
         self._apart: Apart | None = None  # rows of sources that the layer's input lacks
         self._roots_are_sources = False  # whether the destinations' rows are the first ones of the sources
         self._aggregated: tuple[Tensor, Tensor | None, Tensor] | None = None  # (rows, the layer's weights, result)
@@ -75,12 +76,12 @@ class NarrowedLayer:
             self._known
             and layer.decomposed_layers == 1
             and not layer.explain
-            and not any(self._hooks)
+            and (not any(self._hooks) or (messages.is_basis(layer) and self.weight != "alpha"))
             and messages.REPLACED.isdisjoint(vars(layer))
             and type(layer.aggr_module) is messages.AGGREGATIONS[self.reduce]
         )
         self._rows_agree = self._fused and self._own_forward is None and type(layer).forward in messages.KNOWN_FORWARD
-        self._adds = self._rows_agree and is_called_plainly(layer)
+        self._adds = self._rows_agree and not any(self._hooks) and is_called_plainly(layer)
         self._products = products_of(layer) if self._adds else None
         self._is_sage = self._rows_agree and type(layer).forward is pyg_nn.SAGEConv.forward
         self._methods.set("forward", self.computed)
@@ -113,6 +114,9 @@ class NarrowedLayer:
                     hop_edges, given["edge_weight"] = self._normalized(given)
                     self._options.set("normalize", False)
                 edges = self._edges = hop_edges.prefix(groups)
+                if isinstance(kinds := vars(self.layer).get("_edge_type"), Tensor):  # of to_hetero_with_bases
+                    self._options.set("_edge_type", kinds[: edges.num_edges])
+                    self._of_kinds = self.layer.edge_type_weight.view(-1)[kinds[: edges.num_edges]]
                 self._cut(given, self.read(given, hop_edges.edges.num_edges), groups, edges)
                 if self.forward_pass.weights is not None:
                     self._of_edges = self.forward_pass.weights[self._relation.key][: edges.num_edges]
@@ -131,6 +135,7 @@ class NarrowedLayer:
             finally:
                 self._options.restore()
                 self._relation = self._edges = self._of_edges = self._aggregated = self._apart = None
+                self._of_kinds = None
             rows, *others = out if isinstance(out, tuple) else (out,)
             rows = first_rows(rows, edges.num_dst)
             common_rows.returned(rows, destinations)
@@ -211,7 +216,7 @@ class NarrowedLayer:
         """How many rows of sources the layer gets, and how many of destinations, if it gets a pair of tensors."""
         for key, value in given.items():
             if key != "edge_index":
-                first, second = value if _is_pair(value) else (value, None)
+                first, second = value if messages.is_pair(value) else (value, None)
                 if isinstance(first, Tensor) and first.dim() > 0:
                     return first.size(0), None if second is None else second.size(0)
         raise ValueError(f"{self.title}: expected input rows of whole hops {self._rows_expected()}, found no tensor")
@@ -255,7 +260,7 @@ class NarrowedLayer:
         for key, value in given.items():
             if key == "edge_index":
                 continue
-            if _is_pair(value):
+            if messages.is_pair(value):
                 nodes.append(key)
             elif isinstance(value, Tensor) and value.dim() > 0:
                 of_one_type = relation.src is relation.dst and not key.startswith("edge")
@@ -348,7 +353,11 @@ class NarrowedLayer:
     def _weighed(self, x: Any, own: Tensor | None) -> tuple[str, Tensor | None]:
         """The reduction and the weights of messages: the layer's ``own``, times the forward pass's if it has any. The
         mean of weighed messages, each times the destination's number of edges, is their sum."""
-        if self._of_edges is None or not isinstance(x, Tensor):
+        if not isinstance(x, Tensor):
+            return self.reduce, own
+        if self._of_kinds is not None:
+            own = self._of_kinds if own is None else own * self._of_kinds.view(-1, *[1] * (own.dim() - 1))
+        if self._of_edges is None:
             return self.reduce, own
         weight = self._of_edges.to(x.dtype)
         return "sum", weight if own is None else own * weight.view(-1, *[1] * (own.dim() - 1))
@@ -389,10 +398,3 @@ class NarrowedLayer:
         if edge_index is not edges.index:
             edges = Bipartite.from_coo(edge_index, len(x), len(x) if x_dst is None else len(x_dst))
         return aggregate(x, edges, reduce, weight)
-
-
-def _is_pair(value: Any) -> bool:
-    """Whether it is a pair of the rows of sources and, if these are given, of destinations."""
-    if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[0], Tensor) or value[0].dim() == 0:
-        return False
-    return value[1] is None or (isinstance(value[1], Tensor) and value[1].dim() > 0)

@@ -7,12 +7,15 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
+import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
 from torch_geometric import EdgeIndex
+from torch_geometric.nn import to_hetero_with_bases_transformer as pygs
 
 from ..sampler.base import check_weight_name
 from .hops import EdgeType, relations_of
+from .merged import forward_with, merges
 from .messages import refuse_twice, refuse_unfit, weigh_messages
 from .wrapper import Shadow, Wrapper, title_of
 
@@ -89,6 +92,17 @@ class Weighed(Wrapper):
                 shadow = Shadow(layer)
                 stack.callback(shadow.restore)
                 shadow.set("propagate", partial(_propagate, title, layer, layer.propagate, pairs))
+            for module in filter(merges, self.module.modules()):
+
+                def edges(values: Any, numbers: Any, places: Any) -> Any:
+                    merged = pygs.group_edge_placeholder(values, numbers, places)
+                    if all(values[key] is stores[key].edge_index for key in numbers if key in stores):
+                        pairs.append((merged, torch.cat([weights[key] for key in numbers])))
+                    return merged
+
+                shadow = Shadow(module)
+                stack.callback(shadow.restore)
+                shadow.set("forward", forward_with(module, {pygs.group_edge_placeholder: edges}))
             yield
 
     def _layers(self) -> list[tuple[str, pyg_nn.MessagePassing]]:

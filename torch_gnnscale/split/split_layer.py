@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -45,7 +45,7 @@ class SplitPass(ForwardPass):
 
     def __init__(
         self, hops: OwnHops, transport: RowTransport, batch: Any, calls: list[Call] | None, knows_halo: bool,
-        weights: Mapping[EdgeType, Tensor] | None = None,
+        weights: dict[EdgeType, Tensor] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(hops, weights, calls)
         self.transport, self.batch, self.knows_halo = transport, batch, knows_halo
