@@ -85,9 +85,35 @@ def cut(num_hops: int):
     return ops.cut_batch(node, [1] * (num_hops + 1), torch.zeros(num_hops + 1, dtype=torch.int64), row, owner, 2, 0)
 
 
+def pagerank(iterations: int):
+    return ops.reverse_pagerank(GRAPH.colptr, GRAPH.row, torch.ones(3, dtype=torch.int64), iterations)
+
+
+def labels(**options: int):
+    """Of nodes that may not move."""
+    side = ops.Side(GRAPH.colptr, GRAPH.row, 0, 0, 3)
+    weight = torch.ones(3, 1, dtype=torch.int64)
+    return ops.propagate_labels([side], 3, torch.arange(3), weight, [1], key=1, least=0, **options)
+
+
+def picks(hop: int, fanout: int):
+    return ops.pick_neighbors(GRAPH.relations(), SEEDS, [0, 2], [1], hop, fanout)
+
+
+def parts(count: int):
+    none, owner = torch.empty(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int32)
+    return ops.cut_batch(SEEDS[:1], [1, 0], torch.zeros(2, dtype=torch.int64), none, owner, count, 0)
+
+
 @pytest.mark.parametrize(
     ("call", "most", "message"),
     [
+        (pagerank, 2**16, "iterations: expected 0 <= iterations <= 65536, found 65537"),
+        (lambda count: labels(rounds=count), 2**16, "rounds: expected 0 <= rounds <= 65536, found 65537"),
+        (lambda count: labels(steps=count), 2**12, "steps: expected 1 <= steps <= 4096, found 4097"),
+        (lambda hop: picks(hop, 2), 63, "hop: expected 0 <= hop <= 63, found 64"),
+        (lambda fanout: picks(0, fanout), 2**17, "fanouts[0]: expected -1 (all) or 0..131072, found 131073"),
+        (parts, 2**16, "parts: expected 1 <= parts <= 65536, found 65537"),
         (shuffled, 64, "parts: expected 1 to 64 tables, found 65"),
         (gathered, 4, "spread: expected 1 to 4 tiers of 5 segments in all, found [1, 1, 1, 1, 1]"),
         (lambda count: gathered(count, [count]), 32, "segments: expected 1 to 32, found 33"),

@@ -174,6 +174,8 @@ def errors(given):
         "empty": ({"dst_nodes": ("item", none)}, ValueError,
                   "dst_nodes: expected a positive of each source, found none in row 0"),
         "ids": ({"num_dst_nodes": 5}, IndexError, "dst_nodes: expected ids in [0, 5), found "),
+        "last id": ({"num_dst_nodes": (last := int(lists.col_indices().max()))}, IndexError,
+                    f"dst_nodes: expected ids in [0, {last}), found "),
         "times": ({"src_time": time[1:]}, ValueError,
                   f"src_time: expected shape [{SOURCES}], a time for each source, found [{SOURCES - 1}]"),
         "shared": ({"src_time": None, "share_same_time": True}, ValueError,
@@ -183,7 +185,7 @@ def errors(given):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", ["dense", "rows", "empty", "ids", "times", "shared", "sampler"])
+@pytest.mark.parametrize("case", ["dense", "rows", "empty", "ids", "last id", "times", "shared", "sampler"])
 def test_errors(data, given, case):
     changed, error, text = errors(given)[case]
     sources, lists, time = given

@@ -1,10 +1,14 @@
 """Datetimes of every unit become whole seconds."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import HeteroData
 
 from torch_gnnscale.relational.database_graph import NEVER, check_same_unit, seconds
+from torch_gnnscale.relational.loaders import _warn_of_late, seed_times
 
 pd = pytest.importorskip("pandas")
 
@@ -39,6 +43,32 @@ def test_times_in_another_unit_are_refused():
     expected = r"task, train\.date: expected times in the unit of those of orders, found medians of 1650000 and 16500"
     with pytest.raises(ValueError, match=expected):
         check_same_unit(rows, torch.tensor([1_650_000]), "task, train.date")
+
+
+@pytest.mark.parametrize("rows", [1, 10_000])
+def test_units_may_differ_by_a_factor_of_100(rows):
+    check_same_unit({"orders": torch.tensor([rows])}, torch.tensor([100]), "train.date")
+    with pytest.raises(ValueError, match=r"^train\.date: expected times in the unit of those of orders"):
+        check_same_unit({"orders": torch.tensor([rows])}, torch.tensor([99 if rows > 100 else 101]), "train.date")
+
+
+@pytest.mark.parametrize("late", [0, 2])
+def test_rows_that_are_later_than_seeds_are_counted(late, recwarn):
+    """Those of the same second are not later."""
+    data = HeteroData()
+    data["user"].time = torch.tensor([5, 6, 7])
+    moments = pd.Series(pd.to_datetime([5, 7 - late, 6, 7 - late], unit="s"))
+    table, nodes = SimpleNamespace(df=pd.DataFrame({"date": moments}), time_col="date"), torch.tensor([0, 2, 1, 2])
+    time = seed_times(data, table, "train", nodes, "user")
+    _warn_of_late(data, torch.tensor([0, 1, 2, 3, 4]), nodes, time, "train: users", "user")
+    assert [str(found.message) for found in recwarn] == (
+        [
+            "train.date: 2 of 4 times are earlier than those of their own rows of user",
+            "train: users: 2 of 4 destinations are later than the times of their rows: they are not drawn",
+        ]
+        if late
+        else []
+    )
 
 
 @pytest.mark.slow

@@ -63,6 +63,26 @@ def test_forms_of_strings(tmp_path):
     assert ids.names(np.array([[1], [0]])).to_pylist() == ["bc", "a"]
 
 
+@pytest.mark.parametrize(
+    ("pieces", "again"),
+    [
+        ([["a"], ["ab", "b"]], None),
+        ([["a"], ["b", "b"]], "b"),
+        ([["a", "b"], ["b", "c"]], "b"),
+        ([["a"], ["b"], ["b"]], "b"),
+        ([[1, 2], [2, 3]], 2),
+        ([[-1], [-1]], -1),
+    ],
+)
+def test_ids_that_stand_there_twice(tmp_path, pieces, again):
+    """Within a piece, or at the end of one and the start of the next."""
+    kind, size = ("string", 9) if isinstance(pieces[0][0], str) else ("integer", None)
+    with IdWriter(tmp_path / "tables").writing("user", kind, 4, size) as put_keys:
+        *before, found = [put_keys(pa.array(piece)) for piece in pieces]
+    assert found == again
+    assert not any(before)
+
+
 def test_no_ids(tmp_path):
     ids = written(tmp_path, [])
     assert len(ids) == 0
