@@ -234,3 +234,24 @@ def test_options_with_an_effect_are_not_warned_of(make, options):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         make(**options)
+
+
+class Noting(NeighborLoader):
+    """A user's loader, with attributes of its own."""
+
+    def __init__(self, data, note):
+        super().__init__(data, [3, 2], batch_size=50)
+        self.note, self.data = note, data
+
+
+@pytest.mark.parametrize("make", [nodes, links, lambda: Noting(DATA, "first")])
+def test_attributes_that_a_loader_has_read_are_not_set_again(make):
+    loader = make()
+    for _ in range(2):  # before the first batch, and after it
+        for name in ("data", "num_neighbors", "bulk", "edge_layout", "input_data", "neighbor_sampler", "shard"):
+            with pytest.raises(
+                ValueError, match=f"^{name}: expected what the loader was made with, found it set later"
+            ):
+                setattr(loader, name, [1])
+        loader.note, loader.prefetch, loader.transform = "next", 2, lambda batch: batch.num_nodes
+        assert isinstance(next(iter(loader)), int)

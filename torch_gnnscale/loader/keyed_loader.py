@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
+from inspect import signature
 from types import MappingProxyType
 from typing import Any
 
@@ -43,6 +44,9 @@ OWN_NAMES = frozenset(
      "positives", "own_negatives", "num_positives", "lists_of")
 )  # fmt: skip
 """The entries of a loader's state besides its sampler's options."""
+
+_READ_ANEW = frozenset(("transform", "transform_sampler_output", "filter_per_worker", "prefetch"))
+"""The arguments of loaders that may also be set later, as attributes."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +167,13 @@ class ResumableLoader(PyGLoaderAdapter):
         return ids_key(0, torch.cat([ids.view(-1), *bits]))
 
 
+def _read_once(kind: type) -> frozenset[str]:
+    """The attributes of a class of loaders that have no effect once one is made."""
+    of_loader = next(base for base in kind.__mro__ if base.__module__.startswith(__package__))
+    others = ("input_data", "node_sampler", "link_sampler", "custom_cls", "input_id", "order", "collate_fn")
+    return frozenset((*signature(of_loader).parameters, *others)) - _READ_ANEW
+
+
 class KeyedLoader(ResumableLoader):
     """Base class of our loaders, of seeds or of links. In a class's bases it comes before one of PyG's loaders.
 
@@ -255,6 +266,12 @@ class KeyedLoader(ResumableLoader):
             each = [sizes[of] for of in by_type.input_type]
             self._seed_order.chunks = ChunksOfTypes(by_type.types, each, self.drop_last, shuffled)
             self.__dict__["batch_size"] = sizes
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        is_made = (sharing := self.__dict__.get("_sharing")) is not None and sharing.has_met
+        if is_made and name in _read_once(type(self)) and value is not self.__dict__.get(name):
+            raise ValueError(f"{name}: expected what the loader was made with, found it set later; make another loader")
+        super().__setattr__(name, value)
 
     @property
     def keyed_sampler(self) -> KeyedSampler:
