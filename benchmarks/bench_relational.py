@@ -32,7 +32,8 @@ from torch_geometric.typing import TensorFrame
 
 from torch_gnnscale import relational
 from torch_gnnscale.datasets import planted_shop
-from torch_gnnscale.loader.data_rows import Ids, rows_at
+from torch_gnnscale.loader.data_rows import rows_at
+from torch_gnnscale.loader.row_source import Ids
 from torch_gnnscale.sampler.minibatch import MiniBatch
 from torch_gnnscale.tasks import RelationalConfig, RelationalTrainer
 

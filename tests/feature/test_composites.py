@@ -13,7 +13,8 @@ from torch_gnnscale import FeatureStore, GraphStore, partition
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.feature import TieredFeatureStore
 from torch_gnnscale.feature.composite import read_composites
-from torch_gnnscale.loader.data_rows import Ids, rows_at
+from torch_gnnscale.loader.data_rows import rows_at
+from torch_gnnscale.loader.row_source import Ids
 
 torch_frame = pytest.importorskip("torch_frame")  # PyG has imported it already, where it is installed
 from helpers.frames import framed, make_frame  # noqa: E402

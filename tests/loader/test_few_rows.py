@@ -5,8 +5,9 @@ import torch
 from torch_geometric.data import TensorAttr
 
 from torch_gnnscale import FeatureStore
-from torch_gnnscale.loader.data_rows import Ids, rows_at
+from torch_gnnscale.loader.data_rows import rows_at
 from torch_gnnscale.loader.fetch import StoreRows
+from torch_gnnscale.loader.row_source import Ids
 from torch_gnnscale.ops import rows as feature_rows
 
 

@@ -8,8 +8,8 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, NeighborLoader, NeighborSampler, _library, ops
-from torch_gnnscale.loader.data_rows import Ids
 from torch_gnnscale.loader.data_rows import rows_at as rows_of_batch
+from torch_gnnscale.loader.row_source import Ids
 from torch_gnnscale.ops import rows
 
 

@@ -174,9 +174,12 @@ class FeatureStore(RowStore):
             return tensor[index]
         index = row_ids(index, tensor.size(0))
         known = BoundedAttr.covers(attr, tensor.size(0))
-        if ops.can_gather_rows(tensor):
-            return ops.select_rows(tensor, index.to(tensor.device), check=not known)
-        check_ids("index", index, None if known else tensor.size(0), "rows")
+        try:
+            if ops.can_gather_rows(tensor):
+                return ops.select_rows(tensor, index.to(tensor.device), check=not known)
+            check_ids("index", index, None if known else tensor.size(0), "rows")
+        except IndexError as error:
+            raise IndexError(f"{(attr.group_name, attr.attr_name)}: {error}") from None
         return tensor.index_select(0, index.to(tensor.device))
 
     def _remove_tensor(self, attr: TensorAttr) -> bool:

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from .. import ops
 from .._warn import warn
-from ..feature.attributes import EDGES, TypedStorage, typed_storages
+from ..feature.attributes import EDGES, TypedStorage, typed_storages, warn_of_whole_attributes
 from ..feature.composite import composite_rows, is_composite
 from ..feature.contract import Version, changed, version_of, without_number
 from ..ops.rows import select_each
@@ -29,6 +29,7 @@ from .fields import (
     EdgeLayouts,
     adj_t_of,
     as_batch,
+    edge_device,
     has_own_values,
     put,
     put_edges,
@@ -36,35 +37,13 @@ from .fields import (
     stored_values,
     with_fields,
 )
-from .row_source import NO_ROWS, Bounds, RowSource
+from .row_source import NO_ROWS, Bounds, Ids, RowSource
 
 OF_GRAPH = object()
 """Stands for a type in the keys of attributes of a whole HeteroData."""
 
-
 _HOST = torch.device("cpu")
 _PLAIN = int, float, str  # bool is an int
-
-
-class Ids:
-    """Ids, copied at most once to each device."""
-
-    def __init__(self, ids: Tensor) -> None:
-        self._ids = ids
-        self._on: dict[torch.device, Tensor] = {}
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return self._ids.numel()
-
-    def on(self, device: torch.device) -> Tensor:
-        """The ids on that device."""
-        if device == self._ids.device:
-            return self._ids
-        if device not in self._on:
-            self._on[device] = self._ids.to(device)
-        return self._on[device]
 
 
 def rows_at(value: Any, ids: Ids, dim: int, below: int | None = None) -> Any:
@@ -116,7 +95,12 @@ class _Reader:
             return None
         of_type, store = self.storage.type_name, self.storage.store
         below = self.bounds.of_nodes.get(of_type) if of == "nodes" else self.bounds.of_edges(of_type)
-        return rows_at(store[name], ids, self.data.__cat_dim__(name, store[name], store), below)
+        try:
+            return rows_at(value := store[name], ids, dim := self.data.__cat_dim__(name, value, store), below)
+        except IndexError as error:  # it was long enough when the loader was made
+            expected = f"a row for each of {'' if below is None else f'{below} '}{of}"
+            found = value.shape[dim] if hasattr(value, "shape") else len(value)
+            raise IndexError(f"{self.storage.label(name)}: expected {expected}, found {found} rows: {error}") from None
 
     def all_rows(self, names: list[tuple[str, Literal["nodes", "edges"]]]) -> dict[str, Any]:
         """:meth:`rows` of several attributes. Plain tensors with rows of nodes in host memory are read in one call."""
@@ -130,8 +114,11 @@ class _Reader:
                 and self.data.__cat_dim__(name, value, self.storage.store) == 0
             ]  # fmt: skip
             if plain:
-                found = select_each([value for _, value in plain], self.nodes.on(_HOST), below)
-                read = {name: rows for (name, _), rows in zip(plain, found, strict=True)}
+                try:
+                    found = select_each([value for _, value in plain], self.nodes.on(_HOST), below)
+                except IndexError:
+                    found = []  # :meth:`rows` names the one
+                read = {name: rows for (name, _), rows in zip(plain, found, strict=False)}
         return {name: rows if (rows := read.get(name)) is not None else self.rows(name, of) for name, of in names}
 
 
@@ -183,14 +170,6 @@ def _reference(value: Any) -> Callable[[], Any]:
         return _nothing
 
 
-def edge_device(store: Any) -> torch.device:
-    """The device of the input's edges, which a batch's edges get as in PyG; the CPU if the input has none."""
-    edges = store.get("adj_t", store.get("edge_index"))
-    if edges is None or isinstance(edges, np.ndarray):
-        return _HOST
-    return edges.device if isinstance(edges, Tensor) else edges.device()
-
-
 def _nothing() -> None:
     return None
 
@@ -229,6 +208,8 @@ class DataRows(RowSource):
         self.data, self.typed = data, typed
         self.device = device
         self._weighted: dict[Any, object] = {}  # edge types for which the sampler has given weights
+        self._with_rows: dict[Any, int] = {}
+        """How many attributes had rows, by type."""
         self._kinds: tuple[list[Any], list[Callable[[], Any]], dict[Any, Any]] = [], [], {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -294,6 +275,9 @@ class DataRows(RowSource):
             of_type = storage.type_name
             if (names := kinds.get(of_type)) is None:
                 names = kinds[of_type] = storage.with_rows()
+                if len(names) < self._with_rows.get(of_type, 0):
+                    warn_of_whole_attributes(graph)
+                self._with_rows[of_type] = len(names)
             reader = _Reader(graph, storage, sampled, bounds)
             if late or wanted is not None:
                 found[of_type] = {

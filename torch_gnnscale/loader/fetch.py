@@ -26,9 +26,8 @@ from ..feature.contract import (
     without_number,
 )
 from ..sampler.minibatch import NO_EDGES, MiniBatch, SampledEdges
-from .data_rows import Ids
 from .fields import EdgeLayout, EdgeLayouts, put_edges, storage_of
-from .row_source import NO_ROWS, Bounds, CollectiveSource, RowSource
+from .row_source import NO_ROWS, Bounds, CollectiveSource, Ids, RowSource
 
 
 class StoreRows(RowSource):

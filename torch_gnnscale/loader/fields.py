@@ -7,6 +7,7 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
@@ -24,6 +25,14 @@ _COMPUTED = frozenset(("num_nodes",))
 _OF_BATCH = ("_num_graphs", "_slice_dict", "_inc_dict")
 """What a Batch knows of its graphs beside its attributes."""
 _POINTER = "ptr"
+
+
+def edge_device(store: Any) -> torch.device:
+    """The device of the input's edges, which a batch's edges get as in PyG; the CPU if the input has none."""
+    edges = store.get("adj_t", store.get("edge_index"))
+    if edges is None or isinstance(edges, np.ndarray):
+        return torch.device("cpu")
+    return edges.device if isinstance(edges, Tensor) else edges.device()
 
 
 def plain_kind(kind: type) -> type:

@@ -16,6 +16,27 @@ from ..sampler.minibatch import MiniBatch, SampledEdges
 from .fields import EdgeLayout, EdgeLayouts
 
 
+class Ids:
+    """Ids, copied at most once to each device."""
+
+    def __init__(self, ids: Tensor) -> None:
+        self._ids = ids
+        self._on: dict[torch.device, Tensor] = {}
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self._ids.numel()
+
+    def on(self, device: torch.device) -> Tensor:
+        """The ids on that device."""
+        if device == self._ids.device:
+            return self._ids
+        if device not in self._on:
+            self._on[device] = self._ids.to(device)
+        return self._on[device]
+
+
 class Bounds:
     """Bounds of the sampled ids, as the sampler states them; no bounds if it is None. They do not hold for an output
     that the user's transform has changed."""
