@@ -118,7 +118,7 @@ def test_errors(tmp_path):
         ids.of("a")
     with pytest.raises(TypeError, match="keys: expected strings, found nothing"):
         ids.of(["a", None])
-    with pytest.raises(ValueError, match=r"'item': expected a type of nodes among \['user'\]"):
+    with pytest.raises(ValueError, match=r"node_type: expected one of \['user'\], found 'item'"):
         tables.ids(tmp_path, "item")
 
 

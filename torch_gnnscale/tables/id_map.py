@@ -262,7 +262,7 @@ def ids(path: str | os.PathLike, node_type: str, verify: bool = True) -> Ids:
     with files.described(manifest, "the ids of nodes"):
         names = [entry["name"] for entry in meta["types"]]
     if node_type not in names:
-        raise ValueError(f"{node_type!r}: expected a type of nodes among {names}")
+        raise ValueError(f"node_type: expected one of {names}, found {node_type!r}")
     number = names.index(node_type)
     with files.described(manifest, f"the ids of {node_type!r}"):
         offsets, keys = arrays.get(f"{number}_offsets"), arrays[f"{number}_keys"]
