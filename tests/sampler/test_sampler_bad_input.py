@@ -35,6 +35,7 @@ KEY = batch_key(3, 1, 4)
             r"expected fanouts of edge type 'author__writes__paper' or a default, found neither",
         ),
         (NumNeighbors({("a", "b", "c"): [1]}, [1]), ValueError, r"expected edge types of .*, found \['a__b__c'\]"),
+        ({("a", "b", "c"): [1]}, ValueError, r"expected edge types of \[\('.*, found \[\('a', 'b', 'c'\)\]"),
         (
             NumNeighbors({CITES: [1, 2]}, [1]),
             ValueError,

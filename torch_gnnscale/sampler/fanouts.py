@@ -84,13 +84,13 @@ def _by_edge_type(given: dict[Any, Any], edge_types: list[EdgeType]) -> dict[Edg
                 f"{matching}"
             )
         if not matching:
-            unknown.append(key if isinstance(key, str) else EdgeTypeStr(key))
+            unknown.append(key)
         elif matching[0] in found:
             raise ValueError(f"num_neighbors: expected fanouts of {matching[0]} once, found them twice")
         else:
             found[matching[0]] = value
     if unknown:
-        raise ValueError(f"num_neighbors: expected edge types of {list(named)}, found {unknown}")
+        raise ValueError(f"num_neighbors: expected edge types of {edge_types}, found {unknown}")
     return found
 
 
