@@ -110,7 +110,7 @@ def inferred(
     return found
 
 
-def killed(path: str, name: str, out: str, of_ranks: dict[int, int]) -> Any:
+def killed(path: str, name: str, out: str, of_ranks: dict[int, int], opening: dict[str, Any] | None = None) -> Any:
     """:func:`inferred` of one model into a folder; each rank of ``of_ranks`` kills itself in its n-th write of rows."""
     disk._SECONDS, real, left = 0, disk.DiskRows._put, 0
 
@@ -125,7 +125,7 @@ def killed(path: str, name: str, out: str, of_ranks: dict[int, int]) -> Any:
     left = of_ranks.get(int(os.environ["RANK"]), 0)
     disk.DiskRows._put = staticmethod(put)  # type: ignore[method-assign]
     try:
-        return inferred(path, [name], {"out": out})
+        return inferred(path, [name], {"out": out}, opening)
     finally:
         disk.DiskRows._put = staticmethod(real)  # type: ignore[method-assign]
 

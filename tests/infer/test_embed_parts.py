@@ -60,11 +60,13 @@ def test_refused(run, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.nightly
-def test_torchrun(run, tmp_path):
+@pytest.mark.parametrize("count", [1, 2])
+def test_torchrun(run, tmp_path, count):
+    """Two ranks of one part, which share its nodes, or of two."""
     parquet = pytest.importorskip("pyarrow.parquet")
     folder, parts, expected = run
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "--"]
-    command = ["embed", "--run", folder, "--parts", parts[2], "--out", tmp_path / "rows", "--format", "parquet"]
+    command = ["embed", "--run", folder, "--parts", parts[count], "--out", tmp_path / "rows", "--format", "parquet"]
     given = {**environment(), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*launcher, "torch_gnnscale", *map(str, command)],

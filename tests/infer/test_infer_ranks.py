@@ -211,6 +211,33 @@ def test_several_ranks_of_a_part(parts, tmp_path, world, count, topology):
     torch.testing.assert_close(results[nodes], expected[nodes], rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", ["partitioned", "replicated"])
+def test_ranks_of_a_part_that_are_not_consecutive(parts, tmp_path, topology):
+    """They compute the same shares, each rank another one: the same bits."""
+    found = {}
+    for consecutive in ("copies", "parts"):
+        opening, out = {"consecutive": consecutive}, tmp_path / consecutive
+        (of_ranks,) = found_by(4, parts(2, topology), ["gcn"], {"out": out}, opening)
+        check(of_ranks, expected_of("gcn"))
+        results = open_results(out)
+        assert [ids.tolist() for ids, _ in results.parts] == [of[None][0].tolist() for of in of_ranks]
+        found[consecutive] = results[torch.arange(200)]
+        nodes = {"nodes": torch.tensor([3, 150, 3, 0]), "out": tmp_path / f"{consecutive} of some"}
+        found_by(4, parts(2, topology), ["gcn"], nodes, opening)
+        some = open_results(nodes["out"])[nodes["nodes"]]
+        torch.testing.assert_close(some, found[consecutive][nodes["nodes"]], rtol=0, atol=1e-12)
+    assert torch.equal(found["copies"], found["parts"])
+
+
+@pytest.mark.slow
+def test_ranks_of_typed_parts_that_are_not_consecutive(parts):
+    for name, found in zip(
+        names := ["mixed", "HGT"], found_by(4, parts(2, "typed"), names, {}, {"consecutive": "parts"}), strict=True
+    ):
+        check(found, expected_of(name, typed=True))
+
+
 def warned(path: str, opening: dict) -> list[str]:
     """The warnings of an inference over a part that is opened so."""
     with open_part(path, **opening) as part, warnings.catch_warnings(record=True) as caught:

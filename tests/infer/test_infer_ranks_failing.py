@@ -80,17 +80,19 @@ def test_killed_ranks_go_on_with_the_same_bits(parts, finished, tmp_path, which)
 
 
 @pytest.mark.slow
-def test_killed_ranks_of_one_part_go_on_with_the_same_bits(parts, tmp_path):
+@pytest.mark.parametrize("consecutive", ["copies", "parts"])
+def test_killed_ranks_of_one_part_go_on_with_the_same_bits(parts, tmp_path, consecutive):
+    opening = {"consecutive": consecutive}
     outs = [tmp_path / name for name in ("killed", "not")]
     ranks = Cluster(4)
     try:
-        answers = ranks.results(killed, parts(2), "gcn", str(outs[0]), {1: 4})
+        answers = ranks.results(killed, parts(2), "gcn", str(outs[0]), {1: 4}, opening)
     finally:
         ranks.kill()
     assert not any(returned for returned, _ in answers)
     assert answers[1][1] == f"ended with {-signal.SIGKILL}"
     for out in outs:
-        cluster(4).run(inferred, parts(2), ["gcn"], {"out": out})
+        cluster(4).run(inferred, parts(2), ["gcn"], {"out": out}, opening)
     assert len(bits(outs[0])) == 4
     assert bits(outs[0]) == bits(outs[1])
 
@@ -357,16 +359,6 @@ def test_ranks_that_share_a_disk_need_space_for_all(parts, tmp_path):
     assert all(re.match(text.format(rank), said) for rank, (_, said) in enumerate(answers)), answers
     assert list(tmp_path.iterdir()) == []
     cluster(2).run(without_space, parts(2), str(tmp_path / "b"), 50_000)
-
-
-@pytest.mark.slow
-def test_several_ranks_of_a_part_that_are_not_consecutive(parts):
-    answers = cluster(4).results(inferred, parts(2), ["gcn"], {}, {"consecutive": "parts"})
-    text = (
-        "NotImplementedError: data: inference by 2 ranks per part with consecutive='parts' is not implemented; open "
-        "the part with consecutive='copies'"
-    )
-    assert answers == [(False, text)] * 4
 
 
 @pytest.mark.slow

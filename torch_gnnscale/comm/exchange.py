@@ -129,7 +129,8 @@ class Exchange:
         group: the process group; None for a single rank.
         size: the number of ranks.
         rank: the number of this process among them.
-        world_ranks: their numbers among all ranks, for errors; by default the same.
+        world_ranks: their numbers among all ranks, in the order in which this exchange numbers them; by default the
+            same. A group has its ranks in rising order.
     """
 
     def __init__(
@@ -138,6 +139,8 @@ class Exchange:
         assert (group is None) <= (size == 1)
         self.group, self.size, self.rank = group, size, rank
         self.world_ranks = range(size) if world_ranks is None else world_ranks
+        self._order = sorted(range(size), key=self.world_ranks.__getitem__)
+        """By number in the group: the number here."""
         self.board: Board | None = None
         """Where numbers are exchanged, if the ranks are on one machine; set alike on all ranks."""
         self.traffic: dict[str, Traffic] = defaultdict(Traffic)
@@ -301,15 +304,25 @@ class Exchange:
                 meanwhile()
             return
         before, self.broken = self.broken, True
+        order, found = self._order, received
+        if renumbered := order != [*range(self.size)]:
+            one = len(sent) // self.size
+            sizes, lengths = sizes or [one] * self.size, lengths or [one] * self.size
+            pieces, places = sent.split(lengths), [order.index(number) for number in range(self.size)]
+            sent, found = torch.cat([pieces[number] for number in order]), torch.empty_like(received)
+            sizes, lengths = ([of[number] for number in order] for of in (sizes, lengths))
         try:
-            work = dist.all_to_all_single(received, sent, sizes, lengths, self.group, async_op=True)
+            work = dist.all_to_all_single(found, sent, sizes, lengths, self.group, async_op=True)
         except RuntimeError as error:
             raise Broken(str(error)) from error
         try:
             if meanwhile is not None:
                 meanwhile()
         finally:
-            self._wait(work, (received, sent))
+            self._wait(work, (found, sent))
+            if renumbered:
+                pieces = found.split(sizes)
+                torch.cat([pieces[place] for place in places], out=received)
             self.broken = before
 
     def _wait(self, work: Any, tensors: tuple[Tensor, Tensor]) -> None:

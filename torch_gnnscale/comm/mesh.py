@@ -4,7 +4,7 @@ what ranks agree: headers of steps, a number for the type and width of rows, val
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -51,7 +51,7 @@ class Ranks(NamedTuple):
     @property
     def alone(self) -> Ranks:
         """The same ranks, each of which holds a part that no other one holds: its share of its part."""
-        return Ranks(self.rank, self.world, self.rank, self.world)
+        return Ranks(self.rank, self.world, self.grid.shares().part(self.rank), self.world)
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,24 @@ class Grid:
     def column(self, copy: int) -> list[int]:
         """Ranks that together hold all parts, by part."""
         return [self.rank(part, copy) for part in range(self.parts)]
+
+    def shares(self) -> Grid:
+        """The same ranks, each of which holds its share of its part alone: part ``p c + j`` is share j of part p."""
+        return _Shares(self.ranks, self.ranks, of=self)
+
+
+@dataclass(frozen=True)
+class _Shares(Grid):
+    of: Grid = field(kw_only=True)
+
+    def part(self, rank: int) -> int:
+        return self.of.part(rank) * self.of.copies + self.of.copy(rank)
+
+    def copy(self, rank: int) -> int:
+        return 0
+
+    def rank(self, part: int, copy: int) -> int:
+        return self.of.rank(*divmod(part, self.of.copies))
 
 
 def check_one_machine(grid: Grid, machines: Sequence[str]) -> None:
@@ -222,8 +240,8 @@ def fingerprint_of(values: Mapping[str, Any]) -> int:
 def check_positions(headers: Sequence[Header], expected: Sequence[int]) -> None:
     """Raises ValueError, equal on all ranks, unless the ranks are at the same step and make the batches of these
     numbers."""
-    for field, name in _ALIKE.items():
-        values = [getattr(header, field) for header in headers]
+    for attribute, name in _ALIKE.items():
+        values = [getattr(header, attribute) for header in headers]
         if any(value != values[0] for value in values):
             raise ValueError(f"loader: expected all ranks at the same {name}, found {values}")
     numbers = [header.number for header in headers]

@@ -222,7 +222,7 @@ class Rendezvous:
         of_all = Exchange(groups[0], grid.ranks, self.rank)
         of_column, of_rows = Exchange(groups[0 if alone else 1 + own], *place), None
         of_all.board = board = self.board([every])
-        of_column.board = board if alone else self.board(columns)
+        of_column.board = board if columns == [every] else self.board(columns)
         if isinstance(transport, RowGroup):
             of_rows = Exchange(self.groups(columns, transport.backend)[own], *place)
         return of_all, of_column, of_rows

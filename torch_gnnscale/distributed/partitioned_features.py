@@ -114,7 +114,7 @@ class PartRows(WrittenRows):
         Args:
             identity: what all ranks must have alike besides the parts, by name.
         """
-        return self._open_steps(identity, grid=self.ranks.alone.grid)
+        return self._open_steps(identity, grid=self.ranks.grid.shares())
 
     @override
     def refuse(self, why: str) -> None:

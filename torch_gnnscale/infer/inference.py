@@ -278,8 +278,7 @@ def infer(
     Raises:
         ValueError: the model is in training mode, reads more than a node and its neighbors in a layer, changes the
             order of its layers, or computes something else after some calls; ``out`` holds another inference.
-        NotImplementedError: a model on a GPU; parts with rows on a GPU; ``consecutive="parts"`` with several ranks per
-            part.
+        NotImplementedError: a model on a GPU; parts with rows on a GPU.
         RuntimeError: another rank failed, or is gone; the message names it.
         FileExistsError: ``out`` holds something else.
         MemoryError, OSError: there is too little memory or disk space for the rows.

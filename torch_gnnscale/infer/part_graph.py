@@ -123,7 +123,7 @@ class RowsOfParts:
 
     Args:
         steps: of these ranks.
-        bounds: of each group: rank i has the ids bounds[i]..bounds[i + 1] - 1.
+        bounds: of each group: the rank of share i has the ids bounds[i]..bounds[i + 1] - 1.
         kinds: the rows of each group's tables.
         own: this rank's.
     """
@@ -143,7 +143,7 @@ class RowsOfParts:
         """
         located = [NOWHERE] * len(self._bounds)
         if ids is not None and error is None:
-            located = [locate(of, b, self._steps.ranks.rank) for of, b in zip(ids, self._bounds, strict=True)]
+            located = [locate(of, b, self._steps.ranks.part) for of, b in zip(ids, self._bounds, strict=True)]
         each = [counts_by_part(of.remote, b) for of, b in zip(located, self._bounds, strict=True)]
         starts = [b[:-1].repeat_interleave(n) for b, n in zip(self._bounds, each, strict=True)]
         wanted = [of.remote - start for of, start in zip(located, starts, strict=True)]
@@ -162,7 +162,7 @@ def ids_at_owners(steps: InferenceSteps, bounds: Sequence[Tensor], ids: Sequence
 
     Args:
         steps: of the ranks.
-        bounds: of each group: rank i has the ids bounds[i]..bounds[i + 1] - 1.
+        bounds: of each group: the rank of share i has the ids bounds[i]..bounds[i + 1] - 1.
         ids: of each group, rising, none of this rank: int64.
 
     Returns:
@@ -194,26 +194,21 @@ class PartOfGraph(StagedGraph):
         features, graph: the stores of the part.
 
     Raises:
-        NotImplementedError: ranks with consecutive numbers do not hold one part; rows are on a GPU.
+        NotImplementedError: rows are on a GPU.
         ValueError: the part was closed.
     """
 
     def __init__(self, features: PartitionedFeatureStore, graph: Any) -> None:
-        if (ranks := features.ranks).copies > 1 and ranks.consecutive != "copies":
-            raise NotImplementedError(
-                f"data: inference by {ranks.copies} ranks per part with consecutive={ranks.consecutive!r} is not "
-                f"implemented; open the part with consecutive='copies'"
-            )
         tiers = {} if features.tiers is None else features.tiers.rows_by_attribute()
         if features.rows_here or any(rows.device.type != "cpu" for rows in tiers.values()):
             raise NotImplementedError(
                 "data: inference with rows on a GPU is not implemented; open the part with transport='auto' and tiers "
                 "in host memory"
             )
-        if tiers and ranks.copies > 1:
+        if tiers and (copies := features.ranks.copies) > 1:
             warn(
-                f"tiers of the part have no effect in inference by {ranks.copies} ranks per part, which read its rows "
-                f"from its files"
+                f"tiers of the part have no effect in inference by {copies} ranks per part, which read its rows from "
+                f"its files"
             )
         if features.buffer is not None:
             warn(f"open_part(buffer={features.buffer!r}) has no effect in inference, which reads rows in one pass")
@@ -230,13 +225,19 @@ class PartOfGraph(StagedGraph):
             {t: book.num_nodes(t) for t in own}, {t: nodes.start for t, nodes in own.items()},
         )  # fmt: skip
         self.bounds = book.bounds
-        """By type, the bounds of the ranks' stored ids."""
+        """By type, the bounds of the stored ids of shares, in the order of parts."""
 
     def join(self, steps: InferenceSteps) -> None:
         """Divides the part among the ranks that hold it, and lets :meth:`small` draw and read in these steps. All ranks
         call it."""
         if (ranks := self.features.ranks).copies > 1:
-            parts, part = share(self.features.parts, self.part, ranks.copy, ranks.copies, steps.gather)
+            shares = ranks.grid.shares().column(0)
+
+            def by_share(value: Any) -> list[Any]:
+                of_ranks = steps.gather(value)
+                return [of_ranks[rank] for rank in shares]
+
+            parts, part = share(self.features.parts, self.part, ranks.copy, ranks.copies, by_share)
             features, replicated = self.features.of_share(parts, part), parts.topology == "replicated"
             graph = parts.graph().numbered_by(features.order) if replicated else PartitionedGraphStore(parts, part)
             self._take(features, graph)
@@ -323,7 +324,7 @@ def share(
         parts, part: the opened directory, and the part of this rank.
         copy: which share: 0, ..., copies - 1.
         copies: c, how many shares a part has.
-        gather: the values of all ranks; rank ``i c + j`` has share j of part i.
+        gather: the values of all ranks, in the order of parts and of the shares of a part.
     """
     bounds = {node_type: share_bounds(of, copies) for node_type, of in parts.book.bounds.items()}
     number = part.number * copies + copy
