@@ -105,14 +105,10 @@ class FieldsByType(dict[Any, dict[str, Any]]):
 
     def __init__(self, batch: Data | HeteroData, types: GraphTypes) -> None:
         self.data = batch
-        self._typed = types.hetero
+        self.of_graph: Any = batch._global_store if types.hetero else batch._store
+        """The storage of what belongs to the whole graph, if nodes have types; else the only one."""
         for of in types.nodes if types.nodes == types.edges else (*types.nodes, *types.edges):
             self[of] = storage_of(batch, of)._mapping
-
-    @property
-    def of_graph(self) -> Any:
-        """The storage of what belongs to the whole graph, if nodes have types; else the only one."""
-        return self.data._global_store if self._typed else self.data._store
 
     def __missing__(self, type_name: Any) -> dict[str, Any]:
         fields = self[type_name] = storage_of(self.data, type_name)._mapping

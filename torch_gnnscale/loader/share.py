@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
@@ -115,9 +116,9 @@ class Share:
 
     def positions(self, first: int) -> Iterator[Position]:
         """The steps of this rank after ``first`` batches of all ranks."""
-        world, copies, steps = self.ranks.world, self.copies, range(self.steps(first))
+        world, copies = self.ranks.world, self.copies
         number, chunk = first + self.ranks.rank, first * copies // world + self._turn
-        return (Position(number + step * world, chunk + step * copies) for step in steps)
+        return map(Position, count(number, world), range(chunk, chunk + self.steps(first) * copies, copies))
 
 
 def share_of(
