@@ -129,7 +129,7 @@ def changed_meta(value: Any, chance: random.Random) -> Any:
             value[key] = changed_meta(value[key], chance)
         return value
     if isinstance(value, int) and chance.random() < 0.6:
-        return value + chance.choice([-1, 1, 1000])
+        return value + chance.choice([-1, 1, 100])
     return chance.choice(VALUES)
 
 

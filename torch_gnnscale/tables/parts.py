@@ -139,12 +139,14 @@ class _Whole(InputGraph):
             self.rows[place] = _AllRows(of.meta, rows)  # type: ignore[call-overload]
 
     def check(self, owner: dict[Any, Tensor], parts: int) -> None:
-        """Raises ValueError unless there are as many owners and pointers as nodes, and splits of these."""
-        sizes = [(f"owners of {of}", owner[of], count) for of, count in self.num_nodes.items()]
-        sizes += [(f"pointers of {of}", csc.colptr, csc.num_dst + 1) for of, csc in self.relations.items()]
-        for what, array, count in sizes:
-            if array.shape != (count,):
-                raise ValueError(f"{what} of shape {tuple(array.shape)}")
+        """Raises ValueError unless there are as many owners, degrees and pointers as nodes, and splits of these."""
+        arrays = [(f"owners of {of}", owner[of], torch.int32, count) for of, count in self.num_nodes.items()]
+        arrays += [(f"degrees of {of}", self.degrees[of], torch.int64, count) for of, count in self.num_nodes.items()]
+        for of, csc in self.relations.items():
+            arrays.append((f"pointers of {of}", csc.colptr, torch.int64, csc.num_dst + 1))
+        for what, array, dtype, count in arrays:
+            if array.shape != (count,) or array.dtype != dtype:
+                raise ValueError(f"{what}: {array.dtype} of shape {tuple(array.shape)}")
         for of, part in owner.items():
             if bool(((part < 0) | (part >= parts)).any()):
                 raise ValueError(f"owners of {of} that are no parts")
