@@ -130,6 +130,12 @@ def test_types_are_calibrated_each_by_itself():
     assert found["a"].round().tolist() == [500, 0, 300]
 
 
+def test_nodes_that_were_not_read_are_no_part_of_a_bin_before_them():
+    """Two bins of 64 reads, and the nodes after the last read."""
+    found = hotness.calibrated(torch.arange(6, 0, -1), torch.tensor([64, 32, 32, 0, 0, 0]))
+    assert found.round(decimals=4).tolist() == [64, 32, 32, 0, 0, 0]
+
+
 def test_nothing_was_read_and_no_nodes():
     found = hotness.calibrated(torch.tensor([1.0, 3.0, 2.0]), torch.zeros(3, dtype=torch.int64))
     assert found.argsort(descending=True).tolist() == [1, 2, 0]

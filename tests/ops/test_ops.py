@@ -282,6 +282,19 @@ def test_check_colptr_of_many_columns(threads):
     ops.check_colptr(torch.stack([colptr, colptr], dim=1)[:, 0], int(colptr[-1]), threads)
 
 
+@pytest.mark.parametrize("threads", [2, 4])
+def test_the_first_of_several_wrong_entries(threads):
+    """Also if another thread comes to a later one after it, as in most of these tries."""
+    ids, colptr = torch.zeros(600_000, dtype=torch.int32), torch.zeros(600_000, dtype=torch.int64)
+    ids[[0, -1]] = -1
+    colptr[0], colptr[-1] = 0, -1
+    colptr[1] = colptr[-1] = -1
+    for _ in range(20):
+        assert ops.first_outside(ids, 1, threads) == 0
+        with pytest.raises(ValueError, match=r"^colptr\[1\] = -1 is less than colptr\[0\]"):
+            ops.check_colptr(colptr, 0, threads)
+
+
 # weight_sums
 
 

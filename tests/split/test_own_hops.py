@@ -66,3 +66,20 @@ def test_own_rows_remain_of_mixed_ones_beside_those_of_more_groups():
         found = mixed + own
     assert len(found) == hops.rows[1] != len(mixed)
     assert rows.rows_of(found) == KnownRows(2)
+
+
+def test_of_equal_numbers_of_rows_those_of_the_fewest_groups_remain():
+    """A rank may have no node of the last group; others have some."""
+    whole = next(iter(batches()))
+    owners = random_owners(200, 3)
+    owners[whole.n_id[-whole.num_sampled_nodes[-1] :]] = 1
+    hops = OwnHops(cut_batches(whole, owners, 3)[0], verify=True)
+    rows, count = OwnNodeRows(hops, drop=None), hops.rows[-1]
+    assert count == hops.rows[-2]
+    many, few = torch.ones(count, 1, 1), torch.ones(count, 1, 1)
+    rows.mark(many, len(hops.rows))
+    rows.mark(few, len(hops.rows) - 1)
+    for operands in ((many, few), (few, many)):
+        with rows:
+            found = torch.bmm(*operands)
+        assert rows.rows_of(found) == KnownRows(len(hops.rows) - 1)
