@@ -8,7 +8,7 @@ import torch
 from torch import distributed as dist
 
 from torch_gnnscale.comm.exchange import Exchange, OtherRankFailed
-from torch_gnnscale.comm.mesh import Grid
+from torch_gnnscale.comm.mesh import Grid, Status
 from torch_gnnscale.comm.rendezvous import Rendezvous
 from torch_gnnscale.comm.steps import FAILED, Steps
 
@@ -74,6 +74,36 @@ def test_each_sampling_ahead_is_agreed_on_by_itself(alone):
 
     alone.thread.submit(alone.step, 0, None, None, run).result()
     assert alone.rows.traffic["counts"].headers == 4
+
+
+@pytest.mark.parametrize(
+    ("taken", "fails", "expected"),
+    [
+        (0, True, [(Status.FAIL, 0), (Status.STOP, 0)]),
+        (1, True, [(Status.FAIL, 2)]),
+        (2, True, []),
+        (1, False, [(Status.STOP, 0)]),
+        (2, False, []),
+    ],
+)
+def test_who_leaves_tells_first_of_a_batch_that_failed(taken, fails, expected):
+    """In place of a step that the others expect, if there is one."""
+    steps, told, said = Steps(connected(), Grid(2, 2), {}, lambda _: None, transport="gloo"), [], []
+
+    def agree(status, number, counts=None):
+        told.append((status, number))
+        return [told[-1]] * 2, None
+
+    steps._agree = agree
+    steps._gathered = lambda text: said.append(text) or [text, ""]
+    steps.begin(0, 0, 2, 0, {})
+    steps._taken = taken
+    if fails:
+        steps.tell(0, OSError("no"))
+    steps.leave(1)
+    steps.thread.end(None)
+    assert told == expected
+    assert said == ["rank 0 failed to make batch 0: OSError: no"] * ((Status.FAIL, 2 * taken) in expected)
 
 
 def test_steps_that_are_dropped_leave_first():
