@@ -14,7 +14,6 @@ slower half alone. WholeGraph takes part if pylibwholegraph can be imported, and
 from __future__ import annotations
 
 import argparse
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -55,11 +54,8 @@ class WholeGraph:
     def __init__(self) -> None:
         import pylibwholegraph.torch as wholegraph
 
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = free.getsockname()[1]
         threads = torch.get_num_threads()
-        torch.distributed.init_process_group("nccl", init_method=f"tcp://localhost:{port}", rank=0, world_size=1)
+        torch.distributed.init_process_group("nccl", store=torch.distributed.HashStore(), rank=0, world_size=1)
         wholegraph.init(0, 1, 0, 1, wm_log_level="warn")
         torch.set_num_threads(threads)
         self.module, self.group = wholegraph, wholegraph.get_global_communicator()
