@@ -79,7 +79,12 @@ class _Reader:
         self.data, self.storage, self.bounds = data, storage, bounds
         types, self._sampled = sampled.types, sampled
         number = types.node_number.get(storage.type_name) if storage.has_nodes else None
-        self.nodes = Ids(NO_IDS if number is None else sampled.nodes[number])
+        self._of_nodes = NO_IDS if number is None else sampled.nodes[number]
+
+    @cached_property
+    def nodes(self) -> Ids:
+        """The ids of nodes."""
+        return Ids(self._of_nodes)
 
     @cached_property
     def edges(self) -> Ids | None:
@@ -90,7 +95,7 @@ class _Reader:
     def rows(self, name: str, of: Literal["nodes", "edges"]) -> Any:
         """The rows of an attribute of nodes or edges: None for those of edges whose ids are not known."""
         if name == "num_nodes":
-            return self.nodes.count
+            return self._of_nodes.numel()
         if (ids := self.nodes if of == "nodes" else self.edges) is None:
             return None
         of_type, store = self.storage.type_name, self.storage.store
@@ -115,7 +120,8 @@ class _Reader:
             ]  # fmt: skip
             if plain:
                 try:
-                    found = select_each([value for _, value in plain], self.nodes.on(_HOST), below)
+                    ids = self._of_nodes if self._of_nodes.device == _HOST else self.nodes.on(_HOST)
+                    found = select_each([value for _, value in plain], ids, below)
                 except IndexError:
                     found = []  # :meth:`rows` names the one
                 read = {name: rows for (name, _), rows in zip(plain, found, strict=False)}
@@ -363,15 +369,15 @@ class DataRows(RowSource):
                 colptr=edges.colptr if edges.colptr is None else edges.colptr.to(device),
                 weight=edges.weight if edges.weight is None else edges.weight.to(device),
             )
-        return edges, self._values(store, edge_type, edges, layout)
+        if layout in ("sparse_csr", "SparseTensor"):
+            return edges, self._values(store, edge_type, edges)
+        return edges, edges.weight
 
-    def _values(self, store: Any, edge_type: Any, edges: SampledEdges, layout: EdgeLayout) -> Tensor | None:
+    def _values(self, store: Any, edge_type: Any, edges: SampledEdges) -> Tensor | None:
         """The values of a batch's ``adj_t``: the sampler's edge weights, else the values of the input's ``adj_t``.
 
         Where there are both, a warning says so once per edge type.
         """
-        if layout not in ("sparse_csr", "SparseTensor"):
-            return edges.weight
         if edges.weight is not None:
             first = object()  # several threads may be here at once, and one of them finds its own object
             if self._weighted.setdefault(edge_type, first) is first and has_own_values(store):

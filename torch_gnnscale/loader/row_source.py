@@ -23,11 +23,6 @@ class Ids:
         self._ids = ids
         self._on: dict[torch.device, Tensor] = {}
 
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return self._ids.numel()
-
     def on(self, device: torch.device) -> Tensor:
         """The ids on that device."""
         if device == self._ids.device:
