@@ -97,6 +97,33 @@ def test_hop_by_hop_is_the_sample_of_all_hops(mode, replace, layers, fanouts):
         assert_same(by_hops(ops, stored, seeds, fanouts, 7, bounds=bounds, **options), expected)
 
 
+@pytest.mark.parametrize("windows", [(0, 1), (0,), (1,), ()])
+def test_types_of_which_some_have_windows(windows):
+    """A tree whose seed has no window begins before all times."""
+    ends, sizes, generator = [(0, 1), (1, 0), (0, 0)], [60, 40], torch.Generator().manual_seed(2)
+    graphs = [graph_of_degrees(torch.randint(9, (sizes[dst],), generator=generator), seed=4) for _, dst in ends]
+    rows = [graph.row % sizes[src] for graph, (src, _) in zip(graphs, ends, strict=True)]
+    times = [case(graph, "time", torch.empty(0))[0].time[0] for graph in graphs]
+    graph = ops.relations(
+        [graph.colptr for graph in graphs], rows, time=times, src_type=[0, 1, 0], dst_type=[1, 0, 0], sizes=sizes
+    )
+    seeds = [random_ids(size, 12, seed=size) for size in sizes]
+    seed_time = [random_ids(22, 12, seed=5), random_ids(22, 12, seed=6)]
+    start = [seed_time[of] - 6 if of in windows else None for of in range(2)]
+    fanouts = [[3, 2], [-1, 2], [2, 0]]
+
+    def pick(frontier):
+        return ops.pick_neighbors(
+            graph, frontier.node, [0, len(frontier.node)], [7], frontier.hop, frontier.fanout, tree=frontier.tree,
+            time=frontier.time, start_time=frontier.start_time, relation=frontier.relation,
+        )  # fmt: skip
+
+    options = {"disjoint": True, "seed_time": seed_time, "seed_start_time": start}
+    expected = ops.sample_neighbors(graph, seeds, fanouts, 7, **options)
+    assert all(sum(counts) for counts in expected.num_edges)
+    assert_same(sample_by_hops(pick, seeds, fanouts, ends, **options), expected)
+
+
 @pytest.mark.slow
 @given(
     graph=small_graphs(),
