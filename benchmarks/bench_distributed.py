@@ -43,8 +43,7 @@ from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, partition
 from torch_gnnscale.comm.row_transport import RowTransport
 from torch_gnnscale.datasets import planted
 from torch_gnnscale.distributed import Exchange, Part, open_part
-from torch_gnnscale.distributed.own_rows import MappedRows
-from torch_gnnscale.distributed.row_exchange import RowKind, exchange_rows
+from torch_gnnscale.distributed.row_exchange import MappedRows, PartTables, RowKind
 from torch_gnnscale.topology.reorder import Order
 
 FANOUTS, BATCH, FEATURES, SEED = [10, 5], 500, 100, 1
@@ -186,8 +185,9 @@ def of_sizes(rounds: int, megabytes: list[int]) -> dict[str, Any]:
         ids = torch.randint(TABLE, (int(counts.sum()),), generator=torch.Generator().manual_seed(rank))
         ids = torch.cat([entry.sort().values for entry in ids.split(counts.tolist())])
         table = counts[:, None]
-        own = [[MappedRows(entry) for entry in tables]]
-        rows = partial(exchange_rows, RowTransport(exchange), table, [ids], table, [kinds], own)
+        own = PartTables(rank, [torch.arange(world + 1) * TABLE], [kinds], [[MappedRows(entry) for entry in tables]])
+        ids += own.bounds[0][:-1].repeat_interleave(counts)
+        rows = partial(own.exchange, RowTransport(exchange), table, [ids], table)
         found[f"{number} MB"] = against_bare(exchange, rows, counts, counts, size, rounds)
     return found
 

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,14 +17,12 @@ from torch_gnnscale.comm.liveness import Liveness
 from torch_gnnscale.comm.rendezvous import Rendezvous
 from torch_gnnscale.comm.row_transport import RowTransport
 from torch_gnnscale.distributed import Exchange
-from torch_gnnscale.distributed.own_rows import MappedRows
 from torch_gnnscale.distributed.row_exchange import (
-    Layout,
+    MappedRows,
+    PartTables,
     RowKind,
     Travelled,
-    _read,
     counts_by_part,
-    exchange_rows,
     locate,
 )
 
@@ -110,7 +109,10 @@ def rows_of_ranks():
     counts[others[0]], counts[others[1]] = torch.tensor([3, 0]), torch.tensor([2, 2])
     asked = exchange.numbers(counts, "counts")
     own = [[MappedRows(rows) for rows in of_type] for of_type in read]
-    found = exchange_rows(RowTransport(exchange), asked, wanted, counts, kinds, own)
+    bounds = torch.arange(4) * 50
+    tables = PartTables(rank, [bounds, bounds], kinds, own)
+    ids = [of + bounds[:-1].repeat_interleave(count) for of, count in zip(wanted, counts.unbind(1), strict=True)]
+    found = tables.exchange(RowTransport(exchange), asked, ids, counts)
     (pairs, codes), (bytes_,) = (
         [entry.rows(rows) for entry, rows in zip(of_type, tables, strict=True)]
         for of_type, tables in zip(found, read, strict=True)
@@ -249,10 +251,10 @@ class Told(Exchange):
 @pytest.mark.parametrize("other", range(2))
 def test_the_rank_whose_reply_has_no_rows_is_named(own, other):
     """Replies are those of the other ranks, here three that hold all parts among more."""
-    taken = Layout(torch.zeros(3, 0, dtype=torch.int64), [], own)
-    received = torch.zeros(taken.total, dtype=torch.uint8)
-    received[taken.status[other]] = 1
+    received, counts = torch.zeros(16, dtype=torch.uint8), torch.zeros(3, 0, dtype=torch.int64)
+    received[8 * other] = 1
+    transport = SimpleNamespace(exchange=Told(object(), 3, own, [4, 6, 8]), answered=lambda *given: received)
     rank = [rank for rank in range(3) if rank != own][other]
     text = f"rows: expected those of rank {4 + 2 * rank}, found that it could not read them: I am {rank}"
     with refuses(OtherRankFailed, text):
-        _read(Told(object(), 3, own, [4, 6, 8]), taken, received, [])
+        PartTables(own, [], [], []).exchange(transport, counts, [], counts)

@@ -82,7 +82,7 @@ def test_bytes_hold_at_most_what_other_parts_have(parts):
     with partition.open_parts(parts(2)[1]) as opened:
         kept = Kept("1GiB", "lookahead", {"window": 2})
         store = PartitionedFeatureStore(opened, opened.part(0), Ranks(0, 2, 0, 2), None, print, object, kept, None)
-        made = [buffer for buffer in store._make_buffers() if buffer is not None]
+        made = [buffer for buffer in store.new_buffers() if buffer is not None]
         assert [buffer.policy.capacity for buffer in made] == [len(opened.book.nodes(1))]
 
 

@@ -18,7 +18,7 @@ from torch import distributed as dist
 from torch_gnnscale import LinkNeighborLoader, NeighborLoader, partition
 from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.distributed.own_rows import MappedRows
+from torch_gnnscale.distributed.row_exchange import MappedRows
 from torch_gnnscale.random import draw_seed
 
 
@@ -60,7 +60,7 @@ def unreadable_rows(path):
     """The rows of rank 1 cannot be read by it for others."""
     with open_part(path) as part:
         if dist.get_rank() == 1:
-            part.features._own[0][0] = MappedRows(None)
+            part.features.tables.own[0][0] = MappedRows(None)
         try:
             list(loader_of_part(part, prefetch=0, shuffle=False))
         except Exception as error:
@@ -80,7 +80,7 @@ def unreadable_at(path, bad_rank, at):
     """The rows of one rank cannot be read by it for others in its step ``at``; what each batch of this rank came to."""
     with open_part(path) as part:
         loader = loader_of_part(part, prefetch=0, seed_order="global")
-        iterator, rows, found = iter(loader), part.features._own[0], []
+        iterator, rows, found = iter(loader), part.features.tables.own[0], []
         for number in range(len(loader)):
             intact, rows[0] = rows[0], MappedRows(None) if (dist.get_rank(), number) == (bad_rank, at) else rows[0]
             try:

@@ -120,7 +120,7 @@ def fails(loader, where, at):
     elif where == "collate":
         loader._line.collate = unlucky(loader._line.collate)
     else:
-        buffer = next(filter(None, loader._line.collator.source.features._buffers[loader._sharing.steps]._buffers))
+        buffer = next(filter(None, loader._line.collator.source.buffers._buffers))
         buffer.take = unlucky(buffer.take)
 
 

@@ -14,6 +14,7 @@ from tqdm import TMonitor
 
 from torch_gnnscale.comm.rendezvous import end_group
 from torch_gnnscale.distributed import open_part
+from torch_gnnscale.distributed.buffer import LoaderBuffers
 
 
 def in_use():
@@ -109,7 +110,8 @@ def over_loaders(path, times, options):
             exchanges = loader._sharing.steps.exchanges
             del loader
             wait_for(lambda: steps_in_use()[0] == 0)
-            found.append((*steps_in_use(), len(part.features._buffers)))
+            buffers = sum(isinstance(entry, LoaderBuffers) for entry in gc.get_objects())
+            found.append((*steps_in_use(), buffers))
             taken += sum(exchange.traffic["rows"].rounds for exchange in exchanges)
         return found, taken, part.stats()["rows"]["rounds"]
 

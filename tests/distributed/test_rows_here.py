@@ -24,9 +24,9 @@ from helpers.slow import SLOW, in_turns, quick
 from torch import distributed as dist
 
 from torch_gnnscale import partition
-from torch_gnnscale.distributed import open_part, row_exchange
-from torch_gnnscale.distributed.own_rows import MappedRows
-from torch_gnnscale.distributed.row_exchange import RowKind, _replies
+from torch_gnnscale.distributed import open_part, rows_here
+from torch_gnnscale.distributed.row_exchange import MappedRows, RowKind
+from torch_gnnscale.distributed.rows_here import _replies
 
 BUFFERS = {
     "none": {},
@@ -176,7 +176,7 @@ class Unreadable(MappedRows):
 def unreadable(path, bad_rank, kept):
     with open_part(path, **kept, **HERE) as part:
         if dist.get_rank() == bad_rank:
-            part.features._own[0][0] = Unreadable(part.features._own[0][0]._rows)
+            part.features.tables.own[0][0] = Unreadable(part.features.tables.own[0][0].tensor)
         return results_of(loader_of_part(part))
 
 
@@ -217,7 +217,7 @@ def test_other_backends_are_refused(parts):
 
 def out_of_memory(path, kept):
     """What a loader's first four batches are, or say, where a rank has no memory for the rows of the first step."""
-    plain_rows, left = row_exchange._rows, [True]
+    plain_rows, left = rows_here._rows, [True]
 
     def rows(*arguments):
         if left:
@@ -225,7 +225,7 @@ def out_of_memory(path, kept):
             raise MemoryError("no room")
         return plain_rows(*arguments)
 
-    row_exchange._rows, said = rows, []
+    rows_here._rows, said = rows, []
     try:
         with open_part(path, **kept, **HERE) as part:
             batches = iter(loader_of_part(part))
@@ -236,7 +236,7 @@ def out_of_memory(path, kept):
                 except Exception as error:
                     said.append(f"{type(error).__name__}: {error}")
     finally:
-        row_exchange._rows = plain_rows
+        rows_here._rows = plain_rows
     return said
 
 

@@ -20,6 +20,7 @@ from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, Neighbo
 from torch_gnnscale.comm.mesh import Ranks
 from torch_gnnscale.feature.contract import CollectiveRowStore
 from torch_gnnscale.loader.epochs import Epochs
+from torch_gnnscale.loader.fetch import StoreRows
 from torch_gnnscale.loader.order import Chunks, KeyedShuffle
 from torch_gnnscale.loader.share import Share, agreed_share
 
@@ -296,7 +297,10 @@ class RowsOfTwo(FeatureStore, CollectiveRowStore):
     """Rows that two ranks read together, of which the other one has another ``bulk``."""
 
     ranks = Ranks(0, 2)
-    beyond_part = needs = counted = counts = read = rows = None
+    beyond_part = None
+
+    def row_source(self, *given):
+        return StoreRows(self, *given)
 
     def open_steps(self):
         def gather(value):

@@ -14,9 +14,10 @@ from helpers.data import make_data, no_loader_threads, plain, wait_for
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.comm.mesh import Ranks
-from torch_gnnscale.loader.fetch import CollectiveRows
+from torch_gnnscale.loader.fetch import StoreRows
 from torch_gnnscale.loader.line import Execution
 from torch_gnnscale.loader.pipeline import LEAST_SECONDS, TURNS, USUAL, WINDOW, Pipeline, PrefetchTrial, Stage
+from torch_gnnscale.loader.row_source import CollectiveSource
 from torch_gnnscale.loader.share import Share
 from torch_gnnscale.loader.together import Served, Together, TogetherBatches
 from torch_gnnscale.sampler.minibatch import MiniBatch
@@ -300,26 +301,30 @@ def test_a_batch_that_failed_is_one_of_those_before_an_iteration_is_left(turns, 
     assert steps.batches == [left]
 
 
-def announced_two_steps_before():
-    """Rows of a store that wants to be told what the next two steps read; the rows of needs are they themselves."""
-    return CollectiveRows(
-        SimpleNamespace(
-            thread_safe=False, collective=True, rows_here=False, looks_ahead=lambda steps: 2,
-            needs=lambda attrs: SimpleNamespace(attrs=attrs),
-            announce=lambda needs, steps: None, withdraw=lambda steps: None, counted=0,
-            counts=lambda needs, steps: None, read=lambda needs, asked, steps: None, taken=lambda needs, steps: None,
-            rows=lambda needs: needs.attrs,
-        ),
-        None,
-    )  # fmt: skip
+class AnnouncedTwoStepsBefore(StoreRows, CollectiveSource):
+    """Wants to be told what the next two steps read; a sample is its own needs and rows."""
+
+    threads, collective, window = False, True, 2
+
+    def counts(self, needs):
+        return None
+
+    def read(self, needs, asked):
+        pass
+
+    def needs(self, sampled, bounds, versions):
+        return sampled
+
+    def rows(self, needs):
+        return needs
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_steps_that_were_announced_are_not_taken_after_the_epoch_was_left(prefetch):
-    source = announced_two_steps_before()
-    source.wanted = lambda sampled, bounds: [sampled]
+    source = AnnouncedTwoStepsBefore(None, None)
     line = SimpleNamespace(
-        collator=SimpleNamespace(source=source, transform=same, bounds=same), sampler=SimpleNamespace(collective=False),
+        collator=SimpleNamespace(source=source, needs=lambda batch, inputs: batch),
+        sampler=SimpleNamespace(collective=False),
         sample=lambda batch: SimpleNamespace(of=(batch.epoch, batch.number)), collate=lambda batch: batch.of,
         deliver=lambda made, since: made, finish=same, seconds={"sample": 0.0, "gather": 0.0},
     )  # fmt: skip

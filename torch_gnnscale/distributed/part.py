@@ -27,7 +27,7 @@ from ..partition import StoredPart, StoredParts, open_parts
 from ..topology import GraphStore
 from ..version import __version__
 from .buffer import Kept
-from .own_rows import OwnTiers, open_together
+from .own_tiers import OwnTiers, open_together
 from .partitioned_features import PartitionedFeatureStore, PartRows, numbering_of
 from .partitioned_graph import PartitionedGraphStore
 from .staging import is_first, is_url, places, staged, warn_of_network

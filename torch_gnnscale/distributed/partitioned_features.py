@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-from weakref import WeakKeyDictionary
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,26 +19,17 @@ from ..comm.steps import Steps
 from ..feature import TieredFeatureStore
 from ..feature.contract import BoundedAttr, CollectiveRowStore
 from ..feature.feature_store import row_ids
+from ..loader.fetch import StoreRows, sampled_ids
+from ..loader.row_source import Bounds, CollectiveSource
 from ..ops.arguments import check_ids
 from ..partition import RowsMeta, StoredPart, StoredParts
 from ..partition.all_parts import WrittenRows
 from ..partition.book import edge_type_of
-from .buffer import Asked, Kept, LoaderBuffers, PrefetchBuffer, capacities, checked_halo
-from .own_rows import MappedRows, OwnRows, TierRows
+from ..sampler.minibatch import MiniBatch
+from .buffer import Kept, LoaderBuffers, PrefetchBuffer, capacities, checked_halo
 from .partitioned_graph import numbering_of
-from .row_exchange import (
-    NOWHERE,
-    Arrived,
-    Came,
-    Coming,
-    Located,
-    RowKind,
-    Travelled,
-    answered,
-    counts_by_part,
-    exchange_rows,
-    locate,
-)
+from .row_exchange import Located, MappedRows, OwnRows, PartTables, RowKind, TierRows
+from .rows_here import answered
 
 N_ID = "n_id"
 """The attribute of each node type that holds the user's ids."""
@@ -65,6 +55,11 @@ class PartRows(WrittenRows):
     ranks: Ranks
     tiers: TieredFeatureStore | None
     """The rows of the part's own nodes, if they are in tiers."""
+    groups: list[Any]
+    """The types of nodes and edges that have attributes; ``tables`` has their rows."""
+    numbers: dict[tuple[Any, str], tuple[int, int]]
+    """Of each attribute, by group and name, the number of its group, and its own among those of the group."""
+    tables: PartTables
 
     def __init__(
         self, parts: StoredParts, part: StoredPart, ranks: Ranks, refuse: Callable[[str], None],
@@ -72,7 +67,7 @@ class PartRows(WrittenRows):
     ) -> None:  # fmt: skip
         super().__init__()
         state = self.__dict__
-        state["_refuse"], state["_open_steps"] = refuse, open_steps
+        state["_refuse"], state["open_steps"] = refuse, open_steps
         state["parts"], state["part"], state["ranks"], state["closed"] = parts, part, ranks, False
         state["tiers"] = tiers
         state["order"], state["composites"] = numbering_of(parts), parts.composites
@@ -83,16 +78,16 @@ class PartRows(WrittenRows):
                 count = parts.book.num_nodes(node_type)
                 attrs[node_type, N_ID] = RowsMeta(node_type, N_ID, torch.int64, (), count)
                 rows[node_type, N_ID] = user_ids
-        state["_attrs"] = attrs
+        state["_attrs"], state["_counts"] = attrs, {group: meta.num_rows for (group, _), meta in attrs.items()}
         groups = list(dict.fromkeys(group for group, _ in attrs))
-        state["_groups"] = {group: number for number, group in enumerate(groups)}
-        state["_names"] = [[name for of, name in attrs if of == group] for group in groups]
-        state["_kinds"] = [
-            [self.kind((group, name)) for name in names] for group, names in zip(groups, self._names, strict=True)
-        ]
+        names = [[name for of, name in attrs if of == group] for group in groups]
+        state["numbers"] = {(g, name): (t := groups.index(g), names[t].index(name)) for g, name in attrs}
+        kinds = [[self.kind((group, name)) for name in of] for group, of in zip(groups, names, strict=True)]
         own: dict[Any, OwnRows] = {key: MappedRows(tensor) for key, tensor in rows.items()}
         own |= {} if tiers is None else {key: TierRows(of_tiers) for key, of_tiers in tiers.rows_by_attribute().items()}
-        state["_own"] = [[own[group, name] for name in names] for group, names in zip(groups, self._names, strict=True)]
+        by_type = [[own[group, name] for name in of] for group, of in zip(groups, names, strict=True)]
+        state["groups"] = groups
+        state["tables"] = PartTables(part.number, list(map(self.bounds, groups)), kinds, by_type)
 
     def close(self) -> None:
         """Ends reading: later reads raise. Rows that were read before stay valid."""
@@ -106,7 +101,7 @@ class PartRows(WrittenRows):
         Args:
             identity: what all ranks must have alike besides the parts, by name.
         """
-        return self._open_steps(identity, by_column=True)
+        return self.open_steps(identity, by_column=True)
 
     def open_inference_steps(self, identity: dict[str, Any]) -> Steps:
         """The steps of an inference, in which each rank has its share of its part.
@@ -114,7 +109,7 @@ class PartRows(WrittenRows):
         Args:
             identity: what all ranks must have alike besides the parts, by name.
         """
-        return self._open_steps(identity, grid=self.ranks.grid.shares())
+        return self.open_steps(identity, grid=self.ranks.grid.shares())
 
     @override
     def refuse(self, why: str) -> None:
@@ -142,8 +137,8 @@ class PartRows(WrittenRows):
 
     def own_rows(self, key: tuple[Any, str]) -> OwnRows:
         """This part's rows of an attribute, given by group and name."""
-        number = self._groups[key[0]]
-        return self._own[number][self._names[number].index(key[1])]
+        t, a = self.numbers[key]
+        return self.tables.own[t][a]
 
     def kind(self, key: tuple[Any, str]) -> RowKind:
         """What the rows of an attribute are, given by group and name."""
@@ -154,13 +149,12 @@ class PartRows(WrittenRows):
         book = self.parts.book
         return book.edge_bounds[edge_type_of(group)] if isinstance(group, tuple) else book.bounds[group]
 
-    def places(self, attr: TensorAttr) -> Tensor:
-        """The stored ids of the nodes, or the stored positions of the edges, that ``attr.index`` asks for. Raises
-        IndexError for an id without a row."""
-        group, count = attr.group_name, self.num_rows(attr)
-        ids = row_ids(attr.index, count)
-        if not BoundedAttr.covers(attr, count):
-            check_ids("index", ids, count, "rows")
+    def places(self, group: Any, index: Any, below: int | None = None) -> Tensor:
+        """The stored ids of the nodes, or the stored positions of the edges, that an index of rows of a group asks for.
+        Raises IndexError for an id without a row. ``below``: the index are ids that are known to be in [0, below)."""
+        ids, count = index, self._counts[group]
+        if below is None or below > count:
+            check_ids("index", ids := row_ids(index, count), count, "rows")
         ids = ids.to(torch.int64)
         return self.parts.to_positions(ids, edge_type_of(group)) if isinstance(group, tuple) else ids
 
@@ -174,7 +168,8 @@ class PartRows(WrittenRows):
             raise RuntimeError(CLOSED)
         if attr.index is None:
             return self._whole(key)
-        ids, rows = self.places(attr), self.own_rows(key)
+        known = attr.below if isinstance(attr, BoundedAttr) and attr.index is attr.bounded else None
+        ids, rows = self.places(key[0], attr.index, known), self.own_rows(key)
         if self.ranks.parts > 1:
             ids = ids - self.bounds(key[0])[self.part.number]
             if ops.first_outside(ids, len(rows)) >= 0:
@@ -205,23 +200,6 @@ class PartRows(WrittenRows):
 # Rows of other parts ##################################################################################################
 
 
-@dataclass
-class RowNeeds:
-    """The rows that one batch reads."""
-
-    attrs: list[TensorAttr]
-    located: list[Located]
-    """By type."""
-    asked: Asked | None = None
-    """What is asked of other parts, and what buffers have, once the step is taken."""
-    remote: Sequence[Sequence[Came]] = ()
-    """The rows of ``located[t].remote``, by type and attribute, once they have come."""
-    coming: Coming | None = None
-    """What the thread that iterates exchanges, if it does."""
-    counts: Tensor | None = None
-    """How many rows are asked of each part, by type: int64, shape [parts, types]."""
-
-
 class PartitionedFeatureStore(PartRows, CollectiveRowStore):
     """A FeatureStore of which this rank holds one part.
 
@@ -241,23 +219,18 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         state = self.__dict__
         state["rows_here"], state["_row_group"] = row_group is not None, row_group
         device = torch.device("cpu") if row_group is None else row_group.device
-        state["_device"], state["_stream"] = device, None if device.type == "cpu" else torch.cuda.Stream(device)
+        state["device"], state["stream"] = device, None if device.type == "cpu" else torch.cuda.Stream(device)
         state["_kept"], state["buffer"] = kept, kept.budget
-        state["_buffers"] = WeakKeyDictionary()  # by the steps of a loader
 
-    # What loaders ask ################################################################################################
-
-    def open_steps(self) -> Steps:
-        """See :meth:`CollectiveRowStore.open_steps`. Each loader has prefetch buffers of its own."""
-        steps = self._open_steps()
-        self._buffers[steps] = LoaderBuffers(self._make_buffers())
-        return steps
+    @override
+    def row_source(self, graph: Any, custom_cls: Any) -> PartitionedRows:
+        return PartitionedRows(self, graph, custom_cls)
 
     def of_share(self, parts: StoredParts, part: StoredPart) -> PartitionedFeatureStore:
         """The rows of this rank's share of the part, which are read where they are mapped; ``parts`` and ``part`` are
         those of :func:`torch_gnnscale.infer.part_graph.share`."""
         return PartitionedFeatureStore(
-            parts, part, self.ranks.alone, None, self._refuse, self._open_steps, Kept(), self._row_group
+            parts, part, self.ranks.alone, None, self._refuse, self.open_steps, Kept(), self._row_group
         )
 
     @override
@@ -267,22 +240,20 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         if self.buffer is not None:
             raise NotImplementedError(f"open_part(buffer={self.buffer!r}) with split= is not implemented")
 
-    def _make_buffers(self) -> list[PrefetchBuffer | None]:
-        """By type; None for edges, and where nothing is kept."""
-        if self.buffer is None:
-            return [None] * len(self._groups)
-        node_types = [group for group in self._groups if not isinstance(group, tuple)]
-        book, halo = self.parts.book, self.part.halo
-        sizes = {t: sum(kind.num_bytes for kind in self._kinds[self._groups[t]]) for t in node_types}
+    def new_buffers(self) -> list[PrefetchBuffer | None]:
+        """The prefetch buffers of a loader, by type; None for edges, and where nothing is kept."""
+        node_types = [group for group in self.groups if not isinstance(group, tuple)]
+        book, halo, tables = self.parts.book, self.part.halo, self.tables
+        sizes = {group: sum(of) for group, of in zip(self.groups, tables.sizes, strict=True)}
         remote = {t: book.num_nodes(t) - len(book.nodes(self.part.number, t)) for t in node_types}
+        assert self.buffer is not None
         rows = capacities(self.buffer, {t: len(halo[t].ids) for t in node_types}, remote, sizes)
-        made: list[PrefetchBuffer | None] = [None] * len(self._groups)
-        for node_type, count in rows.items():
-            number = self._groups[node_type]
-            if count:
-                policy = self._kept.make(count, *checked_halo(halo[node_type], book, self.part.number, node_type))
-                attrs = dict(enumerate(map(tuple, self._kinds[number])))
-                made[number] = PrefetchBuffer(policy, attrs, self._device)
+        made: list[PrefetchBuffer | None] = []
+        for group, kinds in zip(self.groups, tables.kinds, strict=True):
+            made.append(None)
+            if count := rows.get(group):
+                policy = self._kept.make(count, *checked_halo(halo[group], book, self.part.number, group))
+                made[-1] = PrefetchBuffer(policy, dict(enumerate(kinds)), self.device)
         return made
 
     @override
@@ -296,103 +267,132 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
             f"{int(others[0])} in part {int(found[others[0]])}; use part.input_nodes(...) or seed_order='global'"
         )
 
+
+@dataclass
+class RowNeeds:
+    """The rows that one batch reads."""
+
+    attrs: list[TensorAttr]
+    which: list[tuple[int, int]]
+    """Of each attribute, the number of its type, and its own among those of the type."""
+    located: list[Located]
+    """By type."""
+    ids: Sequence[Tensor] = ()
+    """By type, those whose rows are asked of other parts, in the step."""
+    asked: Any = None
+    """With buffers, what these are asked for (:class:`Asked`)."""
+    remote: Any = ()
+    """The rows of ``located[t].remote``, by type and attribute, once they have come."""
+    coming: Any = None
+    """What the thread that iterates exchanges, if it does (:class:`Coming`)."""
+    counts: Any = None
+    """How many rows are asked of each part, by type: int64, shape [parts, types]."""
+
+
+class PartitionedRows(StoreRows, CollectiveSource):
+    """The rows of one loader's batches: those of this part, and those that other parts have."""
+
+    def __init__(self, features: PartitionedFeatureStore, graph: Any, custom_cls: Any) -> None:
+        super().__init__(features, graph, custom_cls)
+        self._tables, self.rows_here = features.tables, features.rows_here
+        self.counted = len(features.groups)
+        self.buffers: LoaderBuffers | None = None
+        """The rows of other parts that are kept."""
+
     @override
-    def needs(self, attrs: list[TensorAttr]) -> RowNeeds:
-        located = [NOWHERE] * len(self._groups)
-        for attr in attrs:
-            if located[number := self._groups[attr.group_name]] is NOWHERE:
-                located[number] = locate(self.places(attr), self.bounds(attr.group_name), self.part.number)
-        return RowNeeds(attrs, located)
-
-    def looks_ahead(self, steps: Steps) -> int | Literal["epoch"]:
-        """See :meth:`CollectiveReads.looks_ahead`: as many as the policy of the prefetch buffer looks ahead."""
-        return self._buffers[steps].window
+    def join(self, steps: Steps) -> None:
+        super().join(steps)
+        if self.features.buffer is not None:
+            self.buffers = LoaderBuffers(self.features.new_buffers())
+            self.window = self.buffers.window
 
     @override
-    def announce(self, needs: RowNeeds, steps: Steps) -> None:
-        self._buffers[steps].announce([found.remote for found in needs.located])
+    def versions(self) -> Any:
+        return None  # no row changes
 
     @override
-    def withdraw(self, steps: Steps) -> None:
-        self._buffers[steps].withdraw()
-
-    @property
-    def counted(self) -> int:
-        """See :meth:`CollectiveReads.counted`: one for each type that has rows."""
-        return len(self._groups)
+    def needs(self, sampled: MiniBatch, bounds: Bounds, versions: Any) -> RowNeeds:
+        features, hetero = self.features, sampled.types.hetero
+        each = sampled_ids(sampled, features.groups)
+        places: list[Tensor | None] = []
+        for group, ids in zip(features.groups, each, strict=True):
+            below = None if isinstance(group, tuple) else bounds.of_nodes.get(group if hetero else None)
+            places.append(None if ids is None else features.places(group, ids.cpu(), below))
+        attrs, which = [], []
+        for (group, name), (t, a) in features.numbers.items():
+            if (ids := each[t]) is not None:
+                attrs.append(TensorAttr(group, name, ids))
+                which.append((t, a))
+        return RowNeeds(attrs, which, self._tables.locate(places))
 
     @override
-    def counts(self, needs: RowNeeds, steps: Steps) -> Tensor:
-        needs.asked = self._buffers[steps].ask([found.remote for found in needs.located])
-        needs.counts = torch.empty(self.ranks.parts, len(self._groups), dtype=torch.int64)
-        for t, group in enumerate(self._groups):
-            needs.counts[:, t] = counts_by_part(needs.asked.ids[t], self.bounds(group))
+    def announce(self, needs: RowNeeds) -> None:
+        if self.buffers is not None:
+            self.buffers.announce([found.remote for found in needs.located])
+
+    @override
+    def withdraw(self) -> None:
+        if self.buffers is not None:
+            self.buffers.withdraw()
+
+    @override
+    def counts(self, needs: RowNeeds) -> Tensor:
+        needs.ids = [found.remote for found in needs.located]
+        if self.buffers is not None:
+            needs.asked = self.buffers.ask(needs.ids)
+            needs.ids = needs.asked.ids
+        needs.counts = self._tables.counts(needs.ids)
         return needs.counts
 
     @override
-    def read(self, needs: RowNeeds, asked: Tensor, steps: Steps) -> None:
-        assert needs.asked is not None
-        assert needs.counts is not None
-        with steps.rows.awaited():
-            starts = (self.bounds(group)[:-1] for group in self._groups)
-            each = zip(needs.asked.ids, starts, needs.counts.unbind(1), strict=True)
-            wanted = [ids - start.repeat_interleave(count) for ids, start, count in each]
-        buffers = self._buffers[steps]
+    def read(self, needs: RowNeeds, asked: Tensor) -> None:
+        tables, steps, update = self._tables, self.steps, None if self.buffers is None else self.buffers.update
         if not self.rows_here:
-            needs.remote = exchange_rows(
-                steps.transport, asked, wanted, needs.counts, self._kinds, self._own, buffers.update
-            )
+            needs.remote = tables.exchange(steps.transport, asked, needs.ids, needs.counts, update)
             return
-        error = None
+        error, features = None, self.features
         try:
-            places = [(self._own[t][name], needs.located[t].place) for t, name in self._numbers(needs)]
+            places = [(tables.own[t][a], needs.located[t].place) for t, a in needs.which]
             of_batch = [(rows, place[place >= 0]) for rows, place in places]
             needs.coming = answered(
-                steps.rows, asked, wanted, needs.counts, self._kinds, self._own, of_batch, self._device, self._stream
+                tables, steps.rows, asked, needs.ids, needs.counts, of_batch, features.device, features.stream
             )
-            buffers.update()
+            if update is not None:
+                update()
         except Exception as failed:
             error = failed
         steps.agree(error, "rows")  # from here on every rank exchanges them
 
     @override
-    def taken(self, needs: RowNeeds, steps: Steps) -> None:
-        assert needs.asked is not None
-        if not self.rows_here:
-            needs.remote = self._buffers[steps].take(needs.asked, needs.remote)
-        self._buffers[steps].entered(needs.asked)
+    def taken(self, needs: RowNeeds) -> None:
+        if self.buffers is not None:
+            if not self.rows_here:
+                needs.remote = self.buffers.take(needs.asked, needs.remote)
+            self.buffers.entered(needs.asked)
 
     @override
-    def arrive(self, needs: RowNeeds, steps: Steps) -> None:
-        assert needs.asked is not None
-        assert needs.coming is not None
-        assert steps.rows_here is not None
-        buffers, coming, exchange = self._buffers[steps], needs.coming, steps.rows_here
-        was_lost, buffers.is_lost = buffers.is_lost, True  # until the rows that entered the buffer are there
+    def arrive(self, needs: RowNeeds) -> None:
+        buffers, steps, was_lost = self.buffers, self.steps, False
+        if buffers is not None:
+            was_lost, buffers.is_lost = buffers.is_lost, True  # until the rows that entered the buffer are there
         try:
-            came = steps.named(lambda: coming.exchanged(exchange))
+            needs.remote = steps.named(lambda: needs.coming.exchanged(steps.rows_here))
         except BaseException as error:
             steps.lose(f"{type(error).__name__}: {error}")
             raise
         if was_lost:
             raise RuntimeError("the prefetch buffer has lost rows by an error of an earlier step")
-        needs.remote = buffers.take(needs.asked, came)
-        buffers.is_lost = False
+        if buffers is not None:
+            needs.remote = buffers.take(needs.asked, needs.remote)
+            buffers.is_lost = False
 
     @override
-    def rows(self, needs: RowNeeds) -> list[Tensor]:
-        found = []
-        for k, (t, name) in enumerate(self._numbers(needs)):
-            place, came = needs.located[t].place, needs.remote[t][name]
-            if isinstance(came, Travelled):
-                found.append(self._own[t][name].join(place, *came))
-            else:
-                assert isinstance(came, Arrived)
-                assert needs.coming is not None
-                found.append(came.joined(needs.coming.own[k], place))
-        return found
-
-    def _numbers(self, needs: RowNeeds) -> list[tuple[int, int]]:
-        """Of each attribute that a batch needs, the number of its type, and its own among those of the type."""
-        numbers = [self._groups[attr.group_name] for attr in needs.attrs]
-        return [(t, self._names[t].index(attr.attr_name)) for t, attr in zip(numbers, needs.attrs, strict=True)]
+    def rows(self, needs: RowNeeds) -> list[tuple[Any, Any]]:
+        if (coming := needs.coming) is None:
+            found = self._tables.joined(needs.which, needs.located, needs.remote)
+        else:
+            found = [
+                needs.remote[t][a].joined(own, needs.located[t].place)
+                for (t, a), own in zip(needs.which, coming.own, strict=True)
+            ]
+        return list(zip(needs.attrs, found, strict=True))

@@ -1,27 +1,139 @@
-"""Which rows of a batch lie in which part, and their exchange: ids go to their owners, rows come back.
-
-Rows arrive on the thread of the steps, or on the thread that iterates, on the device where batches have them. In the
-latter case the thread of the steps exchanges ids, and gathers what other ranks ask for and what the batch has of this
-part; the rows then travel in an all-to-all that the thread that iterates issues: one per step.
-"""
+"""The rows of a batch that lie in this part and in others, and their exchange on the thread of the steps: ids go to
+their owners, rows come back."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from .. import ops
-from ..comm.exchange import Exchange, OtherRankFailed
-from ..comm.row_transport import ID_BYTES, STATUS_BYTES, RowTransport
-from ..feature.tiered_rows import sent
-from ..ops.arguments import check_ids
-from ..ops.rows import row_bytes
+from ..comm.exchange import OtherRankFailed
+from ..comm.row_transport import STATUS_BYTES, RowTransport
+from ..feature.tiered_rows import TieredRows, sent
+from ..ops.rows import as_words, join_each, row_bytes
 from ..sampler.minibatch import NO_IDS
-from .own_rows import OwnRows, merged
+
+
+class OwnRows(ABC):
+    """One attribute's rows of a part's own nodes or edges. Several threads may read at once.
+
+    Ids are row numbers in the part: int64, in host memory.
+    """
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of rows."""
+
+    @abstractmethod
+    def gather(self, ids: Tensor) -> Tensor:
+        """The rows of ``ids``, on the device where batches have them; shape [n, ...]. Ids are not checked."""
+
+    @abstractmethod
+    def table(self, ids: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+        """The rows that other ranks ask for.
+
+        Args:
+            ids: for each other rank, the rows that it asks for.
+
+        Returns:
+            A tensor in host memory, shape [m, ...], and for each entry of ``ids`` the positions of its rows in this
+            tensor. Ids are checked here, or when the positions are used.
+        """
+
+    @abstractmethod
+    def join(self, place: Tensor, other: Tensor, at: Tensor) -> Tensor:
+        """The rows of a batch, on the device of :meth:`gather`: row i is the part's row ``place[i]`` if ``place[i] >=
+        0``, else the row whose bytes begin at ``other[at[-1 - place[i]]]``. Arguments as in
+        :func:`torch_gnnscale.ops.join_rows`."""
+
+
+class MappedRows(OwnRows):
+    """Rows in a tensor.
+
+    Args:
+        rows: shape [n, ...], in host memory or mapped, with contiguous rows.
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        self.tensor = rows
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+    @override
+    def gather(self, ids: Tensor) -> Tensor:
+        return ops.gather_rows(self.tensor, ids, check=False)
+
+    def table(self, ids: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+        """See :meth:`OwnRows.table`: all rows, and the ids."""
+        return self.tensor, ids
+
+    @override
+    def join(self, place: Tensor, other: Tensor, at: Tensor) -> Tensor:
+        return ops.join_rows(self.tensor, other, at, place, check=False)
+
+
+class TierRows(OwnRows):
+    """Rows in tiers, on a GPU if one gathers them."""
+
+    def __init__(self, rows: TieredRows) -> None:
+        self._rows = rows
+        # Answers to other ranks do not wait for the training: rows never change, so any stream may read them.
+        self._stream = None if rows.device.type == "cpu" else torch.cuda.Stream(rows.device)
+
+    def __len__(self) -> int:
+        return self._rows.shape[0]
+
+    @override
+    def gather(self, ids: Tensor) -> Tensor:
+        return self._rows.gather(ids, check=False)
+
+    def table(self, ids: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+        """See :meth:`OwnRows.table`: the rows that are asked for, one after another."""
+        with torch.cuda.stream(self._stream):
+            rows = self._rows.gather(torch.cat(list(ids))).cpu()
+        return rows, torch.arange(len(rows)).split([len(some) for some in ids])
+
+    @override
+    def join(self, place: Tensor, other: Tensor, at: Tensor) -> Tensor:
+        is_own = place >= 0
+        own = self.gather(place[is_own])
+        if len(own) == len(place):
+            return own
+        if own.device.type == "cpu":
+            return ops.join_rows(own, other, at, place.masked_scatter(is_own, torch.arange(len(own))), check=False)
+        return joined_there(own, is_own, other, at, place)
+
+
+def joined_there(own: Tensor, is_own: Tensor, other: Tensor, at: Tensor, place: Tensor) -> Tensor:
+    """The rows of a batch on the device of ``own``, to which those of other parts are copied through pinned memory.
+
+    Args:
+        own: those of this part, shape [m, ...].
+        is_own: which rows of the batch they are: bool, shape [n].
+        other, at, place: as in :meth:`OwnRows.join`.
+
+    Returns:
+        Shape [n, ...].
+    """
+    none = torch.empty(0, *own.shape[1:], dtype=own.dtype)
+    came = sent(ops.join_rows(none, other, at, place[~is_own], check=False), own.device)
+    return merged(own, came, is_own)
+
+
+def merged(own: Tensor, came: Tensor, is_own: Tensor) -> Tensor:
+    """The rows of a batch: those of this part where ``is_own``, of shape [n] in host memory, else those that came, in
+    their order; all on one device. Shape [n, ...]."""
+    out = own.new_empty(len(is_own), *own.shape[1:])
+    for rows, chosen in ((own, is_own), (came, ~is_own)):
+        as_words(out).index_copy_(0, sent(chosen.nonzero().view(-1), own.device), as_words(rows))
+    return out
 
 
 class Located(NamedTuple):
@@ -101,50 +213,83 @@ class Travelled(NamedTuple):
         return ops.join_rows(like[:0], self.data, self.at, torch.arange(len(self.at)).bitwise_not_(), check=False)
 
 
-def exchange_rows(
-    transport: RowTransport, asked: Tensor, wanted: Sequence[Tensor], counts: Tensor,
-    kinds: Sequence[Sequence[RowKind]], own: Sequence[Sequence[OwnRows]], meanwhile: Callable[[], None] | None = None,
-) -> list[list[Travelled]]:  # fmt: skip
-    """Fetches rows from other ranks in two rounds, for all types and attributes together.
-
-    A reply is a status, then the rows, ordered by type and attribute. The sender copies each row once, into the reply;
-    the receiver leaves them in the bytes that it received.
+class PartTables:
+    """The rows of one part by type and attribute, and in which parts the others lie.
 
     Args:
-        transport: to the ranks of all parts.
-        asked: asked[i, t]: how many rows of type t part i asks this rank for: int64, shape [parts, types].
-        wanted: for each type, the rows that this rank asks for, ordered by part, as row numbers in their parts: int64.
-        counts: counts[i, t]: how many of wanted[t] lie in part i, 0 for this part: int64, shape [parts, types].
-        kinds: for each type, its attributes.
-        own: for each type and attribute, this part's rows.
-        meanwhile: called while the rows are exchanged.
-
-    Returns:
-        For each type and attribute, the rows in the order of ``wanted``.
-
-    Raises:
-        OtherRankFailed: another rank could not read the rows.
-        Exception: this rank could not read rows for others; the error as it was raised, after the exchange.
+        part: the number of this part.
+        bounds: by type: part i has the ids bounds[i] .. bounds[i + 1] - 1: int64, shape [parts + 1].
+        kinds: by type, those of its attributes.
+        own: by type and attribute, this part's rows.
     """
-    exchange = transport.exchange
-    with exchange.awaited():
-        given, taken = Layout(asked, kinds, exchange.rank), Layout(counts, kinds, exchange.rank)
-        ids = _by_part(wanted, taken.counts)
-    failed: list[Exception] = []
 
-    def answer(ids: Sequence[Tensor], replies: Sequence[Tensor]) -> None:
-        of_types = [piece for of_part, row in zip(ids, given.counts, strict=True) for piece in of_part.split(row)]
-        _answer(given, of_types, own, replies, failed)
+    def __init__(
+        self, part: int, bounds: Sequence[Tensor], kinds: Sequence[Sequence[RowKind]], own: Sequence[Sequence[OwnRows]]
+    ) -> None:
+        self.part, self.bounds, self.kinds, self.own = part, bounds, kinds, own
+        self.sizes = [[kind.num_bytes for kind in of_type] for of_type in kinds]
 
-    to, by = ([sum(row) for row in of_parts] for of_parts in (taken.counts, given.counts))
-    received = transport.answered(ids, to, by, given.lengths, taken.lengths, answer, meanwhile)
-    return _read(exchange, taken, received, failed)
+    def locate(self, ids: Sequence[Tensor | None]) -> list[Located]:
+        """By type, where the rows of ids lie; None: of no ids."""
+        each = zip(ids, self.bounds, strict=True)
+        return [NOWHERE if of is None else locate(of, bounds, self.part) for of, bounds in each]
 
+    def counts(self, ids: Sequence[Tensor]) -> Tensor:
+        """How many ids of each type, which ascend, lie in each part: int64, shape [parts, types]."""
+        found = [counts_by_part(of, bounds) for of, bounds in zip(ids, self.bounds, strict=True)]
+        return torch.stack(found, 1) if found else torch.empty(1, 0, dtype=torch.int64)  # a single part without rows
 
-def _read(exchange: Exchange, taken: Layout, received: Tensor, failed: Sequence[Exception]) -> list[list[Travelled]]:
-    """The rows in replies as ``taken``; ``failed``: why this rank could not answer the others, if it could not."""
-    unread = received[taken.status].nonzero().view(-1)
-    if failed or len(unread):
+    def wanted(self, ids: Sequence[Tensor], counts: Tensor) -> list[Tensor]:
+        """The ids, of which ``counts`` are in each part, as row numbers in their parts."""
+        each = zip(ids, self.bounds, counts.unbind(1), strict=True)
+        return [of - bounds[:-1].repeat_interleave(count) for of, bounds, count in each]
+
+    def exchange(
+        self, transport: RowTransport, asked: Tensor, ids: Sequence[Tensor], counts: Tensor,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[list[Travelled]]:  # fmt: skip
+        """Fetches rows from other ranks in two rounds, for all types and attributes together.
+
+        A reply is a status, then the rows, ordered by type and attribute. The sender copies each row once, into the
+        reply; the receiver leaves them in the bytes that it received.
+
+        Args:
+            transport: to the ranks of all parts.
+            asked: asked[i, t]: how many rows of type t part i asks this rank for: int64, shape [parts, types].
+            ids: by type, those of other parts, ascending: int64.
+            counts: counts[i, t]: how many of ids[t] lie in part i, 0 for this part: int64, shape [parts, types].
+            meanwhile: called while the rows are exchanged.
+
+        Returns:
+            For each type and attribute, the rows in the order of ``ids``.
+
+        Raises:
+            OtherRankFailed: another rank could not read the rows.
+            Exception: this rank could not read rows for others; the error as it was raised, after the exchange.
+        """
+        exchange, own = transport.exchange, self.own
+        with exchange.awaited():
+            given, taken = Layout(asked, self.sizes, exchange.rank), Layout(counts, self.sizes, exchange.rank)
+            requests = by_part(self.wanted(ids, counts), taken.counts)
+            to, by = ([sum(row) for row in of_parts] for of_parts in (taken.counts, given.counts))
+        failed: list[Exception] = []
+
+        def answer(of_parts: Sequence[Tensor], replies: Sequence[Tensor]) -> None:
+            try:
+                each = [piece for of, row in zip(of_parts, given.counts, strict=True) for piece in of.split(row)]
+                found = [[rows.table(each[t :: len(own)]) for rows in of_type] for t, of_type in enumerate(own)]
+                for i, reply in enumerate(replies):
+                    if i != exchange.rank:
+                        given.pack(i, found, reply)
+            except Exception as error:  # the replies say so
+                failed.append(error)
+                for reply in replies:
+                    reply.zero_()[:1] = 1
+
+        received = transport.answered(requests, to, by, given.lengths, taken.lengths, answer, meanwhile)
+        unread = received[taken.status].nonzero().view(-1)
+        if not failed and not len(unread):
+            return [[Travelled(received, at) for at in taken.offsets(t)] for t in range(len(own))]
         error = failed[0] if failed else None
         why = exchange.reasons(error)  # a reply to every rank says that there are some
         if error is not None:
@@ -154,32 +299,22 @@ def _read(exchange: Exchange, taken: Layout, received: Tensor, failed: Sequence[
             f"rows: expected those of rank {exchange.world_ranks[other]}, found that it could not read them: "
             f"{why[other]}"
         )
-    of_types = enumerate(taken.kinds)
-    return [[Travelled(received, taken.offsets(t, a)) for a in range(len(kinds))] for t, kinds in of_types]
 
+    def joined(
+        self, which: Sequence[tuple[int, int]], located: Sequence[Located], came: Sequence[Sequence[Travelled]]
+    ) -> list[Tensor]:
+        """The rows of a batch.
 
-def exchange_ids(
-    exchange: Exchange, wanted: Sequence[Tensor], taken: list[list[int]], given: list[list[int]]
-) -> Sequence[Tensor]:
-    """The rows that other parts ask this one for: entry ``i * types + t`` has those of type t that part i asks for.
-
-    Args:
-        exchange, wanted: of :func:`exchange_rows`.
-        taken, given: ``counts`` and ``asked`` of :func:`exchange_rows`.
-    """
-    with exchange.awaited():
-        requests = _by_part(wanted, taken)
-        lengths, sizes = ([sum(row) * ID_BYTES for row in counts] for counts in (taken, given))
-    found = exchange.bytes(requests.view(torch.uint8), lengths, sizes, "ids")
-    return found.view(torch.int64).split([n for row in given for n in row])
-
-
-def _by_part(ids: Sequence[Tensor], counts: list[list[int]]) -> Tensor:
-    """Reorders ids from (type, part) to (part, type); ``counts[part][type]``: how many of each."""
-    if len(ids) == 1:
-        return ids[0]
-    each = [of_type.split([row[t] for row in counts]) for t, of_type in enumerate(ids)]
-    return torch.cat([of_type[part] for part in range(len(counts)) for of_type in each] or [NO_IDS])
+        Args:
+            which: of the attributes that it reads, the number of the type, and that among those of the type.
+            located: by type, where they lie.
+            came: those of ``located[t].remote``, by type and attribute.
+        """
+        own, place = [self.own[t][a] for t, a in which], [located[t].place for t, _ in which]
+        other, at = zip(*(came[t][a] for t, a in which), strict=True) if which else ((), ())
+        if all(isinstance(rows, MappedRows) for rows in own):
+            return join_each([rows.tensor for rows in own], other, at, place)  # type: ignore[attr-defined]
+        return [rows.join(*of) for rows, *of in zip(own, place, other, at, strict=True)]
 
 
 class Layout:
@@ -187,16 +322,14 @@ class Layout:
 
     Args:
         counts: counts[i, t]: how many rows of type t the reply from, or to, part i has: int64, shape [parts, types].
-        kinds: for each type, its attributes.
+        sizes: by type and attribute, the bytes of a row.
         own: the number of this part.
         status: the bytes that a reply begins with.
     """
 
-    def __init__(
-        self, counts: Tensor, kinds: Sequence[Sequence[RowKind]], own: int, status: int = STATUS_BYTES
-    ) -> None:
+    def __init__(self, counts: Tensor, sizes: Sequence[Sequence[int]], own: int, status: int = STATUS_BYTES) -> None:
         self.counts: list[list[int]] = counts.tolist()
-        self.kinds = kinds
+        self._sizes = sizes
         self.begins: list[list[list[int]]] = []
         """begins[i][t][a]: where, in the reply of part i, the rows of attribute a of type t begin."""
         self.starts: list[int] = []
@@ -211,9 +344,8 @@ class Layout:
                 at.append(begin)
                 end += status
             self.begins.append([])
-            for count, of_type in zip(row, kinds, strict=True):
-                bytes_ = accumulate((count * kind.num_bytes for kind in of_type), initial=end)
-                *begins, end = bytes_
+            for count, of_type in zip(row, sizes, strict=True):
+                *begins, end = accumulate([count * size for size in of_type], initial=end)
                 self.begins[-1].append(begins)
             self.lengths.append(end - begin)
         self.total = end
@@ -221,140 +353,38 @@ class Layout:
         self.status = torch.tensor(at, dtype=torch.int64)
         """The first byte of each reply: int64, shape [parts - 1]."""
 
-    def offsets(self, t: int, a: int) -> Tensor:
-        """Where each row of attribute ``a`` of type ``t`` begins, in all replies: int64, shape [rows]."""
-        size = self.kinds[t][a].num_bytes
-        each = [
-            torch.arange(row[t]).mul_(size).add_(begins[t][a])
-            for row, begins in zip(self.counts, self.begins, strict=True)
-            if row[t]
-        ]
-        return each[0] if len(each) == 1 else torch.cat([*each, NO_IDS])
+    def offsets(self, t: int) -> list[Tensor]:
+        """Where each row of each attribute of type ``t`` begins, in all replies: int64, shape [rows]."""
+        found = []
+        for a, size in enumerate(self._sizes[t]):
+            each = [
+                torch.arange(row[t]).mul_(size).add_(begins[t][a])
+                for row, begins in zip(self.counts, self.begins, strict=True)
+                if row[t]
+            ]
+            found.append(each[0] if len(each) == 1 else torch.cat([*each, NO_IDS]))
+        return found
+
+    def pack(self, part: int, found: Sequence[Sequence[tuple[Tensor, Sequence[Tensor]]]], reply: Tensor) -> None:
+        """Writes the rows of a reply.
+
+        Args:
+            part: to which it goes.
+            found: by type and attribute, what :meth:`OwnRows.table` returned for all parts.
+            reply: its memory: uint8.
+        """
+        rows, index, at = list[Tensor](), list[Tensor](), list[int]()
+        for t, of_type in enumerate(found):
+            if self.counts[part][t]:
+                rows += [table for table, _ in of_type]
+                index += [of_parts[part] for _, of_parts in of_type]
+                at += [begin - self.starts[part] for begin in self.begins[part][t]]
+        ops.pack_rows(rows, index, at, reply)
 
 
-def _answer(
-    layout: Layout, ids: Sequence[Tensor], own: Sequence[Sequence[OwnRows]], replies: Sequence[Tensor],
-    failed: list[Exception],
-) -> None:  # fmt: skip
-    """Writes the replies to all parts. If that fails, they say so, and the error is added to ``failed``.
-
-    Args:
-        layout: of the replies.
-        ids: entry ``i * types + t`` has the rows of type t that part i asks for.
-        own: of :func:`exchange_rows`.
-        replies: the memory of each reply: uint8.
-    """
-    try:
-        found = [[rows.table(ids[t :: len(own)]) for rows in of_type] for t, of_type in enumerate(own)]
-        for i, reply in enumerate(replies):
-            rows, index, at = list[Tensor](), list[Tensor](), list[int]()
-            for t, of_type in enumerate(found):
-                if layout.counts[i][t]:
-                    rows += [table for table, _ in of_type]
-                    index += [of_part[i] for _, of_part in of_type]
-                    at += [begin - layout.starts[i] for begin in layout.begins[i][t]]
-            ops.pack_rows(rows, index, at, reply)
-    except Exception as error:
-        failed.append(error)
-        for reply in replies:
-            reply.zero_()[:1] = 1
-
-
-class Arrived(NamedTuple):
-    """Rows of one attribute from other parts, on the device of batches."""
-
-    tensor: Tensor
-    """Shape [r, ...]."""
-
-    @classmethod
-    def of(cls, rows: Tensor) -> Arrived:
-        """The value for these rows."""
-        return cls(rows)
-
-    def rows(self, like: Tensor) -> Tensor:
-        """The rows; ``like``: of their dtype and shape."""
-        return self.tensor
-
-    def joined(self, own: Tensor, place: Tensor) -> Tensor:
-        """The rows of a batch: the next of ``own`` where ``place[i] >= 0``, else row ``-1 - place[i]`` of these."""
-        is_own = place >= 0
-        at = sent(place[~is_own].bitwise_not_(), self.tensor.device)
-        return merged(own, ops.gather_rows(self.tensor, at, check=False), is_own)
-
-
-class Coming(NamedTuple):
-    """The rows of a step that the thread that iterates is to exchange."""
-
-    replies: Tensor
-    """What this rank sends, reply after reply: uint8, on the device."""
-    own: list[Tensor]
-    """The batch's rows of this part, on the device."""
-    given: Layout
-    taken: Layout
-    """Where rows lie in the replies to, and from, all parts."""
-    ready: torch.cuda.Event | None
-    """When ``replies`` and ``own`` are there; None on the CPU."""
-
-    def exchanged(self, exchange: Exchange) -> list[list[Arrived]]:
-        """Sends and receives: for each type and attribute, the rows that this rank asked for. Called by the thread that
-        iterates; a GPU's rows are those of its current stream."""
-        if self.ready is not None:
-            stream = torch.cuda.current_stream(self.replies.device)
-            stream.wait_event(self.ready)
-            for made in (self.replies, *self.own):
-                made.record_stream(stream)
-        data = exchange.bytes(self.replies, self.given.lengths, self.taken.lengths, "rows")
-        return [
-            [Arrived(_rows(data, self.taken, t, a, kind)) for a, kind in enumerate(of_type)]
-            for t, of_type in enumerate(self.taken.kinds)
-        ]
-
-
-def answered(
-    exchange: Exchange, asked: Tensor, wanted: Sequence[Tensor], counts: Tensor, kinds: Sequence[Sequence[RowKind]],
-    own: Sequence[Sequence[OwnRows]], of_batch: Sequence[tuple[OwnRows, Tensor]], device: torch.device,
-    stream: torch.cuda.Stream | None,
-) -> Coming:  # fmt: skip
-    """Exchanges ids, in one round, and gathers the rows that other ranks ask for and those of this part.
-
-    Args:
-        exchange, asked, wanted, counts, kinds, own: of :func:`exchange_rows`.
-        of_batch: what the batch has of this part: rows of attributes, and their ids, which are not checked.
-        device: where rows are sent from, and batches have them.
-        stream: on which a GPU gathers them; None on the CPU.
-    """
-    with exchange.awaited():
-        given, taken = (Layout(entry, kinds, exchange.rank, status=0) for entry in (asked, counts))
-    requested = exchange_ids(exchange, wanted, taken.counts, given.counts)
-    with torch.cuda.stream(stream):
-        each = [
-            _replies(requested[t :: len(kinds)], rows, kind, device)
-            for t, of_type in enumerate(own)
-            for rows, kind in zip(of_type, kinds[t], strict=True)
-        ]
-        nothing = torch.empty(0, dtype=torch.uint8, device=device)
-        replies = torch.cat([nothing, *(piece for of_part in zip(*each, strict=True) for piece in of_part)])
-        mine = [_there(rows.gather(ids), device) for rows, ids in of_batch]
-        ready = None if stream is None else stream.record_event()
-    return Coming(replies, mine, given, taken, ready)
-
-
-def _replies(ids: Sequence[Tensor], rows: OwnRows, kind: RowKind, device: torch.device) -> Sequence[Tensor]:
-    """The bytes of one attribute in the reply to each part; ``ids``: the rows that each part asks for."""
-    wanted = torch.cat(list(ids))
-    check_ids("ids", wanted, len(rows), "rows")
-    found = _there(rows.gather(wanted), device).reshape(-1)
-    return found.view(torch.uint8).split([len(some) * kind.num_bytes for some in ids])
-
-
-def _there(rows: Tensor, device: torch.device) -> Tensor:
-    return rows if rows.device == device else sent(rows, device)
-
-
-def _rows(data: Tensor, layout: Layout, t: int, a: int, kind: RowKind) -> Tensor:
-    """The rows of one attribute in all replies, shape [rows, ...]: a copy, for other bytes lie between the replies."""
-    counts = [row[t] for row in layout.counts]
-    pieces = [
-        data[begins[t][a] :][: count * kind.num_bytes] for begins, count in zip(layout.begins, counts, strict=True)
-    ]
-    return torch.cat(pieces).view(kind.dtype).view(sum(counts), *kind.shape)
+def by_part(ids: Sequence[Tensor], counts: list[list[int]]) -> Tensor:
+    """Reorders ids from (type, part) to (part, type); ``counts[part][type]``: how many of each."""
+    if len(ids) == 1:
+        return ids[0]
+    each = [of_type.split([row[t] for row in counts]) for t, of_type in enumerate(ids)]
+    return torch.cat([of_type[part] for part in range(len(counts)) for of_type in each] or [NO_IDS])

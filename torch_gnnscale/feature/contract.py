@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -138,49 +138,7 @@ class RowStore(PyGFeatureStore):
         return torch.device("cpu")
 
 
-class CollectiveReads:
-    """Reads of rows in steps that all ranks take together; ``needs`` is what one batch reads."""
-
-    rows_here: bool = False
-    """Whether the thread that iterates exchanges the rows: :meth:`read` asks for them, and :meth:`arrive` gets them."""
-
-    def looks_ahead(self, steps: Steps) -> int | Literal["epoch"]:
-        """Of how many later steps :meth:`announce` is told the needs before a step, at most those of the epoch."""
-        return 0
-
-    def announce(self, needs: Any, steps: Steps) -> None:
-        """Tells the needs of a step that comes later, in the order of steps; called on their thread."""
-
-    def withdraw(self, steps: Steps) -> None:
-        """Takes back what was announced of steps that do not come."""
-
-    @property
-    @abstractmethod
-    def counted(self) -> int:
-        """How many numbers :meth:`counts` has for each rank; the same on all ranks."""
-
-    def counts(self, needs: Any, steps: Steps) -> Tensor | None:
-        """``counts`` of :meth:`Steps.step`. Called once for a batch, on the thread of the steps, in their order."""
-        return None
-
-    @abstractmethod
-    def read(self, needs: Any, asked: Tensor, steps: Steps) -> None:
-        """Gets what a batch asks of other ranks, and answers them. ``asked``: their counts. In a step."""
-
-    def taken(self, needs: Any, steps: Steps) -> None:
-        """After a step that all ranks have taken, on the thread of the steps: does what needs no other rank. The other
-        ranks are told of its error. With ``rows_here``, :meth:`arrive` follows."""
-
-    def arrive(self, needs: Any, steps: Steps) -> None:
-        """With ``rows_here``, gets the rows that :meth:`read` asked for. Called by the thread that iterates, on all
-        ranks, for each step that was taken, in their order.
-
-        Raises:
-            RuntimeError: a rank is gone.
-        """
-
-
-class CollectiveRowStore(RowStore, CollectiveReads):
+class CollectiveRowStore(RowStore):
     """A store that all ranks read together: in a step of a loader, each gets the rows that it asks for.
 
     ``multi_get_tensor`` answers only what needs no other rank.
@@ -189,22 +147,21 @@ class CollectiveRowStore(RowStore, CollectiveReads):
     thread_safe = False
     collective = True
 
-    @abstractmethod
-    def open_steps(self) -> Steps:
-        """The steps of one loader, which end with it. All ranks open those of their loaders in one order."""
+    open_steps: Callable[..., Steps]
+    """Opens the steps of one loader, which end with it. All ranks open those of their loaders in one order."""
 
     @abstractmethod
     def beyond_part(self, ids: Tensor, node_type: NodeType | None) -> str | None:
         """Where nodes (stored ids) are of other parts than this rank's, a text that says so; else None."""
 
     @abstractmethod
-    def needs(self, attrs: list[TensorAttr]) -> Any:
-        """What one batch reads of these attributes, which are its ``attrs``; several threads may call it at once."""
+    def row_source(self, graph: Any, custom_cls: Any) -> Any:
+        """Reads the rows of one loader's batches: a :class:`torch_gnnscale.loader.row_source.CollectiveSource`.
 
-    @abstractmethod
-    def rows(self, needs: Any) -> list[Tensor]:
-        """The rows of the attributes, in their order, after :meth:`read`; several threads may call it at once.
-        With ``rows_here``, the thread that iterates calls it, after :meth:`arrive`."""
+        Args:
+            graph: the store of the edges.
+            custom_cls: the loader's argument.
+        """
 
 
 @dataclass

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from .. import machine
-from ..distributed.own_rows import MappedRows, OwnRows
-from ..distributed.row_exchange import RowKind
+from ..distributed.row_exchange import MappedRows, OwnRows, RowKind
 from ..loader.sharing import waiting_to_tell
 from ..memory import Budget
 from ..nn.weigh import default_call

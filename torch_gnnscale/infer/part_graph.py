@@ -14,10 +14,10 @@ from .._warn import warn
 from ..comm.exchange import Exchange
 from ..comm.mesh import check_alike
 from ..comm.rendezvous import outcomes
-from ..distributed.own_rows import OwnRows
 from ..distributed.partitioned_features import PartitionedFeatureStore
 from ..distributed.partitioned_graph import PartitionedGraphStore
-from ..distributed.row_exchange import NOWHERE, RowKind, counts_by_part, exchange_ids, exchange_rows, locate
+from ..distributed.row_exchange import OwnRows, PartTables, RowKind, counts_by_part
+from ..distributed.rows_here import exchange_ids
 from ..loader.row_source import Bounds
 from ..partition.book import PartitionBook, edge_type_of
 from ..partition.reading import StoredPart, StoredParts
@@ -132,7 +132,7 @@ class RowsOfParts:
         self, steps: InferenceSteps, bounds: Sequence[Tensor], kinds: Sequence[Sequence[RowKind]],
         own: Sequence[Sequence[OwnRows]],
     ) -> None:  # fmt: skip
-        self._steps, self._bounds, self._kinds, self._own = steps, bounds, kinds, own
+        self._steps, self._tables = steps, PartTables(steps.ranks.part, bounds, kinds, own)
 
     def read(self, ids: Sequence[Tensor] | None, error: Exception | None = None) -> list[list[Tensor]]:
         """The rows of each group's tables, in a step.
@@ -141,20 +141,17 @@ class RowsOfParts:
             ids: of each group, in [0, bounds[-1]), repeats allowed: int64; None: this rank only answers.
             error: why this rank cannot take the step.
         """
-        located = [NOWHERE] * len(self._bounds)
-        if ids is not None and error is None:
-            located = [locate(of, b, self._steps.ranks.part) for of, b in zip(ids, self._bounds, strict=True)]
-        each = [counts_by_part(of.remote, b) for of, b in zip(located, self._bounds, strict=True)]
-        starts = [b[:-1].repeat_interleave(n) for b, n in zip(self._bounds, each, strict=True)]
-        wanted = [of.remote - start for of, start in zip(located, starts, strict=True)]
-        counts = torch.stack(each, 1)
+        tables, steps = self._tables, self._steps
+        located = tables.locate([None] * len(tables.bounds) if ids is None or error is not None else ids)
+        remote = [of.remote for of in located]
+        counts = tables.counts(remote)
 
         def run(asked: Tensor) -> Any:
-            return exchange_rows(self._steps.rank_steps.transport, asked, wanted, counts, self._kinds, self._own)
+            return tables.exchange(steps.rank_steps.transport, asked, remote, counts)
 
-        came = self._steps.step(counts, error, run)
-        of_groups = zip(self._own, located, came, strict=True)
-        return [[own.join(at.place, *rows) for own, rows in zip(of, got, strict=True)] for of, at, got in of_groups]
+        came = steps.step(counts, error, run)
+        each = [[(t, a) for a in range(len(of_type))] for t, of_type in enumerate(tables.own)]
+        return [tables.joined(which, located, came) for which in each]
 
 
 def ids_at_owners(steps: InferenceSteps, bounds: Sequence[Tensor], ids: Sequence[Tensor]) -> list[Tensor]:
@@ -293,7 +290,7 @@ class PartOfGraph(StagedGraph):
             [list(map(features.own_rows, of)) for of in keys],
         )  # fmt: skip
         self._steps.begin(0, 1, len(groups))
-        found = rows.read([features.places(of[0]) for of in groups.values()])
+        found = rows.read([features.places(group, of[0].index) for group, of in groups.items()])
         by_key = {key: value for of, got in zip(keys, found, strict=True) for key, value in zip(of, got, strict=True)}
         return [(attr, by_key[attr.group_name, attr.attr_name]) for attr in attrs]
 

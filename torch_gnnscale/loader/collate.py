@@ -18,7 +18,7 @@ from ..sampler.minibatch import MiniBatch, SampledEdges, end_types, output_of
 from ..topology.reorder import Numbering
 from .fields import SORTED, EdgeLayouts, FieldsByType, edges_sorted, laid_out
 from .outputs import drawn_by_type, write_output
-from .row_source import Bounds, RowSource
+from .row_source import Bounds, CollectiveSource, RowSource
 
 T = TypeVar("T")
 
@@ -105,6 +105,21 @@ class Collator:
         batch.versions = self.source.versions()
         batch.rows = self._unless_changed(batch, lambda: self.source.fetch(batch, self.bounds(batch), batch.versions))
         return batch
+
+    def needs(self, batch: MiniBatch, inputs: int | None) -> Any:
+        """What a batch reads in a step, after the user's transform: ``needs`` of a :class:`CollectiveSource`.
+
+        Args:
+            batch: a sample.
+            inputs: how many all ranks have together in the step, if the source asks for that.
+        """
+        source = self.source
+        assert isinstance(source, CollectiveSource)
+        self.transform(batch)
+        if inputs is not None and batch.whole is not None:
+            batch.fields["global_batch_size"] = inputs
+        batch.versions = source.versions()
+        return source.needs(batch, self.bounds(batch), batch.versions)
 
     def start(self, batch: MiniBatch) -> Callable[[], MiniBatch]:
         """Starts to read what :meth:`fetch` reads; the function waits for it and returns the batch."""
@@ -204,7 +219,7 @@ class Collator:
             batch: after :meth:`collate`.
             since: earlier versions. Rows of attributes that changed after that are read again, too.
         """
-        keys = self.source.changed(batch.versions)
+        keys = [] if batch.versions is None else self.source.changed(batch.versions)
         if since is not None:
             keys = list(dict.fromkeys([*keys, *self.source.changed(since)]))
         if not keys and batch.data is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -15,7 +15,6 @@ from typing_extensions import override
 from ..feature.composite import Composites, keys_of_parts, with_composites
 from ..feature.contract import (
     BoundedAttr,
-    CollectiveRowStore,
     RowStore,
     Version,
     all_attrs,
@@ -27,7 +26,7 @@ from ..feature.contract import (
 )
 from ..sampler.minibatch import NO_EDGES, MiniBatch, SampledEdges
 from .fields import EdgeLayout, EdgeLayouts, put_edges, storage_of
-from .row_source import NO_ROWS, Bounds, CollectiveSource, Ids, RowSource
+from .row_source import NO_ROWS, Bounds, Ids, RowSource
 
 
 class StoreRows(RowSource):
@@ -57,7 +56,7 @@ class StoreRows(RowSource):
 
     @override
     def learned(self) -> list[Any]:
-        return without_number(self.versions())
+        return without_number(self.versions() or {})
 
     def fetch(
         self, sampled: MiniBatch, bounds: Bounds, versions: Mapping[Any, Version] | None = None,
@@ -117,28 +116,27 @@ class StoreRows(RowSource):
 
     def wanted(self, sampled: MiniBatch, bounds: Bounds, attrs: list[TensorAttr] | None = None) -> list[Any]:
         """The attributes among these, by default all, of the types that were sampled, with the ids as their index."""
-        types, features = sampled.types, self.features
-        hetero = types.hetero
-        ids = {node_type: Ids(nodes) for node_type, nodes in zip(types.nodes, sampled.nodes, strict=True)}
-        wanted = []
-        for attr in all_attrs(features) if attrs is None else attrs:
-            if isinstance(attr.group_name, tuple):
-                found = sampled.edges_of(attr.group_name if hetero else None)
-                attr.index = None if found is None else found.edge_id
-            else:
-                node_type = attr.group_name if hetero else None
-                attr.index = sampled.nodes_of(node_type) if node_type in types.node_number else None
-                below = bounds.of_nodes.get(node_type)
-                if below is not None and attr.index is not None and isinstance(features, RowStore):
-                    there = ids[node_type].on(features.device_of(attr))
-                    attr = BoundedAttr(attr.group_name, attr.attr_name, there, below, there)
-            if attr.index is not None:
-                wanted.append(attr)
+        features, hetero, wanted = self.features, sampled.types.hetero, []
+        attrs = all_attrs(features) if attrs is None else attrs
+        groups = list(dict.fromkeys(attr.group_name for attr in attrs))
+        found = dict(zip(groups, sampled_ids(sampled, groups), strict=True))
+        there = {group: Ids(ids) for group, ids in found.items() if ids is not None}
+        for attr in attrs:
+            if (ids := found[group := attr.group_name]) is None:
+                continue
+            below = None if isinstance(group, tuple) else bounds.of_nodes.get(group if hetero else None)
+            if below is not None and isinstance(features, RowStore):
+                ids = there[group].on(features.device_of(attr))
+                attr = BoundedAttr(group, attr.attr_name, ids, below, ids)
+            attr.index = ids
+            wanted.append(attr)
         return wanted
 
     @override
     def batch(self, sampled: MiniBatch, rows: list[tuple[Any, Any]], layouts: EdgeLayouts | None) -> Data | HeteroData:
-        hetero, rows = sampled.types.hetero, with_composites(self._composites, rows, NO_ROWS)
+        hetero = sampled.types.hetero
+        if composites := self._composites:
+            rows = with_composites(composites, rows, NO_ROWS)
         kind = self.custom_cls or (HeteroData if hetero else Data)
         batch = kind()
 
@@ -181,21 +179,16 @@ def _key(attr: Any) -> tuple[Any, str]:
     return attr.group_name, attr.attr_name
 
 
-class CollectiveRows(StoreRows, CollectiveSource):
-    """Reads all tensors of a CollectiveRowStore."""
-
-    @property
-    def reads(self) -> CollectiveRowStore:
-        """The store."""
-        return self.features
-
-    @override
-    def needs(self, sampled: MiniBatch, bounds: Bounds, versions: Any) -> Any:
-        return self.features.needs(self.wanted(sampled, bounds))
-
-    @override
-    def rows(self, needs: Any) -> list[tuple[Any, Any]]:
-        return list(zip(needs.attrs, self.features.rows(needs), strict=True))
+def sampled_ids(sampled: MiniBatch, groups: Iterable[Any]) -> list[Tensor | None]:
+    """By group of rows, the ids of its sampled nodes or edges; None of a group that was not sampled."""
+    types, found = sampled.types, list[Tensor | None]()
+    for group in groups:
+        of, key = types.edge_number if isinstance(group, tuple) else types.node_number, group if types.hetero else None
+        if (number := of.get(key)) is None:
+            found.append(None)
+        else:
+            found.append(sampled.edges[number].edge_id if isinstance(group, tuple) else sampled.nodes[number])
+    return found
 
 
 MOST_READS = 256

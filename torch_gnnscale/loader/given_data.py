@@ -27,7 +27,7 @@ from ..sampler.sources import check_data
 from ..topology import CSC, GraphStore
 from ..topology.reorder import Numbering
 from .data_rows import DataRows
-from .fetch import CollectiveRows, StoreRows
+from .fetch import StoreRows
 from .fields import EdgeLayout, EdgeLayouts, edge_layouts_of, hidden_fields, plain_kind
 from .row_source import RowSource
 
@@ -230,7 +230,9 @@ class GivenStores(GivenData):
 
     @override
     def rows(self, custom_cls: Any = None, device: torch.device | None = None) -> StoreRows:
-        return (CollectiveRows if self.reads_together else StoreRows)(self.features, self.graph, custom_cls)
+        if self.reads_together:
+            return self.features.row_source(self.graph, custom_cls)
+        return StoreRows(self.features, self.graph, custom_cls)
 
     @override
     def edge_layouts(self, asked: EdgeLayout | None) -> EdgeLayouts:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from ..feature.contract import CollectiveReads
+from ..comm.steps import Steps
 from ..sampler.base import KeyedSampler
 from ..sampler.minibatch import MiniBatch, SampledEdges
 from .fields import EdgeLayout, EdgeLayouts
@@ -66,7 +66,7 @@ class RowSource(ABC):
     @abstractmethod
     def versions(self) -> Any:
         """The versions of all attributes whose rows may change while they are read ahead, for :meth:`changed` and
-        :meth:`fetch`."""
+        :meth:`fetch`. None: there are none."""
 
     @abstractmethod
     def changed(self, versions: Any) -> list[Any]:
@@ -128,24 +128,59 @@ class RowSource(ABC):
 
 
 class CollectiveSource(RowSource):
-    """Reads rows in steps that all ranks take together: one step for each sample, in the order of batches."""
+    """Reads rows in steps that all ranks take together: one step for each sample, in the order of batches. ``needs`` is
+    what one batch reads."""
 
     threads = False
     collective = True
-
-    @property
-    @abstractmethod
-    def reads(self) -> CollectiveReads:
-        """What is done in the steps with the needs of samples."""
+    steps: Steps
+    """Of the loader, after :meth:`join`."""
+    rows_here: bool = False
+    """Whether the thread that iterates exchanges the rows: :meth:`read` asks for them, and :meth:`arrive` gets them."""
+    window: int | Literal["epoch"] = 0
+    """Of how many later steps :meth:`announce` is told the needs before a step, at most those of the epoch."""
+    counted: int = 0
+    """How many numbers :meth:`counts` has for each rank; the same on all ranks."""
 
     counts_inputs = False
     """Whether ``sampled.fields`` get ``global_batch_size``, the number of inputs that all ranks have together in a
     step, before :meth:`needs` is called."""
 
+    def join(self, steps: Steps) -> None:
+        """Called once, when the ranks have met to make the loader, before rows are read in its steps."""
+        self.steps = steps
+
     @abstractmethod
     def needs(self, sampled: MiniBatch, bounds: Bounds, versions: Any) -> Any:
         """What a sample reads; several threads may call it at once. Arguments as of :meth:`fetch`."""
 
+    def announce(self, needs: Any) -> None:
+        """Tells the needs of a step that comes later, in the order of steps; called on their thread."""
+
+    def withdraw(self) -> None:
+        """Takes back what was announced of steps that do not come."""
+
+    def counts(self, needs: Any) -> Tensor | None:
+        """``counts`` of :meth:`Steps.step`. Called once for a batch, on the thread of the steps, in their order."""
+        return None
+
+    @abstractmethod
+    def read(self, needs: Any, asked: Tensor) -> None:
+        """Gets what a batch asks of other ranks, and answers them. ``asked``: their counts. In a step."""
+
+    def taken(self, needs: Any) -> None:
+        """After a step that all ranks have taken, on the thread of the steps: does what needs no other rank. The other
+        ranks are told of its error. With ``rows_here``, :meth:`arrive` follows."""
+
+    def arrive(self, needs: Any) -> None:
+        """With ``rows_here``, gets the rows that :meth:`read` asked for. Called by the thread that iterates, on all
+        ranks, for each step that was taken, in their order.
+
+        Raises:
+            RuntimeError: a rank is gone.
+        """
+
     @abstractmethod
     def rows(self, needs: Any) -> Any:
-        """What :meth:`fetch` returns, once the rows have come; several threads may call it at once."""
+        """What :meth:`fetch` returns, once the rows have come; several threads may call it at once. With
+        ``rows_here``, the thread that iterates calls it, after :meth:`arrive`."""

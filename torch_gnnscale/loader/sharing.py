@@ -186,6 +186,16 @@ class SharedSteps(Sharing, ABC):
         self._draws_seed = given is None
         return draw_seed(generator) if given is None else to_int("seed", given)
 
+    @override
+    def source(self, rows: RowSource) -> CollectiveSource:
+        source = self._source(rows)
+        source.join(self.steps)
+        return source
+
+    def _source(self, rows: Any) -> CollectiveSource:
+        """See :meth:`source`; it has not joined the steps."""
+        return rows
+
     @abstractmethod
     def _open_steps(self) -> Steps:
         """The loader's steps."""
@@ -268,7 +278,7 @@ class SharedBatches(SharedSteps):
             raise NotImplementedError(f"edge_layout={layout!r} with split= is not implemented; use 'coo'")
 
     @override
-    def source(self, rows: RowSource) -> RowSource:
+    def _source(self, rows: Any) -> CollectiveSource:
         return self._split.source(rows)
 
     def _open_steps(self) -> Steps:

@@ -15,7 +15,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from ..comm.steps import Steps
-from ..feature.contract import CollectiveReads
 from ..sampler.minibatch import MiniBatch
 from .line import Execution, Line
 from .pipeline import Pipeline, Stage
@@ -115,17 +114,16 @@ class Together:
         self.line, self.steps, self.share, self.execution, self.size_of = line, steps, share, execution, size_of
         self._decides = decides
         self.source: CollectiveSource = line.collator.source
-        self.reads = self.source.reads
         self._samples_together = line.sampler.collective
         self._counts_inputs = self.source.counts_inputs and share.seed_order == "global" and share.ranks.world > 1
         self._latest: weakref.ref[TogetherBatches] | None = None
         self._ahead: deque[_Prepared] = deque()  # steps whose needs were announced
         self._window = 0
-        self._here, self._counted = self.reads.rows_here, self.reads.counted
-        self._counts = type(self.reads).counts is not CollectiveReads.counts
-        self._takes = type(self.reads).taken is not CollectiveReads.taken
+        self._here = self.source.rows_here
+        self._counts = type(self.source).counts is not CollectiveSource.counts
+        self._takes = type(self.source).taken is not CollectiveSource.taken
         self._owed: deque[_Prepared] = deque()  # steps that were taken, whose rows the thread that iterates exchanges
-        self._wanted = self.reads.looks_ahead(steps)
+        self._wanted = self.source.window
         if self._samples_together:  # ranks without remote rows, which have no buffer, look ahead as the others do
             each = steps.gather(self._wanted)
             self._wanted = "epoch" if "epoch" in each else max(each)
@@ -180,9 +178,9 @@ class Together:
         return made
 
     def _begin(self, epoch: int, first: int, count: int) -> None:
-        self.steps.begin(epoch, first, count, self._counted, self._decides())
+        self.steps.begin(epoch, first, count, self.source.counted, self._decides())
         self._ahead.clear()
-        self.reads.withdraw(self.steps)
+        self.source.withdraw()
         self._window = count if self._wanted == "epoch" else min(self._wanted, count)
         if self._samples_together and self._window:
             self._window = min(self._window + 1, count)  # what is announced before a step is sampled in the one before
@@ -213,14 +211,11 @@ class Together:
             prepared.error = error
 
     def _sample(self, prepared: _Prepared) -> None:
-        collator = self.line.collator
         batch = prepared.sampled = prepared.bulk.samples(self.line)[prepared.at]
-        collator.transform(batch)
-        bounds = collator.bounds(batch)
-        if self._counts_inputs and batch.whole is not None:
-            batch.fields["global_batch_size"] = self.share.inputs_of_step(prepared.turn.batch.number, self.size_of)
-        batch.versions = self.source.versions()
-        prepared.needs = self.source.needs(batch, bounds, batch.versions)
+        inputs = None
+        if self._counts_inputs:
+            inputs = self.share.inputs_of_step(prepared.turn.batch.number, self.size_of)
+        prepared.needs = self.line.collator.needs(batch, inputs)
 
     def _step(self, coming: _Prepared | None) -> _Prepared | Served:
         """Announces a turn, and takes the step that is ``_window`` turns before it."""
@@ -237,7 +232,7 @@ class Together:
 
     def _announce(self, coming: _Prepared) -> None:
         if coming.needs is not None:
-            self.reads.announce(coming.needs, self.steps)
+            self.source.announce(coming.needs)
 
     def _take(self, prepared: _Prepared) -> _Prepared:
         begin, sampled, counts = time.perf_counter(), self.line.seconds["sample"], None
@@ -246,7 +241,7 @@ class Together:
             self._sample_alone(prepared)
         if prepared.needs is not None and self._counts:
             try:
-                counts = self.reads.counts(prepared.needs, self.steps)
+                counts = self.source.counts(prepared.needs)
             except Exception as error:
                 prepared.error = error
 
@@ -254,12 +249,12 @@ class Together:
             if together:
                 asked = self._sample_together(prepared)
             self._sample_ahead(self._ahead)
-            self.reads.read(prepared.needs, asked, self.steps)
+            self.source.read(prepared.needs, asked)
 
         self.steps.step(number := prepared.turn.batch.number, prepared.error, counts, run)
         if self._takes:
             with self._telling(number):
-                self.reads.taken(prepared.needs, self.steps)
+                self.source.taken(prepared.needs)
         if self._here:
             self._owed.append(prepared)
         took = time.perf_counter() - begin
@@ -279,11 +274,11 @@ class Together:
                 self._sample(prepared)
             if prepared.error is not None:
                 raise prepared.error
-            counts = self.reads.counts(prepared.needs, self.steps)
+            counts = self.source.counts(prepared.needs)
         except Exception as failed:
             error = failed
         self.steps.agree(error, "sampling")
-        return self.steps.rows.numbers(counts, "counts") if self._counted else counts
+        return self.steps.rows.numbers(counts, "counts") if self.source.counted else counts
 
     def _sample_ahead(self, turns: Iterable[_Prepared]) -> None:
         """Within a step, samples those of the turns that are not ready yet, and announces them. An error is raised in
@@ -304,7 +299,7 @@ class Together:
     def _arrive(self) -> None:
         """Exchanges the rows of the first step that waits for it, in the thread that iterates."""
         begin = time.perf_counter()
-        self.reads.arrive(self._owed.popleft().needs, self.steps)
+        self.source.arrive(self._owed.popleft().needs)
         self.line.seconds["gather"] += time.perf_counter() - begin
 
     def _collate(self, prepared: _Prepared | Served) -> Made | Served:

@@ -25,8 +25,7 @@ _FEW_ELEMENTS = 1 << 15
 def can_gather_rows(src: Tensor) -> bool:
     """Whether :func:`gather_rows` gives what ``src[index]`` would.
 
-    It does for contiguous rows on a device for which the operator is loaded, unless ``src`` is of a subclass of Tensor,
-    which it would drop.
+    It does for contiguous rows on a device for which the operator is loaded, unless ``src`` is of a subclass of Tensor.
     """
     device = src.device.type
     loaded = device == "cpu" or (device == "cuda" and _library.status.get("_CUDA") == "loaded")
@@ -169,13 +168,11 @@ def pack_rows(
         ``out``.
 
     Raises:
-        TypeError, ValueError, IndexError: wrong dtype, shape, strides or device, an index out of range, rows that
-            overlap or do not fit.
+        TypeError, ValueError, IndexError: of wrong tensors, an index out of range, rows that overlap or do not fit.
     """
     _check_bytes("out", out)
-    total, filled = len(out), 0
+    total, filled, below = len(out), 0, 0
     checked: Tensor | None = None  # ids that are known to be below `below`
-    below = 0
     if not len(rows) == len(index) == len(at):
         raise ValueError(f"rows, index, at: expected as many of each, found {len(rows)}, {len(index)}, {len(at)}")
     for k, (table, ids, begin) in enumerate(zip(rows, index, at, strict=True)):
@@ -188,7 +185,7 @@ def pack_rows(
         if begin < filled or end > total:
             raise ValueError(f"at[{k}]: expected bytes between {filled} and {total}, found {begin} to {end}")
         filled = end
-    OPS.pack_rows(list(rows), [ids.contiguous() for ids in index], list(at), out, resolve_threads(threads))
+    OPS.pack_rows(list(rows), list(map(Tensor.contiguous, index)), list(at), out, resolve_threads(threads))
     return out
 
 
@@ -209,10 +206,7 @@ def join_rows(own: Tensor, other: Tensor, at: Tensor, place: Tensor, threads: in
     Raises:
         TypeError, ValueError, IndexError: wrong dtype, shape, strides or device, a place or row out of range.
     """
-    _check_table("own", own)
-    _check_bytes("other", other)
-    _check_int64("at", at)
-    _check_int64("place", place)
+    _check_joined(own, other, at, place)
     if check:
         check_ids("at", at, max(len(other) - row_bytes(own) + 1, 0), "rows", threads)
         if (bad := first_outside(place + len(at), len(at) + len(own), threads)) >= 0:
@@ -222,28 +216,48 @@ def join_rows(own: Tensor, other: Tensor, at: Tensor, place: Tensor, threads: in
     return OPS.join_rows(own, other, at.contiguous(), place.contiguous(), resolve_threads(threads))
 
 
+def join_each(
+    own: Sequence[Tensor], other: Sequence[Tensor], at: Sequence[Tensor], place: Sequence[Tensor]
+) -> list[Tensor]:
+    """For each table what :func:`join_rows` returns without ``check``."""
+    each, threads = list(zip(own, other, at, place, strict=True)), resolve_threads(0)
+    for of in each:
+        _check_joined(*of)
+    return [OPS.join_rows(own, other, at.contiguous(), place.contiguous(), threads) for own, other, at, place in each]
+
+
+def _check_joined(own: Tensor, other: Tensor, at: Tensor, place: Tensor) -> None:
+    _check_table("own", own)
+    _check_bytes("other", other)
+    _check_int64("at", at)
+    _check_int64("place", place)
+
+
 def row_bytes(rows: Tensor) -> int:
     """The bytes of one row."""
     return rows.shape[1:].numel() * rows.element_size()
 
 
 def _check_table(name: str, table: Tensor) -> None:
+    if isinstance(table, Tensor) and table.dim() and table.device.type == "cpu" and has_contiguous_rows(table):
+        return
     check_tensor(name, table)
-    if table.dim() == 0 or table.device.type != "cpu" or not has_contiguous_rows(table):
-        raise ValueError(
-            f"{name}: expected contiguous rows on the CPU, found shape {tuple(table.shape)}, strides {table.stride()} "
-            f"on {table.device}"
-        )
+    raise ValueError(
+        f"{name}: expected contiguous rows on the CPU, found shape {tuple(table.shape)}, strides {table.stride()} "
+        f"on {table.device}"
+    )
 
 
 def _check_bytes(name: str, data: Tensor) -> None:
-    check_tensor(name, data)
+    if not isinstance(data, Tensor):
+        check_tensor(name, data)
     if (data.dtype, data.dim(), data.device.type, data.is_contiguous()) != (torch.uint8, 1, "cpu", True):
         raise ValueError(f"{name}: expected bytes in a row on the CPU, found {data.dtype} {tuple(data.shape)}")
 
 
 def _check_int64(name: str, ids: Tensor) -> None:
-    check_tensor(name, ids)
+    if not isinstance(ids, Tensor):
+        check_tensor(name, ids)
     if (ids.dtype, ids.dim(), ids.device.type) != (torch.int64, 1, "cpu"):
         raise ValueError(f"{name}: expected an int64 vector on the CPU, found {ids.dtype} {tuple(ids.shape)}")
 

@@ -20,10 +20,8 @@ from ..comm.mesh import Grid
 from ..comm.peer_memory import memories_on
 from ..comm.rendezvous import Rendezvous, rank_and_world
 from ..comm.row_transport import RowMoves, RowTransport
-from ..comm.steps import Steps
-from ..distributed.own_rows import opened_once
+from ..distributed.own_tiers import opened_once
 from ..feature import FeatureStore, TieredFeatureStore
-from ..feature.contract import CollectiveReads
 from ..feature.feature_store import KIND
 from ..feature.tier_builder import Source, attributes_of
 from ..feature.tier_overlay import own_view
@@ -194,24 +192,18 @@ class HaloNeeds:
     """The features of the halo, once they have come."""
 
 
-class SplitRows(CollectiveSource, CollectiveReads):
+class SplitRows(CollectiveSource):
     """Reads the rows of a rank's part of a batch; those of its halo come from their owners, in one round.
 
     Args:
         rows: reads the rows of own nodes and of the edges into them; several threads may read at once.
     """
 
-    counted = 0  # see :meth:`CollectiveReads.counted`: :meth:`read` tells how many rows are exchanged
     counts_inputs = True  # a loss is a mean over the seeds of all columns of ranks
 
     def __init__(self, rows: RowSource) -> None:
         self.inner = rows
         self._transports: dict[Exchange, RowTransport] = {}  # of rows on GPUs
-
-    @property
-    def reads(self) -> SplitRows:
-        """This source itself."""
-        return self
 
     @override
     def versions(self) -> Any:
@@ -259,13 +251,14 @@ class SplitRows(CollectiveSource, CollectiveReads):
         said = torch.tensor([index.balance, x is not None and x.is_cuda, *alike.values()]).expand(index.parts, -1)
         return HaloNeeds(rows, index, moves, None if x is None else x.contiguous(), said, alike)
 
-    def read(self, needs: HaloNeeds, asked: Tensor, steps: Steps) -> None:
-        """See :meth:`CollectiveReads.read`.
+    def read(self, needs: HaloNeeds, asked: Tensor) -> None:
+        """See :meth:`CollectiveSource.read`.
 
         Raises:
             ValueError: on all ranks, if they have parts of different batches, features of different sizes, or expect
                 other rows of each other.
         """
+        steps = self.steps
         balances, on_gpus, *alike = steps.rows.numbers(needs.said, "counts").t().tolist()
         for (name, own), found in zip(needs.alike.items(), alike, strict=True):
             if found.count(own) != len(found):
