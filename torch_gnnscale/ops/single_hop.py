@@ -11,6 +11,7 @@ Both run where their ids are: on the CPU, or on the current stream of a GPU, wit
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 import torch
@@ -27,7 +28,7 @@ from .arguments import (
     check_vector,
     resolve_threads,
 )
-from .graph_arguments import LAST, MAX_HOPS, REPLACE, WITH_EDGE_ID, Relations, check_fanouts
+from .graph_arguments import LAST, MAX_FANOUT, MAX_HOPS, REPLACE, WITH_EDGE_ID, Relations, check_fanouts
 
 MAX_TREES = 1 << 31
 """Tree numbers are below this."""
@@ -126,13 +127,14 @@ def pick_neighbors(
         if entry is not None:
             check_readable(f"graph.{name}", entry, node.device, "node is")
     count = len(node)
-    ends, keys = [check_int("node_ptr", end) for end in node_ptr], [check_key(key) for key in keys]
+    ends, keys = list(map(check_int, repeat("node_ptr"), node_ptr)), list(map(check_key, keys))
     if len(ends) != len(keys) + 1:
         raise ValueError(f"node_ptr: expected {len(keys) + 1} entries for {len(keys)} keys, found {len(ends)}")
     if ends != sorted(ends) or ends[0] != 0 or ends[-1] != count:
         raise ValueError(f"node_ptr: expected numbers that do not fall, from 0 to {count} nodes, found {ends}")
     check_int("hop", hop, 0, MAX_HOPS - 1)
-    check_fanouts([fanout], 1)
+    if type(fanout) is not int or not -1 <= fanout <= MAX_FANOUT:
+        check_fanouts([fanout], 1)
     if tree is not None:
         tree = _checked_trees("tree", tree, count, threads)
     timed = stored["time"] is not None
