@@ -96,7 +96,8 @@ class MemoryTransport(RowTransport):
         return self._read(own, own, moves, purpose)
 
     def rows(self, own: Tensor, moves: RowMoves, purpose: str, meanwhile: Callable[[], None] | None = None) -> Tensor:
-        """See :class:`RowTransport`. If all come from one rank, which wrote them for this one alone, its memory."""
+        """The rows that ranks sent, joined; if all come from one rank, which wrote them for this one alone, its
+        memory."""
         senders = [rank for rank, count in enumerate(moves.num_received) if count]
         if len(senders) != 1:
             return self.pull(own, moves, purpose, meanwhile)
@@ -144,7 +145,7 @@ class MemoryTransport(RowTransport):
         self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str,
         meanwhile: Callable[[], None] | None = None,
     ) -> list[Tensor]:  # fmt: skip
-        """See :class:`RowTransport`; the rows are those of the peers' buffers."""
+        """The rows in the peers' buffers (:class:`RowTransport`)."""
         width = rows.shape[1:].numel() * rows.element_size()
         total = width * len(rows)
         told = [[width * count] for count in list(accumulate(num_sent, initial=0))[:-1]]
@@ -163,8 +164,9 @@ class MemoryTransport(RowTransport):
         self, ids: Tensor, counts: Sequence[int], asked: Sequence[int], lengths: Sequence[int], sizes: Sequence[int],
         answer: Answer, meanwhile: Callable[[], None] | None = None,
     ) -> Tensor:  # fmt: skip
-        """See :class:`RowTransport`. A rank writes its ids into memory of its own, in which the others read them and
-        write the rows. That memory is used again when the tensor that is returned is gone; views of it do not count.
+        """Exchanges rows (:class:`RowTransport`). A rank writes its ids into memory of its own, in which the others
+        read them and write the rows. That memory is used again when the tensor that is returned is gone; views of it do
+        not count.
         """
         exchange, begin = self.exchange, time.perf_counter()
         number, is_new, error = -1, False, None
@@ -370,7 +372,7 @@ def row_transport(exchange: Exchange, rendezvous: Rendezvous, wanted: Transport)
 
 
 def rows_joined(shared: PeerMemories, own: Tensor, offered: Sequence[Offered]) -> Tensor:
-    """See :meth:`PeerMemories.joined`."""
+    """What :meth:`PeerMemories.joined` says."""
     if shared.by_kernel:
         return shared.joined(own, offered)
     counts = [entry.num_rows for entry in offered]

@@ -17,7 +17,7 @@ from ..ops.arguments import check_choice
 from ..random import digest
 
 Consecutive: TypeAlias = Literal["copies", "parts"]
-"""See :attr:`Ranks.consecutive`."""
+"""What :attr:`Ranks.consecutive` may be."""
 
 
 class Ranks(NamedTuple):

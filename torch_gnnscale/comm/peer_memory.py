@@ -132,7 +132,7 @@ class HostMemories(PeerMemories):
         return HostPeerMemory(HostMemory(num_bytes, "split", _HINT))
 
     def opened(self, handle: bytes) -> HostPeerMemory:
-        """See :meth:`PeerMemories.opened`. It takes no descriptor."""
+        """Opens another rank's memory, without a descriptor (:meth:`PeerMemories.opened`)."""
         memory: HostMemory = pickle.loads(handle)
         found = HostPeerMemory(memory)
         memory.close()  # its pages stay as long as a tensor over them
@@ -153,8 +153,8 @@ class GPUPeerMemory(PeerMemory):
         self.bytes = bytes
 
     def handle(self) -> tuple[Any, ...]:
-        """See :meth:`PeerMemory.handle`: what torch says of a storage that another process opens, but for the number of
-        its device, which need not be the other's."""
+        """What other ranks open (:meth:`PeerMemory.handle`): what torch says of a storage that another process opens,
+        but for the number of its device, which need not be the other's."""
         return share_on_gpu(self.bytes.untyped_storage())[1:]
 
     @override
@@ -177,7 +177,7 @@ class GPUMemories(PeerMemories):
         return GPUPeerMemory(torch.empty(num_bytes, dtype=torch.uint8, device=self.device))
 
     def opened(self, handle: tuple[Any, ...]) -> GPUPeerMemory:
-        """See :meth:`PeerMemories.opened`. This rank's GPU reads it, wherever it lies."""
+        """Opens another rank's memory, which this rank's GPU reads wherever it lies."""
         storage = shared_on_gpu(self.device.index, *handle)
         return GPUPeerMemory(torch.empty(0, dtype=torch.uint8, device=self.device).set_(storage))
 

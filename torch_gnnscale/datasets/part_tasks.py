@@ -138,11 +138,11 @@ class PartNodeTask(_PartTask):
         )
 
     def seeds(self, subset: str) -> Any:
-        """See :meth:`NodeTask.seeds`: of this part or, in the global order, of all parts."""
+        """The seeds of this part or, in the global order, of all parts."""
         return self.part.input_nodes(subset, self._of, self.node_type)
 
     def labelled(self, subset: str) -> tuple[Tensor, Tensor]:
-        """See :meth:`NodeTask.labelled`: those of this rank. The ranks together have each node once."""
+        """The labelled nodes of this rank. The ranks together have each node once."""
         part, node_type = self.part, self.node_type
         stored, ranks = part.parts.to_stored(part.stored.seeds[node_type, subset], node_type), part.ranks
         own = part.parts.book.nodes(ranks.part, node_type)
@@ -170,11 +170,11 @@ class PartLinkTask(_PartTask):
         return f"{self.name}: {sizes_of(self.sizes)}; {' '.join(self.edge_type)}: {links}; {self._here()}"
 
     def seeds(self, subset: str) -> Any:
-        """See :meth:`LinkTask.seeds`: of this part or, in the global order, of all parts."""
+        """The links of this part or, in the global order, of all parts."""
         return self.part.links(subset, self._of, self.edge_type)
 
     def all_nodes(self, node_type: NodeType) -> Any:
-        """See :meth:`LinkTask.all_nodes`: of this part or, in the global order, of all parts."""
+        """All nodes of this part or, in the global order, of all parts."""
         if self._seed_order == "owned":
             return node_type, self.part.stored.user_ids[node_type]
         return node_type, torch.arange(self.part.parts.book.num_nodes(node_type))

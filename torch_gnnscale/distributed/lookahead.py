@@ -58,7 +58,7 @@ class Lookahead(Policy):
         self._filled = 0
 
     def start(self) -> Tensor:
-        """See :meth:`Policy.start`: none."""
+        """The ids before the first step: none."""
         return torch.from_numpy(NONE)
 
     @override

@@ -285,7 +285,7 @@ class OverParts(Executor):
             raise not_implemented("strict_negatives")
 
     def join(self, steps: Steps, own_seeds: bool) -> None:
-        """See :meth:`KeyedSampler.join`.
+        """From now on the sampler asks the ranks in a loader's steps (:meth:`KeyedSampler.join`).
 
         Raises:
             ValueError: on all ranks, if the columns of one are malformed; or the sampler is another loader's.

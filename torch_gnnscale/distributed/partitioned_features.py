@@ -120,15 +120,15 @@ class PartRows(WrittenRows):
         """Raises NotImplementedError if the part was opened with an option that split batches lack, naming it."""
 
     def all_attrs(self) -> list[TensorAttr]:
-        """See :meth:`RowStore.all_attrs`. With several parts, the user's ids of nodes are the attribute ``n_id``."""
+        """All attributes of nodes and edges. With several parts, the user's ids of nodes are the attribute ``n_id``."""
         return [TensorAttr(group, name) for group, name in self._attrs]
 
     def num_rows(self, attr: TensorAttr) -> int:
-        """See :meth:`RowStore.num_rows`: the number in all parts."""
+        """The number of rows of an attribute in all parts."""
         return self._attrs[attr.group_name, attr.attr_name].num_rows
 
     def check_graph(self, *given: Any) -> None:
-        """See :meth:`RowStore.check_graph`. Raises ValueError if the part was closed."""
+        """Raises ValueError if the rows are not those of the graph, or the part was closed."""
         if self.closed:
             raise ValueError("part: expected an open one, found one that is closed")
         super().check_graph(*given)

@@ -47,7 +47,7 @@ class PartNumbering:
         """None: the feature store has the user ids as an attribute ``n_id``."""
 
     def to(self, device: torch.device) -> PartNumbering:
-        """See :meth:`Numbering.to`; seeds are mapped on the CPU."""
+        """The numbering on a device; seeds are mapped on the CPU."""
         return self
 
     def equals(self, other: Any) -> bool:
@@ -66,17 +66,17 @@ class PartRelation(Relation):
 
     @property
     def num_edges(self) -> int:
-        """See :meth:`Relation.num_edges`: in all parts."""
+        """The number of edges in all parts."""
         return self.edges_of_all
 
     @property
     def largest_degree(self) -> int:
-        """See :meth:`Relation.largest_degree`: in all parts."""
+        """The largest degree in all parts."""
         return self.degree_of_all
 
     @property
     def id_bound(self) -> int:
-        """See :meth:`Relation.id_bound`: in all parts."""
+        """All ids of edges, in all parts, are below it."""
         return self.edges_of_all
 
 

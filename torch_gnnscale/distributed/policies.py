@@ -100,7 +100,7 @@ class HaloPolicy(Policy):
         self._slot[self._row] = np.arange(self.capacity)
 
     def start(self) -> Tensor:
-        """See :meth:`Policy.start`; before the first step only."""
+        """The ids that the buffer is filled with before the first step."""
         return torch.from_numpy(self._halo[self._row])
 
     def _find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -181,7 +181,7 @@ class MassiveGNN(HaloPolicy):
         return buffer_step(wanted, slot, self._halo[enter], at)
 
     def update(self) -> None:
-        """See :meth:`Policy.update`: counts the last step's uses and misses."""
+        """Counts the last step's uses and misses; see :meth:`Policy.update`."""
         if self._pending is None:
             return
         used, missed = self._pending

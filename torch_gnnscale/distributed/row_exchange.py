@@ -71,7 +71,7 @@ class MappedRows(OwnRows):
         return ops.gather_rows(self.tensor, ids, check=False)
 
     def table(self, ids: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
-        """See :meth:`OwnRows.table`: all rows, and the ids."""
+        """All rows, and the ids; see :meth:`OwnRows.table`."""
         return self.tensor, ids
 
     @override
@@ -95,7 +95,7 @@ class TierRows(OwnRows):
         return self._rows.gather(ids, check=False)
 
     def table(self, ids: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
-        """See :meth:`OwnRows.table`: the rows that are asked for, one after another."""
+        """The rows that are asked for, one after another; see :meth:`OwnRows.table`."""
         with torch.cuda.stream(self._stream):
             rows = self._rows.gather(torch.cat(list(ids))).cpu()
         return rows, torch.arange(len(rows)).split([len(some) for some in ids])

@@ -98,7 +98,7 @@ class _Local:
 
     @contextmanager
     def described(self, to: Path) -> Iterator[Path]:
-        """See :meth:`_Remote.described`: the directory itself."""
+        """The directory itself."""
         yield self.path
 
     def checksum(self, name: str, to: Path) -> int:

@@ -225,7 +225,7 @@ class FeatureStore(RowStore):
         return self._tensors[attr.group_name, attr.attr_name].shape[0]
 
     def versions(self) -> dict[tuple[Any, str], Version]:
-        """See :meth:`RowStore.versions`: those of all tensors."""
+        """The versions of all tensors; see :meth:`RowStore.versions`."""
         return {key: version_of(tensor) for key, tensor in self._tensors.copy().items()}
 
     def device_of(self, attr: TensorAttr) -> torch.device:

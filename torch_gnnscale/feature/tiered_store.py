@@ -352,7 +352,7 @@ class TieredFeatureStore(FeatureStore):
         return super().all_attrs()
 
     def versions(self) -> dict[tuple[Any, str], Version]:
-        """See :meth:`RowStore.versions`: rows in tiers are never changed."""
+        """No versions, for rows in tiers are never changed."""
         return {}
 
     def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:

@@ -138,7 +138,7 @@ class DiskRows(Rows):
     # Stages ##########################################################################################################
 
     def begin(self, stage: int) -> None:
-        """See :meth:`Rows.begin`; files that earlier stages wrote are opened. The progress is noted before the first
+        """Begins a stage; files that earlier stages wrote are opened. The progress is noted before the first
         file is made."""
         if not (self._folder / _PROGRESS).exists():
             self._save(stage, 0)
@@ -150,7 +150,7 @@ class DiskRows(Rows):
         super().begin(stage)
 
     def done(self, batches: int) -> None:
-        """See :meth:`Rows.done`; now and then, notes it in the folder."""
+        """Says that a batch is done and, now and then, notes it in the folder."""
         super().done(batches)
         if time.monotonic() - self._saved > max(_SECONDS, 10 * self._took):
             self._save(self.stage, batches)

@@ -254,7 +254,7 @@ class PartOfGraph(StagedGraph):
     # A part to look at ###############################################################################################
 
     def _seeds(self, count: int) -> list[Tensor]:
-        """See :meth:`StagedGraph._seeds`: as many of those that the ranks propose as one rank has."""
+        """As many of the seeds that the ranks propose as one rank has."""
         proposed = self._steps.gather([seeds.tolist() for seeds in super()._seeds(count)])
         found = []
         for of_type in zip(*proposed, strict=True):

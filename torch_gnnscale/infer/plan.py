@@ -228,7 +228,7 @@ class SeenCall:
 
     title: str
     refusal: str | None
-    """See :class:`LayerCall`."""
+    """Why it cannot aggregate pieces of a node's edges."""
     inputs: dict[Input, SeenInput]
     others: Marks
     """What its other arguments were computed from."""

@@ -179,8 +179,8 @@ class Stage(Caller):
             self._rows.write(self.plan.results[node_type], hop.seeds[node_type], rows)
 
     def called(self, layer: Layer, given: dict[str, Any]) -> Any:
-        """See :class:`Caller`: stored rows, or what stands in for them, for calls of lower levels; the computed rows
-        for those of this stage; for those of the next, keeps what they get."""
+        """What a :class:`Caller` returns: stored rows, or what stands in for them, for calls of lower levels; the
+        computed rows for those of this stage; for those of the next, keeps what they get."""
         known = self._next < len(self.plan.calls)
         self._expect(known and self.plan.calls[self._next].title == layer.title, layer.title)
         call = self.plan.calls[self._next]

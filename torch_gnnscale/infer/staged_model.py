@@ -236,7 +236,7 @@ class StagedLayer(NarrowedLayer):
         return super()._of_sage(given, edges) if self.forward_pass.pieces is None else None
 
     def aggregated(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:
-        """See :class:`NarrowedLayer`; of a piece of edges, the aggregate of all pieces so far: [1, ...]."""
+        """The aggregate of each destination's messages; of a piece of edges, of all pieces so far: [1, ...]."""
         out, pieces = super().aggregated(edge_index, size, **kwargs), self.forward_pass.pieces
         return out if pieces is None else pieces.add("aggregated", self.layer.aggr, out[:1], edge_index.size(1))
 
@@ -282,7 +282,7 @@ class StagedDictionaryLayer(DictionaryLayer):
         """None: no such layer weighs its edges by degrees."""
 
     def degrees(self, given: Mapping[str, Any]) -> dict[NodeType, Tensor]:
-        """See :class:`Layer`; not called, for no such layer normalizes."""
+        """Not called, for no such layer normalizes."""
         raise NotImplementedError
 
 

@@ -223,8 +223,8 @@ class DataRows(RowSource):
         return {**self.__dict__, "_kinds": ([], [], {})}
 
     def versions(self) -> DataVersions:
-        """See :meth:`RowSource.versions`; of the attributes of the graph as well, whose type is :data:`OF_GRAPH` in a
-        HeteroData, and of the values of ``adj_t``."""
+        """The versions of all attributes, of those of the graph as well, whose type is :data:`OF_GRAPH` in a HeteroData,
+        and of the values of ``adj_t``."""
         fields = self._fields()
         try:  # in few steps of Python's: twice for each batch
             numbers = [
@@ -269,7 +269,7 @@ class DataRows(RowSource):
         self, sampled: MiniBatch, bounds: Bounds, versions: DataVersions | None = None,
         wanted: Callable[[Any], bool] | None = None,
     ) -> FoundRows:  # fmt: skip
-        """See :meth:`RowSource.fetch`. ``wanted(key)``: whether those of an attribute are read."""
+        """Reads the rows of a sample. ``wanted(key)``: whether those of an attribute are read."""
         # Of the values of these very versions: the loop may add others meanwhile, and remove them before delivery.
         graph, late = self.data, []
         fields = self._fields() if versions is None else versions.fields
@@ -327,7 +327,7 @@ class DataRows(RowSource):
         return others
 
     def batch(self, sampled: MiniBatch, rows: FoundRows, layouts: EdgeLayouts | None) -> Data | HeteroData:
-        """See :meth:`RowSource.batch`; types that were not sampled have no rows."""
+        """Makes a batch of rows; types that were not sampled have none."""
         batch, types = as_batch(rows.graph), sampled.types
         for type_name, store, has_nodes, has_edges in rows.storages:
             fields = storage_of(batch, type_name)._mapping

@@ -44,7 +44,7 @@ class StoreRows(RowSource):
         self._reads = Reads(features) if self.waits else None
 
     def versions(self) -> Mapping[Any, Version]:
-        """See :meth:`RowSource.versions`: of all attributes of a :class:`RowStore`, which says them."""
+        """The versions of all attributes of a :class:`RowStore`, which says them."""
         if not isinstance(self.features, RowStore):
             return {}
         attrs, said = self.features.all_attrs(), self.features.versions()
@@ -74,8 +74,8 @@ class StoreRows(RowSource):
         self, sampled: MiniBatch, bounds: Bounds, versions: Mapping[Any, Version] | None = None,
         wanted: Callable[[Any], bool] | None = None,
     ) -> Callable[[], list[tuple[Any, Any]]]:  # fmt: skip
-        """See :meth:`RowSource.start`; arguments as of :meth:`fetch`. Reads that do not wait are made by the function
-        that is returned."""
+        """Starts to read the rows of a sample; arguments as of :meth:`fetch`. Reads that do not wait are made by the
+        function that is returned."""
         stored = all_attrs(self.features)
         if versions is not None and isinstance(self.features, RowStore):
             stored = [attr for attr in stored if _key(attr) in versions]  # others were added meanwhile
@@ -164,7 +164,7 @@ class StoreRows(RowSource):
     def edges(
         self, rows: Any, edge_type: Any, edges: SampledEdges, layout: EdgeLayout
     ) -> tuple[SampledEdges, Tensor | None]:
-        """See :meth:`RowSource.edges`: they stay where they were sampled, and have the sampler's weights as values."""
+        """The edges, which stay where they were sampled, and the sampler's weights as values."""
         return edges, edges.weight
 
     @override

@@ -195,7 +195,7 @@ class GivenGraph(GivenData):
 
     @property
     def edge_types(self) -> list[EdgeType | None]:
-        """See :attr:`GivenData.edge_types`."""
+        """The types of its edges, each once."""
         return [edge_type for edge_type, _ in self._edge_stores]
 
     @override
@@ -251,7 +251,7 @@ class GivenStores(GivenData):
 
     @property
     def has_rows_on_gpu(self) -> bool:  # type: ignore[override]
-        """See :attr:`GivenData.has_rows_on_gpu`."""
+        """Whether rows are gathered on a GPU."""
         return any(where.type == "cuda" for _, where in self._devices())
 
     def _devices(self) -> Iterator[tuple[str, torch.device]]:
@@ -261,7 +261,7 @@ class GivenStores(GivenData):
 
     @cached_property
     def numbering(self) -> Numbering | None:  # type: ignore[override]
-        """See :attr:`GivenData.numbering`.
+        """The numbering of the stores, or None.
 
         Raises:
             TypeError: what a store has as its order lacks a method of a Numbering.
@@ -278,7 +278,7 @@ class GivenStores(GivenData):
 
     @property
     def edge_types(self) -> list[EdgeType | None]:
-        """See :attr:`GivenData.edge_types`."""
+        """The types of its edges, each once."""
         return list(dict.fromkeys(attr.edge_type for attr in self.graph.get_all_edge_attrs()))
 
     @override

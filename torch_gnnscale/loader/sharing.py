@@ -182,7 +182,7 @@ class SharedSteps(Sharing, ABC):
         self._together: Together | None = None
 
     def seed(self, given: int | None, generator: torch.Generator | None) -> int:
-        """See :meth:`Sharing.seed`; one that is drawn becomes that of rank 0 when the ranks meet."""
+        """The loader's seed; one that is drawn becomes that of rank 0 when the ranks meet."""
         self._draws_seed = given is None
         return draw_seed(generator) if given is None else to_int("seed", given)
 
@@ -193,7 +193,7 @@ class SharedSteps(Sharing, ABC):
         return source
 
     def _source(self, rows: Any) -> CollectiveSource:
-        """See :meth:`source`; it has not joined the steps."""
+        """The source of rows, which has not joined the steps."""
         return rows
 
     @abstractmethod

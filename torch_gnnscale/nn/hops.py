@@ -359,7 +359,7 @@ class BatchHops:
 
     @property
     def with_edges(self) -> set[EdgeType | int]:
-        """See :func:`with_edges`."""
+        """The hops and relations that have edges (:func:`with_edges`)."""
         return with_edges({key: relation.counts for key, relation in self.relations.items()})
 
     def relation(self, edge_index: Any) -> Relation | None:

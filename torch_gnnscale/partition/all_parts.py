@@ -108,7 +108,7 @@ class NumberingOfAllParts:
         return self._users[node_type][ids.cpu()].to(ids.device)
 
     def to(self, device: torch.device) -> NumberingOfAllParts:
-        """See :meth:`Numbering.to`; ids are mapped on the CPU."""
+        """The numbering on a device; ids are mapped on the CPU."""
         return self
 
     def equals(self, other: Any) -> bool:

@@ -186,7 +186,7 @@ class NeighborOutput(SamplerOutput):
     fields: dict[str, Any] = field(default_factory=dict)
     """Further fields that batches get, by name."""
     whole: dict[str, int] | None = None
-    """See :attr:`MiniBatch.whole`."""
+    """What :attr:`MiniBatch.whole` is."""
 
     def to_pyg(self) -> SamplerOutput:
         """The same as PyG's own class."""

@@ -95,7 +95,7 @@ class RankSampler(KeyedSampler):
         return output_of(batch)
 
     def options(self) -> dict[str, Any]:
-        """See :meth:`KeyedSampler.options`: those of whole batches, which may be cut in any way."""
+        """The options of whole batches, which may be cut in any way."""
         return self.sampler.options()
 
     @override
@@ -328,7 +328,7 @@ class CooperativeSampler(RankSampler):
         self._bounds, self._ids = book.bounds[None], id_dtype(book.num_nodes())
 
     def join(self, steps: Steps, own_seeds: bool) -> None:
-        """See :meth:`KeyedSampler.join`.
+        """From now on the ranks draw in a loader's steps (:meth:`KeyedSampler.join`).
 
         Raises:
             ValueError: as of :meth:`PartitionedExecutor.join`.

@@ -309,7 +309,7 @@ class PartBatches(SplitBatches):
         return self._features.parts.book.part_of(nodes)
 
     def source(self, rows: RowSource) -> CollectiveSource:
-        """See :meth:`SplitBatches.source`: own rows are all in this part, so that they are read without other ranks."""
+        """A source of own rows, all in this part, so that they are read without other ranks."""
         return SplitRows(rows)
 
     @override

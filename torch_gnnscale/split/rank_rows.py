@@ -60,11 +60,9 @@ class ShuffleIndex:
     part: int
     """The number of this one."""
     sent: Tensor
-    """See :class:`torch_gnnscale.ops.Cut`."""
+    """As :class:`torch_gnnscale.ops.Cut` says, and so are the next two."""
     num_sent: list[list[int]]
-    """See :class:`torch_gnnscale.ops.Cut`."""
     num_received: list[list[int]]
-    """See :class:`torch_gnnscale.ops.Cut`."""
     x: Tensor | None = None
     """The tensor ``batch.x`` whose rows of the halo ``batch.x_halo`` has; None if the batch has no ``x_halo``."""
     x_version: int = 0
@@ -218,22 +216,22 @@ class SplitRows(CollectiveSource):
         return self.inner.learned()
 
     def renew(self, batch: Data | HeteroData, sampled: MiniBatch, bounds: Bounds, keys: Collection[Any]) -> None:
-        """See :meth:`RowSource.renew`. If the features have changed, those of the halo are removed: layers exchange
+        """Reads changed rows again. If the features have changed, those of the halo are removed: layers exchange
         them then, as they do what other layers return."""
         self.inner.renew(batch, sampled, bounds, keys)
         if HALO in batch and any(name == X for _, name in keys):
             del batch[HALO]
 
     def fetch(self, sampled: MiniBatch, bounds: Bounds, versions: Any = None) -> FetchedRows:
-        """See :meth:`RowSource.fetch`. Raises RuntimeError if the batch is cut over several ranks, whose rows come in a
-        step."""
+        """The rows of a batch of one rank. Raises RuntimeError if the batch is cut over several ranks, whose rows come
+        in a step."""
         needs = self.needs(sampled, bounds, versions)
         if needs.index.parts > 1:
             raise RuntimeError("split: expected to read in steps that all ranks take together; iterate over the loader")
         return needs.rows, needs.x, None if needs.x is None else needs.x[:0]
 
     def needs(self, sampled: MiniBatch, bounds: Bounds, versions: Any) -> HaloNeeds:
-        """See :meth:`CollectiveSource.needs`: reads the rows of own nodes and edges."""
+        """What the batch needs of other ranks; reads the rows of own nodes and edges."""
         if sampled.whole is None:
             found = type(sampled.out).__name__
             raise ValueError(f"transform_sampler_output: expected the sampler's own output with split=, found {found}")
@@ -252,7 +250,7 @@ class SplitRows(CollectiveSource):
         return HaloNeeds(rows, index, moves, None if x is None else x.contiguous(), said, alike)
 
     def read(self, needs: HaloNeeds, asked: Tensor) -> None:
-        """See :meth:`CollectiveSource.read`.
+        """Reads the rows of the halo, together with the other ranks.
 
         Raises:
             ValueError: on all ranks, if they have parts of different batches, features of different sizes, or expect

@@ -174,7 +174,7 @@ class SplitLayer(NarrowedLayer):
         return out
 
     def groups(self, given: dict[str, Any]) -> int:
-        """See :meth:`NarrowedLayer.groups`: for a batch, of which a rank may have no rows, as many as in the same call
+        """The groups of a call: for a batch, of which a rank may have no rows, as many as in the same call
         on the probe."""
         calls = self.forward_pass.calls
         if calls.finds_out:
@@ -187,7 +187,7 @@ class SplitLayer(NarrowedLayer):
         return self._call.groups
 
     def read(self, given: dict[str, Any], num_edges: int) -> Read:
-        """See :meth:`NarrowedLayer.read`: for a batch, what it was in the same call on the probe."""
+        """What the layer reads: for a batch, what it was in the same call on the probe."""
         calls = self.forward_pass.calls
         if calls.finds_out:
             self._call = calls.calls[-1] = self._call._replace(read=super().read(given, num_edges))

@@ -159,7 +159,7 @@ class HeteroTrainer(ClassTrainer):
         return HeteroClassifier(self.task, self.config)
 
     def inference(self) -> tuple[nn.Module, Callable[[nn.Module, Any], Any]]:
-        """See :meth:`Trainer.inference`: class scores of the labelled type."""
+        """Class scores of all nodes of the labelled type."""
         return self.model, lambda model, batch: {self.task.node_type: model(batch)}
 
     def called_module(self) -> nn.Module:

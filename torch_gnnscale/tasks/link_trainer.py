@@ -59,7 +59,7 @@ class LinkTrainer(Trainer):
         return HeteroSAGE(self.task.sizes, config.hidden, len(config.fanouts), config.dropout, scale)
 
     def inference(self) -> tuple[nn.Module, Callable[[nn.Module, Any], Any]]:
-        """See :meth:`Trainer.inference`: embeddings by type, on the graph of training links."""
+        """Embeddings by type, on the graph of training links."""
         return self.model, call_model
 
     def called_module(self) -> nn.Module:

@@ -239,7 +239,7 @@ class NodeTrainer(ClassTrainer):
         return build_model(self.config, self.task)
 
     def inference(self) -> tuple[nn.Module, Callable[[nn.Module, Any], Any]]:
-        """See :meth:`Trainer.inference`: class scores."""
+        """Class scores of all nodes."""
         return self.model, call_model
 
     def called_module(self) -> nn.Module:
@@ -247,7 +247,7 @@ class NodeTrainer(ClassTrainer):
         return SeedScores(self.model, self.config.method != NEIGHBOR)
 
     def drawing(self, fanouts: list[int], training: bool) -> dict[str, Any]:
-        """See :meth:`ClassTrainer.drawing`. If all neighbors are taken, edges have no weights."""
+        """How neighbors are drawn. If all are taken, edges have no weights."""
         return {} if -1 in fanouts else {"method": self.config.method}
 
 
@@ -255,7 +255,7 @@ class SplitRanks(RankGroup):
     """Ranks whose model itself exchanges rows and sums gradients."""
 
     def parallel(self, module: nn.Module, unused: bool) -> nn.Module:
-        """See :meth:`RankGroup.parallel`: the module as it is; backward leaves the sums of gradients."""
+        """The module as it is; backward leaves the sums of gradients."""
         return module
 
 
@@ -293,7 +293,7 @@ class SplitNodeTrainer(NodeTrainer):
 
     @property
     def ranks_per_batch(self) -> int:
-        """See :attr:`Trainer.ranks_per_batch`: one for each part, or one alone."""
+        """How many ranks make a batch: one for each part, or one alone."""
         return min(self.plan.parts, self.ranks.world)
 
     def called_module(self) -> nn.Module:
@@ -314,5 +314,5 @@ class SplitNodeTrainer(NodeTrainer):
         return total / max(batch.batch_size, 1), batch.batch_size
 
     def objective(self, loss: Tensor, seeds: int, batch: Any) -> Tensor:
-        """See :meth:`Trainer.objective`: the ranks' share of the mean over the whole batch."""
+        """The rank's share of the mean loss over the whole batch."""
         return loss * (seeds / batch.global_batch_size) if seeds else loss

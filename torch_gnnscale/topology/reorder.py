@@ -83,7 +83,7 @@ class Order(NamedTuple):
         return self.old[ids]
 
     def to(self, device: torch.device) -> Order:
-        """See :meth:`Numbering.to`. :meth:`to_stored`, which maps seeds, stays on the CPU."""
+        """The numbering on a device. :meth:`to_stored`, which maps seeds, stays on the CPU."""
         return Order(self.old.to(device), self.new)
 
     def equals(self, other: Any) -> bool:
