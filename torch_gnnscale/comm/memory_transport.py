@@ -165,9 +165,7 @@ class MemoryTransport(RowTransport):
         answer: Answer, meanwhile: Callable[[], None] | None = None,
     ) -> Tensor:  # fmt: skip
         """Exchanges rows (:class:`RowTransport`). A rank writes its ids into memory of its own, in which the others
-        read them and write the rows. That memory is used again when the tensor that is returned is gone; views of it do
-        not count.
-        """
+        read them and write the rows. It is used again when the returned tensor is gone; views of it do not count."""
         exchange, begin = self.exchange, time.perf_counter()
         number, is_new, error = -1, False, None
         try:

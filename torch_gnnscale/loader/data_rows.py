@@ -223,8 +223,8 @@ class DataRows(RowSource):
         return {**self.__dict__, "_kinds": ([], [], {})}
 
     def versions(self) -> DataVersions:
-        """The versions of all attributes, of those of the graph as well, whose type is :data:`OF_GRAPH` in a HeteroData,
-        and of the values of ``adj_t``."""
+        """The versions of all attributes, of those of the graph as well, whose type is :data:`OF_GRAPH` in a
+        HeteroData, and of the values of ``adj_t``."""
         fields = self._fields()
         try:  # in few steps of Python's: twice for each batch
             numbers = [
