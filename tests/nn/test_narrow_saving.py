@@ -122,6 +122,20 @@ def test_what_narrowing_saves_of_types():
     assert saving.Savings(places, 2, 60).of(nodes, edges) == expected
 
 
+@pytest.mark.parametrize("merged", [False, True])
+def test_what_pays_saves_the_least(merged, monkeypatch):
+    """The bound by which batches that are too small are passed over is one; in a merged graph nodes count twice."""
+    of_dst, writes = saving.LayerSize(100, True, 2), ("author", "writes", "paper")
+    places = [saving.Place(of_dst, writes, 2)] + [saving.Place(of_dst, None, 2)] * merged
+    savings = saving.Savings(places, 2, 0)
+    for paper, author, edge in ((9, 0, 0), (0, 9, 0), (0, 0, 9), (9, 9, 9)):
+        given = {"paper": [1, paper, paper], "author": [0, author, author]}, {writes: [1, edge]}
+        saved = savings.of(*given)
+        for least in (saved, saved + 1):
+            monkeypatch.setattr(saving, "LEAST_SAVED", least * 3 // 2 if least == saved else least * 3)
+            assert savings.pay(*given) == (least == saved)
+
+
 def test_savings_are_those_of_the_order_in_which_layers_are_called(monkeypatch):
     """The layer with more parameters saves more as the last one, which computes fewer rows."""
     relation, order, rows = ("a", "r", "a"), [0, 1], []

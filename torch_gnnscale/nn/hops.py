@@ -44,11 +44,17 @@ def num_seeds(batch: Any) -> dict[NodeType, int]:
         return {None: batch.num_sampled_nodes[0] if size is None else size}
     found: dict[NodeType, int] = {}
     for node_type, store in batch.node_items():
-        size = store.get("batch_size")
-        size = store.num_sampled_nodes[0] if size is None and "num_sampled_nodes" in store else size
+        fields = fields_of(store)
+        size = fields.get("batch_size")
+        size = fields.get("num_sampled_nodes", (0,))[0] if size is None else size
         if size:
             found[node_type] = size
     return found
+
+
+def fields_of(store: Any) -> dict[str, Any]:
+    """The fields of a batch's nodes or edges of one type, to be looked at; the store's own ``get`` takes longer."""
+    return store._mapping
 
 
 def seed_rows(out: Any, batch: Any, returned: Mapping[NodeType, int]) -> Any:
@@ -128,16 +134,18 @@ def relations_of(batch: Any) -> dict[EdgeType, Any]:
     return {
         key: store
         for key, store in batch.edge_items()
-        if "edge_index" in store or "adj_t" in store or any(store.get("num_sampled_edges", ()))
+        if "edge_index" in (fields := fields_of(store)) or "adj_t" in fields or any(fields.get("num_sampled_edges", ()))
     }
 
 
 def sampled_numbers(batch: Any) -> tuple[dict[NodeType, list[int]], dict[EdgeType, list[int]]] | None:
     """(``num_sampled_nodes`` by node type, ``num_sampled_edges`` by relation); None unless all are lists and there are
     relations."""
+    nodes: dict[NodeType, Any]
+    edges: dict[EdgeType, Any]
     if isinstance(batch, HeteroData):
-        nodes = {key: store.get("num_sampled_nodes") for key, store in batch.node_items()}
-        edges = {key: store.get("num_sampled_edges") for key, store in relations_of(batch).items()}
+        nodes = {key: fields_of(store).get("num_sampled_nodes") for key, store in batch.node_items()}
+        edges = {key: fields_of(store).get("num_sampled_edges") for key, store in relations_of(batch).items()}
     else:
         nodes = {None: getattr(batch, "num_sampled_nodes", None)}
         edges = {None: getattr(batch, "num_sampled_edges", None)}

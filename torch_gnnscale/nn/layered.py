@@ -158,10 +158,11 @@ class Layered(Wrapper):
 
     def _whole(self, batch: Any) -> Any:
         """The model's output for the whole batch."""
-        if isinstance(self.module, Weighed):
-            with self.module.weighing(batch):
-                return self.call(self.module.module, batch)
-        return self.call(self.module, batch)
+        module: Any = self._modules["module"]  # as in _model
+        if isinstance(module, Weighed):
+            with module.weighing(batch):
+                return self.call(module.module, batch)
+        return self.call(module, batch)
 
     def _weights(self, batch: Any) -> dict[EdgeType, Tensor] | None:
         """By relation, the numbers by which messages are multiplied, one per edge; None if the model is not weighed."""

@@ -77,12 +77,17 @@ class Savings:
                 of_src[group] += parameters * (not of_destinations)
             for hop in range(groups - 1, depth):
                 of_edge[hop] += EDGE
+        of_types = [(key, max(each)) for key, each in (*self._of_node.items(), *self._of_edge.items()) if each]
+        merged, by_type = ([most for key, most in of_types if (key is None) == none] for none in (True, False))
+        self._most = max(by_type, default=0) + max(merged, default=0)
+        """What is left out for a node or an edge, at most."""
 
     def pay(self, num_nodes: Mapping[NodeType, Sequence[int]], num_edges: Mapping[EdgeType, Sequence[int]]) -> bool:
         """Whether a batch is narrowed; arguments as of :meth:`of`. Each call on a relation of types has costs of its
         own: benchmarks/bench_narrow_typed.py."""
         least = LEAST_SAVED if self._calls == 0 else LEAST_SAVED * self._calls * 2 // 3
-        return self.of(num_nodes, num_edges) >= least
+        count = sum(map(sum, num_nodes.values())) + sum(map(sum, num_edges.values()))
+        return count * self._most >= least and self.of(num_nodes, num_edges) >= least
 
     def of(self, num_nodes: Mapping[NodeType, Sequence[int]], num_edges: Mapping[EdgeType, Sequence[int]]) -> int:
         """How many multiply-adds narrowing leaves out of a batch, about.
