@@ -16,11 +16,10 @@ from helpers.narrow_types import (
     check,
     gradients,
     made,
-    make_types,
     schemas,
 )
-from helpers.slow import NIGHTLY
-from hypothesis import given, settings
+from helpers.slow import NIGHTLY, examples
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -114,29 +113,76 @@ def test_a_tensor_of_a_batch_with_seeds_of_several_types_is_left():
     torch.testing.assert_close(narrow(model, score)(batch), score(model, batch), rtol=1e-12, atol=1e-12)
 
 
+KINDS: dict = {
+    "RGCN": lambda kinds: pyg_nn.RGCNConv(FEATURES, FEATURES, kinds, num_bases=2),
+    "fast RGCN": lambda kinds: pyg_nn.FastRGCNConv(FEATURES, FEATURES, kinds),
+    "RGAT": lambda kinds: pyg_nn.RGATConv(FEATURES, FEATURES, kinds, edge_dim=ATTRIBUTES),
+    "FiLM": lambda kinds: pyg_nn.FiLMConv(FEATURES, FEATURES, kinds),
+}
+"""Layers of a graph of one type whose edges have the numbers of their relations."""
+
+
+def numbered_relations(name, kinds):
+    """A model of two layers, and how it is called."""
+    torch.manual_seed(0)
+    given = "x, e, t, a" if name == "RGAT" else "x, e, t"
+    model = pyg_nn.Sequential("x, e, t, a", [(KINDS[name](kinds), f"{given} -> x") for _ in range(2)]).double()
+    return model, lambda model, batch: model(batch.x, batch.edge_index, batch.edge_type, batch.edge_attr)
+
+
+def check_one_type(model, call, batch, narrowed):
+    expected, found = call(model, batch)[: batch.batch_size], narrowed(batch)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    for ours, theirs in zip(gradients(model, {"": found}), gradients(model, {"": expected}), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
+
+
 @pytest.mark.slow
-def test_relations_by_numbers_in_one_graph():
-    data = GRAPH.to_homogeneous()
-    batch = next(iter(NeighborLoader(data, [3, 2], torch.tensor([1, 40, 55]), batch_size=3)))
-    kinds = len(RELATIONS)
-    for make, attributes in (
-        (lambda: pyg_nn.RGCNConv(FEATURES, FEATURES, kinds, num_bases=2), False),
-        (lambda: pyg_nn.FastRGCNConv(FEATURES, FEATURES, kinds), False),
-        (lambda: pyg_nn.RGATConv(FEATURES, FEATURES, kinds, edge_dim=ATTRIBUTES), True),
-        (lambda: pyg_nn.FiLMConv(FEATURES, FEATURES, kinds), False),
-    ):
-        torch.manual_seed(0)
-        model = pyg_nn.Sequential("x, e, t, a", [
-            (make(), f"x, e, t{', a' if attributes else ''} -> x") for _ in range(2)
-        ]).double()  # fmt: skip
-        narrowed = narrow(
-            model, lambda model, batch: model(batch.x, batch.edge_index, batch.edge_type, batch.edge_attr)
-        )
-        expected = model(batch.x, batch.edge_index, batch.edge_type, batch.edge_attr)[:3]
-        found = narrowed(batch)
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-        for ours, theirs in zip(gradients(model, {"": found}), gradients(model, {"": expected}), strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+@pytest.mark.parametrize("name", KINDS)
+@examples(20)
+@given(data=st.data())
+def test_relations_by_numbers_in_one_graph(name, data):
+    typed = data.draw(schemas())
+    graph = typed.to_homogeneous()
+    model, call = numbered_relations(name, len(typed.edge_types))
+    narrowed = narrow(model, call, check=data.draw(st.booleans()))
+    for seed in range(2):
+        ids = data.draw(st.lists(st.integers(0, graph.num_nodes - 1), min_size=1, max_size=4))
+        fanouts = data.draw(st.lists(st.sampled_from([-1, 0, 1, 2]), min_size=2, max_size=2))
+        model.train(data.draw(st.booleans()))
+        loader = NeighborLoader(graph, fanouts, torch.tensor(ids), batch_size=4, seed=seed)
+        check_one_type(model, call, next(iter(loader)), narrowed)
+
+
+@pytest.mark.slow
+@examples(20)
+@given(data=st.data())
+def test_link_decoders_on_random_schemas(data):
+    """Scores of the links' ends: their gradients are those of the whole batch."""
+    graph = data.draw(schemas())
+    relations = [t for t in graph.edge_types if graph[t].edge_index.size(1)]
+    assume(relations)
+    relation = data.draw(st.sampled_from(relations))
+    model = made(data.draw(st.sampled_from(["to_hetero SAGE", "mixed", "HGT"])), graph)
+    narrowed, negatives = narrow(model, call), data.draw(st.sampled_from([None, "binary", "triplet"]))
+    loader = LinkNeighborLoader(
+        graph, [2, 2], edge_label_index=(relation, None), neg_sampling=negatives, batch_size=4, shuffle=True
+    )
+    batch = next(iter(loader))
+    names = ("src_index", "dst_pos_index") if negatives == "triplet" else None
+    ends = [batch[relation[end]][names[bool(end)]] for end in (0, -1)] if names else batch[relation].edge_label_index
+
+    def loss(rows):
+        src, dst = (rows[relation[end]][at] for end, at in zip((0, -1), ends, strict=True))
+        return torch.nn.functional.softplus((src * dst).sum(-1)).sum()
+
+    found, expected = loss(narrowed(batch)), loss(call(model, batch))
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    parameters = list(model.parameters())
+    of_both = [torch.autograd.grad(of, parameters, allow_unused=True) for of in (found, expected)]
+    for parameter, ours, theirs in zip(parameters, *of_both, strict=True):
+        ours, theirs = (torch.zeros_like(parameter) if grad is None else grad for grad in (ours, theirs))
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
 
 
 class OneEach(nn.Module):
@@ -144,7 +190,7 @@ class OneEach(nn.Module):
 
     def __init__(self, metadata):
         super().__init__()
-        self.convs = nn.ModuleList(pyg_nn.HANConv(FEATURES, FEATURES, metadata, dropout=0.5) for _ in range(2))
+        self.convs = nn.ModuleList(pyg_nn.HANConv(FEATURES, FEATURES, metadata) for _ in range(2))
 
     def forward(self, x, edges):
         for conv in self.convs:
@@ -152,13 +198,24 @@ class OneEach(nn.Module):
         return x
 
 
-def test_han_with_one_relation_into_each_type():
-    data = make_types({"a": 30, "b": 20}, RELATIONS[:2], degree=3, seed=0)
+@pytest.mark.slow
+@examples(20)
+@given(data=st.data())
+def test_han_with_one_relation_into_each_type(data):
+    schema = data.draw(schemas())
+    into = {relation[-1]: relation for relation in schema.edge_types}
+    graph = schema.edge_type_subgraph([*into.values()])
     torch.manual_seed(0)
-    model = OneEach(data.metadata()).double().eval()
+    model = OneEach(graph.metadata()).double()
+    if not model.train(data.draw(st.booleans())).training:
+        for conv in model.convs:
+            conv.dropout = 0.5
     narrowed = narrow(model, call)
-    for batch in NeighborLoader(data, [2, 2], ("a", torch.arange(12)), batch_size=4):
-        check(model, narrowed, batch)
+    types = [t for t in graph.node_types if graph[t].num_nodes]
+    for _ in range(2):
+        node_type = data.draw(st.sampled_from(types))
+        ids = data.draw(st.lists(st.integers(0, graph[node_type].num_nodes - 1), min_size=1, max_size=4))
+        check(model, narrowed, next(iter(NeighborLoader(graph, [2, 2], (node_type, torch.tensor(ids)), batch_size=4))))
 
 
 @pytest.mark.slow
