@@ -33,11 +33,11 @@ from typing import Any
 import torch
 from common import compare, has, judged, parser, report, save, say_aims, web_graph
 from ranks import is_parent, start
-from row_transports import memory_over_gloo, transports_of
+from row_transports import memory_over_gloo, rows_of, transports_of
 from timing_of_ranks import in_turn, slowest_of
 from torch import Tensor
 from torch import distributed as dist
-from torch_geometric.data import Data, TensorAttr
+from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, partition
 from torch_gnnscale.comm.row_transport import RowTransport
@@ -162,14 +162,10 @@ def traffic(part: Part) -> dict[str, int]:
 
 def exchange_of(part: Part, loader: NeighborLoader, rounds: int) -> dict[str, Any]:
     """Milliseconds of each exchange of a batch's rows, and of bare all-to-alls of as many bytes."""
-    steps = part.features.open_steps()
-    out = next(iter(loader.samples(0)))
-    names = [attr.attr_name for attr in part.features.all_attrs()]
-    needs = part.features.needs([TensorAttr(None, name, out.node) for name in names])
-    counts = part.features.counts(needs, steps)
-    asked = steps.rows.numbers(counts, "counts")
-    read = partial(part.features.read, needs, asked, steps)
-    return against_bare(steps.rows, read, counts.sum(1), asked.sum(1), row_bytes(part), rounds)
+    source, needs, counts = rows_of(part, next(iter(loader.samples(0))).node)
+    rows = source.steps.rows
+    asked = rows.numbers(counts, "counts")
+    return against_bare(rows, partial(source.read, needs, asked), counts.sum(1), asked.sum(1), row_bytes(part), rounds)
 
 
 def of_sizes(rounds: int, megabytes: list[int]) -> dict[str, Any]:

@@ -9,10 +9,20 @@ from typing import Any
 import torch
 from timing_of_ranks import in_turn, slowest_of
 from torch import Tensor
-from torch_geometric.data import TensorAttr
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.distributed import Part
+from torch_gnnscale.loader.row_source import Bounds
+from torch_gnnscale.sampler.minibatch import NO_EDGES, MiniBatch
+
+
+def rows_of(part: Part, nodes: Tensor) -> tuple[Any, Any, Tensor]:
+    """What reads rows of a part in steps of its own; what it needs for these nodes; how many of each part."""
+    source, batch = part.features.row_source(part.graph, None), MiniBatch()
+    source.join(part.features.open_steps())
+    batch.nodes, batch.edges = [nodes], [NO_EDGES]
+    needs = source.needs(batch, Bounds(), None)
+    return source, needs, source.counts(needs)
 
 
 def transports_of(parts: dict[str, Part], loader: NeighborLoader, rounds: int) -> dict[str, Any]:
@@ -20,17 +30,13 @@ def transports_of(parts: dict[str, Part], loader: NeighborLoader, rounds: int) -
     them in one tensor with this part's. Rows and what is counted must be equal."""
     out, runs = next(iter(loader.samples(0))), {}
     for name, part in parts.items():
-        steps = part.features.open_steps()
-        names = [attr.attr_name for attr in part.features.all_attrs()]
+        source, needs, counts = rows_of(part, out.node)
+        steps = source.steps
 
-        needs = part.features.needs([TensorAttr(None, name, out.node) for name in names])
-        counts = part.features.counts(needs, steps)
-
-        def rows(part: Part = part, steps: Any = steps, needs: Any = needs, counts: Tensor = counts) -> list[Tensor]:
-            asked = steps.rows.numbers(counts, "counts")
-            part.features.read(needs, asked, steps)
-            part.features.taken(needs, steps)
-            return part.features.rows(needs)
+        def rows(source: Any = source, needs: Any = needs, counts: Tensor = counts) -> list[Tensor]:
+            source.read(needs, source.steps.rows.numbers(counts, "counts"))
+            source.taken(needs)
+            return [found for _, found in source.rows(needs)]
 
         def counted(steps: Any = steps) -> Any:
             return [
