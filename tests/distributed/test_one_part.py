@@ -143,6 +143,8 @@ def test_after_close(parts):
         ({"num_workers": 1, "multiprocessing_context": "fork"}, NotImplementedError,
          r"^worker processes \(num_workers=1\) with the stores of a part are not implemented; num_workers alone means"),
         ({"shard": False}, ValueError, r"^shard: expected True or None with the stores of a part, found False$"),
+        ({"shard": (0, 1), "seed": 1}, ValueError,
+         r"^shard: expected True or None with the stores of a part, found \(0, 1\)$"),
     ],
 )  # fmt: skip
 def test_what_is_refused(parts, options, error, message):

@@ -2,6 +2,7 @@
 
 import threading
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from helpers.modes import MODES, of_processes
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
+from torch_gnnscale.loader.collate import Collator
 
 LINKS = torch.stack([torch.arange(60), torch.arange(60).flip(0)])
 
@@ -365,3 +367,20 @@ def test_what_has_the_rows_of_an_attribute_may_change(options):
         assert all(torch.equal(batch.mark, batch[of]) for batch in loader)
     data.mark = torch.arange(7)  # the graph's
     assert all(torch.equal(batch.mark, data.mark) for batch in loader)
+
+
+@pytest.mark.parametrize(
+    ("own", "earlier", "expected"),
+    [([], [], []), (["x"], [], [["x"]]), ([], ["y"], [["y"]]), (["x"], ["x", "y"], [["x", "y"]])],
+)
+def test_rows_are_read_again_that_changed_before_they_were_read(own, earlier, expected):
+    """Of batches that streams made: since the batch's own versions, and since those of its iteration."""
+    renewed = []
+    changed = {"own": [(None, name) for name in own], "earlier": [(None, name) for name in earlier]}
+    collator = Collator.__new__(Collator)
+    collator.device, collator.bounds = None, lambda batch: None
+    collator.source = SimpleNamespace(
+        changed=changed.get, renew=lambda data, batch, bounds, keys: renewed.append([name for _, name in keys])
+    )
+    collator.deliver(SimpleNamespace(versions="own", data=Data()), "earlier")
+    assert renewed == expected
