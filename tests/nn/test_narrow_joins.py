@@ -8,7 +8,7 @@ import torch
 import torch_geometric.nn as pyg_nn
 from helpers.narrow_types import FEATURES, GRAPH, HIDDEN, RELATIONS, ByRelation, batch_of, call, check, made
 from helpers.slow import SLOW, quick
-from torch import nn
+from torch import fx, nn
 from torch_geometric.nn import to_hetero
 
 from torch_gnnscale.nn import joins, narrow, weigh
@@ -281,14 +281,20 @@ def test_gradients_have_memory_of_their_own():
     assert len(set(places)) == len(places)
 
 
-@pytest.mark.slow
-def test_layers_are_not_moved_past_what_writes_in_place(joined):
+@pytest.mark.parametrize("way", ["module", SLOW("method"), SLOW("function")])
+def test_layers_are_not_moved_past_what_writes_in_place(joined, way):
     model = made("to_hetero SAGE", GRAPH)
+    model.add_submodule("less", nn.ReLU(inplace=True))
     calls = [node for node in model.graph.nodes if node.op == "call_module" and str(node.target).startswith("convs.1.")]
     with model.graph.inserting_after(calls[1]):
         rows = model.graph.call_function(operator.getitem, (calls[1].args[0], 0))
     with model.graph.inserting_after(rows):
-        model.graph.call_method("mul_", (rows, 3.0))
+        if way == "module":
+            model.graph.call_module("less", (rows,))
+        elif way == "method":
+            model.graph.call_method("mul_", (rows, 3.0))
+        else:
+            model.graph.call_function(torch.nn.functional.relu, (rows, True))
     model.recompile()
     batch, narrowed = batch_of(), narrow(model, call, check=False)
     with torch.no_grad():
@@ -296,6 +302,20 @@ def test_layers_are_not_moved_past_what_writes_in_place(joined):
     for key, rows in found.items():
         torch.testing.assert_close(rows, expected[key][: len(rows)], rtol=1e-12, atol=1e-12)
     assert len(joined) == 2  # the first layer, in two runs
+
+
+@pytest.mark.parametrize("reads", ["x", "total"])
+def test_layers_are_one_function_if_none_reads_another_s(reads):
+    root, graph = nn.Module(), fx.Graph()
+    root.conv = nn.ModuleDict({name: pyg_nn.SAGEConv(HIDDEN, HIDDEN) for name in ("one", "two", "three")})
+    given = {name: graph.placeholder(name) for name in ("x", "edge_index")}
+    one, two = (graph.call_module(f"conv.{name}", (given["x"], given["edge_index"])) for name in ("one", "two"))
+    given["total"] = graph.call_function(torch.add, (one, two))
+    three = graph.call_module("conv.three", (given[reads], given["edge_index"]))
+    graph.output((given["total"], three))
+    module = fx.GraphModule(root, graph)
+    found = [[len(total.layers) for total in totals.values()] for totals in joins._groups(module.graph, module)]
+    assert found == ([[2, 1]] if reads == "x" else [])
 
 
 def test_an_aggregation_that_was_replaced():
