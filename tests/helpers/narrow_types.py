@@ -280,3 +280,33 @@ def check(model: nn.Module, narrowed: nn.Module, batch: Any) -> None:
         theirs = torch.zeros_like(parameter) if theirs.dim() == 0 and parameter.dim() else theirs
         ours = torch.zeros_like(parameter) if ours.dim() == 0 and parameter.dim() else ours
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11, msg=lambda text: f"{name}: {text}")  # noqa: B023
+
+
+class OneEach(nn.Module):
+    """Attention over types of which each has one relation into it."""
+
+    def __init__(self, metadata: Any) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(pyg_nn.HANConv(FEATURES, FEATURES, metadata) for _ in range(2))
+
+    def forward(self, x: dict[str, Tensor], edges: Any) -> dict[str, Tensor]:
+        for conv in self.convs:
+            x = conv(x, edges)
+        return x
+
+
+KINDS: dict[str, Callable[[int], nn.Module]] = {
+    "RGCN": lambda kinds: pyg_nn.RGCNConv(FEATURES, FEATURES, kinds, num_bases=2),
+    "fast RGCN": lambda kinds: pyg_nn.FastRGCNConv(FEATURES, FEATURES, kinds),
+    "RGAT": lambda kinds: pyg_nn.RGATConv(FEATURES, FEATURES, kinds, edge_dim=ATTRIBUTES),
+    "FiLM": lambda kinds: pyg_nn.FiLMConv(FEATURES, FEATURES, kinds),
+}
+"""Layers of a graph of one type whose edges have the numbers of their relations."""
+
+
+def numbered_relations(name: str, kinds: int) -> tuple[nn.Module, Callable[[nn.Module, Any], Tensor]]:
+    """A model of two layers, and how it is called."""
+    torch.manual_seed(0)
+    given = "x, e, t, a" if name == "RGAT" else "x, e, t"
+    model = pyg_nn.Sequential("x, e, t, a", [(KINDS[name](kinds), f"{given} -> x") for _ in range(2)]).double()
+    return model, lambda model, batch: model(batch.x, batch.edge_index, batch.edge_type, batch.edge_attr)

@@ -12,13 +12,17 @@ from helpers.narrow_types import (
     FEATURES,
     GRAPH,
     HIDDEN,
+    KINDS,
     MODELS,
+    RELATIONS,
     ByRelation,
     Dictionaries,
+    OneEach,
     WithBases,
     call,
     made,
     make_types,
+    numbered_relations,
     schemas,
 )
 from helpers.slow import examples, quick
@@ -45,6 +49,22 @@ def test_rows_are_those_of_the_whole_graph(name):
 def test_random_schemas(name, data, size):
     model = made(name, data).eval()
     check(infer(model, data, call, batch_size=size), call(model, data))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.filterwarnings("ignore:model. it takes numbers out of rows")
+def test_relations_by_numbers_in_one_graph(name):
+    model, of_numbers = numbered_relations(name, len(RELATIONS))
+    data = GRAPH.to_homogeneous()
+    check(infer(model.eval(), data, of_numbers, batch_size=13), of_numbers(model, data))
+
+
+def test_attention_over_one_relation_into_each_type():
+    data = make_types({"a": 30, "b": 20}, RELATIONS[:2], degree=3, seed=0)
+    torch.manual_seed(0)
+    model = OneEach(data.metadata()).double().eval()
+    check(infer(model, data, call, batch_size=13), call(model, data))
 
 
 @pytest.mark.slow

@@ -4,24 +4,23 @@ import copy
 
 import pytest
 import torch
-import torch_geometric.nn as pyg_nn
 from helpers.narrow_types import (
-    ATTRIBUTES,
-    FEATURES,
     GRAPH,
+    KINDS,
     MODELS,
     RELATIONS,
+    OneEach,
     batch_of,
     call,
     check,
     gradients,
     made,
+    numbered_relations,
     schemas,
 )
 from helpers.slow import NIGHTLY, examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 from torch_gnnscale import LinkNeighborLoader, NeighborLoader
 from torch_gnnscale.nn import narrow
@@ -113,23 +112,6 @@ def test_a_tensor_of_a_batch_with_seeds_of_several_types_is_left():
     torch.testing.assert_close(narrow(model, score)(batch), score(model, batch), rtol=1e-12, atol=1e-12)
 
 
-KINDS: dict = {
-    "RGCN": lambda kinds: pyg_nn.RGCNConv(FEATURES, FEATURES, kinds, num_bases=2),
-    "fast RGCN": lambda kinds: pyg_nn.FastRGCNConv(FEATURES, FEATURES, kinds),
-    "RGAT": lambda kinds: pyg_nn.RGATConv(FEATURES, FEATURES, kinds, edge_dim=ATTRIBUTES),
-    "FiLM": lambda kinds: pyg_nn.FiLMConv(FEATURES, FEATURES, kinds),
-}
-"""Layers of a graph of one type whose edges have the numbers of their relations."""
-
-
-def numbered_relations(name, kinds):
-    """A model of two layers, and how it is called."""
-    torch.manual_seed(0)
-    given = "x, e, t, a" if name == "RGAT" else "x, e, t"
-    model = pyg_nn.Sequential("x, e, t, a", [(KINDS[name](kinds), f"{given} -> x") for _ in range(2)]).double()
-    return model, lambda model, batch: model(batch.x, batch.edge_index, batch.edge_type, batch.edge_attr)
-
-
 def check_one_type(model, call, batch, narrowed):
     expected, found = call(model, batch)[: batch.batch_size], narrowed(batch)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
@@ -183,19 +165,6 @@ def test_link_decoders_on_random_schemas(data):
     for parameter, ours, theirs in zip(parameters, *of_both, strict=True):
         ours, theirs = (torch.zeros_like(parameter) if grad is None else grad for grad in (ours, theirs))
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
-
-
-class OneEach(nn.Module):
-    """Attention over types of which each has one relation into it."""
-
-    def __init__(self, metadata):
-        super().__init__()
-        self.convs = nn.ModuleList(pyg_nn.HANConv(FEATURES, FEATURES, metadata) for _ in range(2))
-
-    def forward(self, x, edges):
-        for conv in self.convs:
-            x = conv(x, edges)
-        return x
 
 
 @pytest.mark.slow
