@@ -8,7 +8,7 @@ import torch_geometric.nn as pyg_nn
 from helpers.narrow_types import FEATURES, GRAPH, HIDDEN, RELATIONS, ByRelation, batch_of, call, made, make_types
 from torch import nn
 
-from torch_gnnscale import NeighborLoader
+from torch_gnnscale import NeighborLoader, ops
 from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.nn.hops import BatchHops
 from torch_gnnscale.nn.narrow import Narrowed
@@ -171,3 +171,24 @@ def test_which_batches_are_worth_it_to_a_layer_of_dictionaries(monkeypatch):
         monkeypatch.setattr(saving, "LEAST_SAVED", least)
         narrowed(batch)
         assert rows[-1] == expected
+
+
+def test_relations_that_are_merged_are_worth_it_as_one_graph(monkeypatch):
+    """Each basis computes the rows of all types, and its messages of all relations are sums over one CSC."""
+    model, batch, rows, summed = made("bases", GRAPH), batch_of(), [], []
+    model.model.first.register_forward_hook(lambda _, args, out: rows.append(len(out)))
+    aggregate = ops.aggregate
+    monkeypatch.setattr(ops, "aggregate", lambda *given, **more: (summed.append(1), aggregate(*given, **more))[1])
+    narrowed = narrow(model, call, check=False)
+    nodes = [sum(sizes) for sizes in zip(*(batch[t].num_sampled_nodes for t in batch.node_types), strict=True)]
+    edges = sum(batch[t].num_sampled_edges[1] for t in batch.edge_types)
+    of_basis = sum(p.numel() for p in model.model.first.convs[0].parameters()) + saving.CHANNEL * HIDDEN
+    of_model = sum(p.numel() for p in model.parameters()) - 4 * (of_basis - saving.CHANNEL * HIDDEN)
+    saved = 2 * ((of_basis + of_model // 4) * (nodes[1] + 2 * nodes[2]) + saving.EDGE * edges)
+    for least, expected, sums in ((saved, sum(nodes[:2]), 4), (saved + 1, sum(nodes), 0)):  # of two layers of two bases
+        monkeypatch.setattr(saving, "LEAST_SAVED", least)
+        narrowed(batch)
+        rows.clear()
+        summed.clear()
+        narrowed(batch)
+        assert (rows, len(summed)) == ([expected], sums)
