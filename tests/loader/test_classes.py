@@ -43,6 +43,14 @@ def test_a_batch_of_graphs_is_data(options):
     assert data.num_graphs == 5
 
 
+@pytest.mark.parametrize(("rows", "warned"), [(5, []), (1, []), (4, ["4"]), (6, ["6"])])
+def test_labels_of_the_graphs_of_a_batch(rows, warned, recwarn):
+    data = Batch.from_data_list(graphs())
+    data.y = torch.arange(rows)
+    loader_of(data)
+    assert [str(found.message).split()[2] for found in recwarn] == warned
+
+
 def test_links_of_a_batch_of_graphs():
     data = Batch.from_data_list(graphs())
     for loader in (LinkNeighborLoader(source, [3], LINKS, batch_size=16, seed=1, neg_sampling="triplet")
