@@ -13,6 +13,7 @@ import pytest
 import torch_geometric.loader
 from helpers import forked
 from helpers.data import environment
+from helpers.slow import NIGHTLY
 
 from torch_gnnscale import partition
 from torch_gnnscale.cli import main
@@ -53,7 +54,9 @@ def test_the_blocks_of_a_page_are_a_program(page, tmp_path):
         assert float(accuracy[1]) > 0.85
 
 
-COMMAND = re.compile(r"^ {4}(gnnscale|torchrun --nproc-per-node=(\d+) -m (?:-- )?torch_gnnscale) (.+)$", re.MULTILINE)
+COMMAND = re.compile(
+    r"^ {4}(gnnscale|torchrun --nproc-per-node[= ](\d+) -m (?:-- )?torch_gnnscale) (.+)$", re.MULTILINE
+)
 COMMANDS = ("README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")))
 
 
@@ -107,7 +110,13 @@ def inputs(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["README.md", "docs/command.md", "docs/split_parts.md", "docs/tables.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md", "docs/command.md", "docs/scaling_inference.md", "docs/split_parts.md", "docs/tables.md",
+        NIGHTLY("docs/scaling.md"), NIGHTLY("docs/split.md"), NIGHTLY("docs/tables_parts.md"),
+    ],
+)  # fmt: skip
 def test_the_commands_of_a_block_are_a_program(page, tmp_path):
     """But for data sets and packages that are not here; training takes one epoch on a smaller graph."""
     blocks = commands_of(page)
