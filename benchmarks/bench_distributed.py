@@ -222,7 +222,7 @@ def against_bare(
 def run_ranks(world: int, folder: Path, **given: Any) -> list[dict[str, Any]]:
     """Starts the processes; returns what each found."""
     (folder / "given.json").write_text(json.dumps(given))
-    return start(__file__, folder, world, None, LIMIT)
+    return start(__file__, folder, world, LIMIT)
 
 
 def check_batches(data: Data, world: int, folder: Path) -> int:

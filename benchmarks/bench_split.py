@@ -244,7 +244,7 @@ def measure(graph: str, world: int, setting: dict[str, Any], args: Any, breakdow
             "setting": setting, "rounds": args.rounds, "breakdown": breakdown, "epochs": epochs, "seeds": args.seeds
         }  # fmt: skip
         (folder / "options.json").write_text(json.dumps(options))
-        found = summed_up(start(__file__, folder, world, None, args.limit))
+        found = summed_up(start(__file__, folder, world, args.limit))
     found["cut"], found["imbalance"] = made.cut_share, made.imbalance
     print(f"{graph}, {world} ranks, {setting}: {found['steps']} steps")
     for key, value in found.items():

@@ -12,7 +12,7 @@ from typing import Any
 
 from common import RESULTS
 
-RESULTS_OF = {"bench_network": "network", "bench_split": "split", "sweep": "figure"}
+RESULTS_OF = {"bench_split": "split", "sweep": "figure"}
 """The results that a benchmark's figure shows. No GPU has run bench_gpu_tiers yet."""
 
 

@@ -140,19 +140,4 @@ uint64_t list_high_words(const int64_t* colptr, const int64_t* nodes, int64_t nu
   found += std::lower_bound(low, low + draw(), static_cast<uint32_t>(filled)) - low;  // the others are of older ids
   return static_cast<uint64_t>(found);
 }
-
-// Reads every 64-byte line of the given rows of a table, each prefetched. Returns a sum that depends on all of them.
-uint64_t row_accesses(const char* table, int64_t row_bytes, const int64_t* rows, int64_t num_rows) {
-  constexpr int64_t kRowsAhead = 16;
-  uint64_t sum = 0;
-  for (int64_t i = 0; i < num_rows; ++i) {
-    if (i + kRowsAhead < num_rows) {
-      const char* ahead = table + rows[i + kRowsAhead] * row_bytes;
-      for (int64_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(ahead + at);
-    }
-    const char* row = table + rows[i] * row_bytes;
-    for (int64_t at = 0; at < row_bytes; at += 64) sum += static_cast<unsigned char>(row[at]);
-  }
-  return sum;
-}
 }

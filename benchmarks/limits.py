@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor
@@ -25,7 +25,7 @@ def library() -> ctypes.CDLL:
         source = Path(__file__).with_name("limits.cpp")
         subprocess.run([compiler, "-std=c++20", "-O3", "-fPIC", "-shared", source, "-o", path], check=True)
         loaded = ctypes.CDLL(str(path))
-    for name in ("sampler_accesses", "row_accesses", "list_touches", "list_draws", "list_high_words"):
+    for name in ("sampler_accesses", "list_touches", "list_draws", "list_high_words"):
         getattr(loaded, name).restype = ctypes.c_uint64
     return loaded
 
@@ -102,17 +102,3 @@ def draw_high_words(csc: CSC, nodes: Tensor, key: int, part: float) -> int:
         ctypes.c_int64(csc.row.stride(0) * 4), ctypes.c_uint64(key), ctypes.c_uint32(int(part * 2**32)),
     )  # fmt: skip
     return found
-
-
-def row_reader(table: Tensor) -> Callable[[Tensor], int]:
-    """A function that reads the lines of the rows of ``table`` at the given int64 ids."""
-    assert table.is_contiguous()
-    size = table[:1].nbytes
-
-    def read(rows: Tensor) -> int:
-        found: int = library().row_accesses(
-            pointer(table), ctypes.c_int64(size), pointer(rows), ctypes.c_int64(len(rows))
-        )
-        return found
-
-    return read

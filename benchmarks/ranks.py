@@ -1,4 +1,4 @@
-"""Processes of one machine that train together, over a loopback device of their own, shaped or not."""
+"""Processes of one machine that train together, over its loopback device."""
 
 from __future__ import annotations
 
@@ -17,53 +17,29 @@ import torch
 from common import web_graph
 from torch import Tensor, multiprocessing
 from torch import distributed as dist
-from torch_geometric.data import Data
 from tqdm import tqdm
 
-from torch_gnnscale.comm.rendezvous import Rendezvous
 from torch_gnnscale.datasets import load, planted
 
 DATA = Path(os.environ.get("GNNSCALE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 FLAG = "--rank-folder"
 """First argument of a script that runs as the ranks' parent: followed by the folder and the number of ranks."""
-RATE = "BENCHMARK_RATE"
-"""The environment variable that tells ranks the rate of their loopback device, if it is shaped."""
-SHAPED = "tc qdisc add dev lo root tbf rate {rate} burst 256k latency 1s"
-"""Limits what all ranks together send to ``rate``, such as 1gbit: they share the device."""
 
 
-def shaped(rate: str) -> list[str]:
-    """The beginning of a command line that runs the rest of it in a network namespace whose loopback device has this
-    rate."""
-    return ["unshare", "-Urn", "sh", "-c", f'ip link set lo up && {SHAPED.format(rate=rate)} && exec "$@"', "sh"]
-
-
-def can_shape(rate: str) -> bool:
-    """Whether the machine has network namespaces and ``tc``."""
-    try:
-        return subprocess.run([*shaped(rate), "true"], capture_output=True, check=False).returncode == 0
-    except OSError:
-        return False
-
-
-def start(script: str, folder: Path, world: int, rate: str | None, seconds: int) -> list[Any]:
+def start(script: str, folder: Path, world: int, seconds: int) -> list[Any]:
     """Runs the ranks of a script; returns what each of them returned.
 
     Args:
         script: its main calls :func:`is_parent` first.
         folder: what the ranks share.
         world: how many there are.
-        rate: of the loopback device, as tc writes it: that of a network namespace. None: the machine's, as it is.
         seconds: after which they are ended.
 
     Raises:
-        subprocess.CalledProcessError: a rank failed, the time is over, or the kernel has no tbf.
+        subprocess.CalledProcessError: a rank failed, or the time is over.
     """
-    command = ["timeout", str(seconds)]
-    if rate is not None:
-        command += shaped(rate)
-    command += [sys.executable, script, FLAG, str(folder), str(world)]
-    given = {"GLOO_SOCKET_IFNAME": "lo", "LOCAL_WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1", RATE: rate or ""}
+    command = ["timeout", str(seconds), sys.executable, script, FLAG, str(folder), str(world)]
+    given = {"GLOO_SOCKET_IFNAME": "lo", "LOCAL_WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
     subprocess.run(command, check=True, env={**os.environ, **given})
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world)]
 
@@ -84,8 +60,6 @@ def _rank(rank: int, world: int, folder: str, rank_main: Callable[[Path], Any]) 
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/store", world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
-    if os.environ[RATE]:  # ranks stand for machines, which share no memory
-        Rendezvous.board = lambda self, of_ranks: None  # type: ignore[method-assign]
     found = rank_main(Path(folder))
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(found))
     dist.barrier()
@@ -134,14 +108,3 @@ def graph_of(name: str) -> tuple[Tensor, int]:
     }  # fmt: skip
     data = makers[name]()
     return data.edge_index, int(data.num_nodes)
-
-
-def data_of(name: str, features: int, classes: int, seeds: int) -> Data:
-    """A graph with random features and labels, and so many random nodes as ``train_mask``."""
-    edge_index, num_nodes = graph_of(name)
-    generator = torch.Generator().manual_seed(1)
-    mask = torch.zeros(num_nodes, dtype=torch.bool)
-    mask[torch.randperm(num_nodes, generator=generator)[:seeds]] = True
-    x = torch.randn(num_nodes, features, generator=generator)
-    y = torch.randint(classes, (num_nodes,), generator=generator)
-    return Data(x=x, y=y, edge_index=edge_index, train_mask=mask)

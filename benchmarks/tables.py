@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, on_threads
+from common import RESULTS
 from markdown import by_graph, table, taken_on, title
 from tables_of_numbers import numbers
-from tables_of_ranks import placements, split_steps
+from tables_of_ranks import split_steps
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -93,21 +93,6 @@ def corners(results: Any) -> str:
             for e in results
         ),
     )  # fmt: skip
-
-
-def gather(results: Any) -> str:
-    candidates = ["gnnscale", "index_select", "index_select(out=)", "limit"]
-    parts = []
-    for threads in (1, 2):
-        copy = results["copy"][f"copy, {on_threads(threads)}"]["gb_per_s"]
-        rows = []
-        for size, entry in results.items():
-            if size.isdigit():
-                runs = [entry[f"{name}, {on_threads(threads)}"] for name in candidates]
-                rows.append([size, *(run["gb_per_s"] for run in runs), runs[0]["of_copy"]])
-        head = ["bytes per row", "gnnscale", "index_select", "index_select(out=)", "rows only read", "gnnscale / copy"]
-        parts.append(f"**{on_threads(threads)}**, copy {copy:.1f} GB/s\n\n{table(head, rows)}")
-    return "\n\n".join(parts)
 
 
 def steps(results: Any) -> str:
@@ -214,9 +199,9 @@ def accuracy(results: Any) -> str:
 
 TABLES: dict[Callable[[Any], str], str] = {
     sampling: "sample", modes: "modes", batches: "loader",
-    figure: "figure", corners: "corners", gather: "gather", steps: "train", loop: "loop", ahead: "ahead",
+    figure: "figure", corners: "corners", steps: "train", loop: "loop", ahead: "ahead",
     typed_steps: "narrow_typed", tiers: "tiers", accuracy: "accuracy",
-    placements: "network", inference: "infer", inference_limited: "infer", split_steps: "split",
+    inference: "infer", inference_limited: "infer", split_steps: "split",
 }  # fmt: skip
 """Each table and the JSON that it is made of."""
 

@@ -7,21 +7,6 @@ from typing import Any
 from markdown import table
 
 
-def placements(results: Any) -> str:
-    """FastSample's figure 6."""
-    names = [
-        name for name, entry in next(iter(next(iter(results.values())).values())).items() if isinstance(entry, dict)
-    ]
-    rows = []
-    for title, rates in results.items():
-        for rate, run in rates.items():
-            cells = [f"{run[n]['train over fused']:.2f} / {run[n]['load over fused']:.2f}" for n in names]
-            rows.append(
-                [title, f"lo {rate}", f"{run['fused']['train_ms']:.0f} / {run['fused']['load_ms']:.0f}", *cells]
-            )
-    return table(["training / batches alone", "", "fused, ms per step", *(f"{n}, over fused" for n in names)], rows)
-
-
 def split_steps(results: Any) -> str:
     """GSplit's tables 1 and 3, and its figure 6: split parallelism beside data parallelism."""
     rows = []

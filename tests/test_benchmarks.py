@@ -27,7 +27,6 @@ def output(command: str, folder: Path) -> str:
     "command",
     [
         NIGHTLY("bench_distributed.py --rounds 1 --small --parts 2"),
-        NIGHTLY("bench_gather.py --rounds 1 --table 32"),
         NIGHTLY(
             "bench_gpu_epoch.py --rounds 1 --nodes 50000 --edges 400000 --batches 40 --batch-size 128 --hidden 8 16"
         ),
@@ -36,7 +35,6 @@ def output(command: str, folder: Path) -> str:
         NIGHTLY("bench_infer.py --rounds 1 --graphs tiny --width 8 --limit 64 --limited-width 16"),
         NIGHTLY("bench_layerwise.py --rounds 1 --graphs tiny --no-schools --lists 1000"),
         NIGHTLY("bench_narrow_typed.py --rounds 1 --graphs uniform --models HGT --hidden 8 --most-seeds 1"),
-        NIGHTLY("bench_network.py --rounds 1 --graphs small --ranks 2 --rates none --steps 2"),
         NIGHTLY("bench_relational.py --rounds 1 --customers 100 --fanouts 3 2"),
         NIGHTLY("bench_sample.py --rounds 1 --graphs tiny --modes 'heterogeneous, 237 relations'"),
         NIGHTLY("bench_scaling.py --rounds 1 --graph tiny --table 16 --epochs 0"),
