@@ -44,17 +44,12 @@ def num_seeds(batch: Any) -> dict[NodeType, int]:
         return {None: batch.num_sampled_nodes[0] if size is None else size}
     found: dict[NodeType, int] = {}
     for node_type, store in batch.node_items():
-        fields = fields_of(store)
+        fields = store._mapping  # to look at: the store's own methods take longer
         size = fields.get("batch_size")
         size = fields.get("num_sampled_nodes", (0,))[0] if size is None else size
         if size:
             found[node_type] = size
     return found
-
-
-def fields_of(store: Any) -> dict[str, Any]:
-    """The fields of a batch's nodes or edges of one type, to be looked at; the store's own ``get`` takes longer."""
-    return store._mapping
 
 
 def seed_rows(out: Any, batch: Any, returned: Mapping[NodeType, int]) -> Any:
@@ -131,11 +126,12 @@ def relations_of(batch: Any) -> dict[EdgeType, Any]:
     links alone, whose store has no edges, is left out."""
     if not isinstance(batch, HeteroData):
         return {None: batch}
-    return {
-        key: store
-        for key, store in batch.edge_items()
-        if "edge_index" in (fields := fields_of(store)) or "adj_t" in fields or any(fields.get("num_sampled_edges", ()))
-    }
+    return {key: store for key, store in batch.edge_items() if _has_edges(store)}
+
+
+def _has_edges(store: Any) -> bool:
+    fields = store._mapping
+    return "edge_index" in fields or "adj_t" in fields or any(fields.get("num_sampled_edges", ()))
 
 
 def sampled_numbers(batch: Any) -> tuple[dict[NodeType, list[int]], dict[EdgeType, list[int]]] | None:
@@ -144,8 +140,8 @@ def sampled_numbers(batch: Any) -> tuple[dict[NodeType, list[int]], dict[EdgeTyp
     nodes: dict[NodeType, Any]
     edges: dict[EdgeType, Any]
     if isinstance(batch, HeteroData):
-        nodes = {key: fields_of(store).get("num_sampled_nodes") for key, store in batch.node_items()}
-        edges = {key: fields_of(store).get("num_sampled_edges") for key, store in relations_of(batch).items()}
+        nodes = {key: store._mapping.get("num_sampled_nodes") for key, store in batch.node_items()}
+        edges = {key: store._mapping.get("num_sampled_edges") for key, store in batch.edge_items() if _has_edges(store)}
     else:
         nodes = {None: getattr(batch, "num_sampled_nodes", None)}
         edges = {None: getattr(batch, "num_sampled_edges", None)}
