@@ -116,10 +116,11 @@ class Collator:
         source = self.source
         assert isinstance(source, CollectiveSource)
         self.transform(batch)
+        bounds = self.bounds(batch)
         if inputs is not None and batch.whole is not None:
             batch.fields["global_batch_size"] = inputs
         batch.versions = source.versions()
-        return source.needs(batch, self.bounds(batch), batch.versions)
+        return source.needs(batch, bounds, batch.versions)
 
     def start(self, batch: MiniBatch) -> Callable[[], MiniBatch]:
         """Starts to read what :meth:`fetch` reads; the function waits for it and returns the batch."""
