@@ -90,7 +90,7 @@ def _first_of(out: Tensor, batch: Any, seeds: tuple[NodeType, int], groups: int 
     """The rows of the seeds of a type, (type, number), of rows of its first nodes: those of the first ``groups``
     groups, of all nodes if it is 0, or of any first groups if it is None."""
     key, count = seeds
-    found = len(out) if out.dim() else "none"
+    found = out.size(0) if out.dim() else "none"
     if found == count:
         return out
     rows = _node_rows(batch, key)
@@ -113,7 +113,7 @@ def _of(key: NodeType) -> str:
 
 
 def _node_rows(batch: Any, key: NodeType) -> NodeRows:
-    return NodeRows((batch if key is None else batch[key]).num_sampled_nodes)
+    return NodeRows((batch if key is None else dict(batch.node_items())[key]).num_sampled_nodes)
 
 
 def has_links(batch: Any) -> bool:
@@ -141,7 +141,11 @@ def sampled_numbers(batch: Any) -> tuple[dict[NodeType, list[int]], dict[EdgeTyp
     edges: dict[EdgeType, Any]
     if isinstance(batch, HeteroData):
         nodes = {key: store._mapping.get("num_sampled_nodes") for key, store in batch.node_items()}
-        edges = {key: store._mapping.get("num_sampled_edges") for key, store in batch.edge_items() if _has_edges(store)}
+        edges = {
+            key: store._mapping.get("num_sampled_edges")
+            for key, store in batch.edge_items()
+            if "edge_index" in store._mapping or _has_edges(store)
+        }
     else:
         nodes = {None: getattr(batch, "num_sampled_nodes", None)}
         edges = {None: getattr(batch, "num_sampled_edges", None)}

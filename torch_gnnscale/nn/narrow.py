@@ -20,7 +20,7 @@ from .calls import Call, Functions
 from .common_rows import CommonRows
 from .dictionary_layer import DictionaryLayer, takes_dictionaries
 from .forward_pass import ForwardPass, JoinOfPass, LayerOfPass, NormOfPass, refuse_compiled
-from .hops import BatchHops, EdgeType, NodeType, sampled_numbers, seed_rows, with_edges
+from .hops import BatchHops, EdgeType, NodeType, sampled_numbers, seed_rows
 from .joins import JoinedHeteroConv, JoinedTrace
 from .layered import Layered
 from .merged import MergedTrace, merges
@@ -95,7 +95,11 @@ class Narrowed(Layered):
     def _is_new(self, num_edges: Mapping[EdgeType, Sequence[int]], training: bool) -> bool:
         """Whether a batch has edges where those that were compared had none."""
         checked = self._checked[training]
-        return not checked or not with_edges(num_edges) <= checked
+        for key, counts in num_edges.items():
+            for hop, count in enumerate(counts):
+                if count and not (key in checked and hop in checked):
+                    return True
+        return not checked
 
     def _compare(self, batch: Any, training: bool) -> BatchHops:
         """Compares the batch with the whole if it has edges where those before had none; returns its hops."""
