@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import GraphStore as PyGGraphStore
@@ -103,7 +104,8 @@ def plain(value: Any) -> Any:
         if value.layout == torch.sparse_csr:
             parts = (value.crow_indices(), value.col_indices(), value.values())
             return "csr", tuple(value.shape), [plain(part) for part in parts]
-        return str(value.dtype), tuple(value.shape), value.tolist()
+        whole = value.as_tensor() if isinstance(value, EdgeIndex) else value
+        return str(value.dtype), tuple(value.shape), whole.tolist()
     if hasattr(value, "csr"):
         return "SparseTensor", value.sparse_sizes(), [plain(part) for part in value.coo()]
     if isinstance(value, (list, tuple)):

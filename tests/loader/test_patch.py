@@ -121,6 +121,7 @@ def test_links_of_a_heterogeneous_graph(patched):
         assert torch.equal(ends, data[WRITES].edge_index[:, batch[WRITES].input_id])
 
 
+@pytest.mark.skipif(not hasattr(pyg, "BidirectionalNeighborSampler"), reason="PyG 2.6 has none")
 def test_pygs_bidirectional_sampler(patched):
     data = Data(edge_index=torch.tensor([[0, 0, 2], [1, 2, 3]]), num_nodes=4)
     sampler = pyg.BidirectionalNeighborSampler(data, [1])
