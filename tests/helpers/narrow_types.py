@@ -144,7 +144,7 @@ class WithBases(nn.Module):
         self.model = to_hetero_with_bases(model, data.metadata(), num_bases=2, in_channels={"x": HIDDEN})
 
     def forward(self, x: dict[str, Tensor], edges: Any, attributes: Any = None) -> dict[str, Tensor]:
-        return self.model(x, edges, attributes) if self.of_edges else self.model(x, edges)
+        return self.model(attributes, x, edges) if self.of_edges else self.model(x, edges)
 
 
 class _OfRows(nn.Module):
@@ -158,7 +158,9 @@ class _OfRows(nn.Module):
 
 
 class _OfEdges(_OfRows):
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:  # type: ignore[override]
+    """Gets what belongs to edges first, which is then merged before the nodes are."""
+
+    def forward(self, edge_attr: Tensor, x: Tensor, edge_index: Tensor) -> Tensor:  # type: ignore[override]
         out = self.first(x, edge_index, edge_attr).relu()
         return self.last(self.second(out, edge_index, edge_attr) + x)
 

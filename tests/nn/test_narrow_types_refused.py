@@ -3,7 +3,19 @@
 import pytest
 import torch
 import torch_geometric.nn as pyg_nn
-from helpers.narrow_types import FEATURES, GRAPH, HIDDEN, RELATIONS, ByRelation, Dictionaries, batch_of, call, made
+from helpers.narrow_types import (
+    FEATURES,
+    GRAPH,
+    HIDDEN,
+    RELATIONS,
+    ByRelation,
+    Dictionaries,
+    batch_of,
+    call,
+    check,
+    made,
+    make_types,
+)
 from torch import nn
 from torch_geometric.data import HeteroData
 
@@ -114,6 +126,18 @@ def test_edges_that_are_changed_before_relations_are_merged():
     text = r"GraphModule: expected the batch's edge_index of \('b', 'r1', 'a'\) itself, or a row for each of its edges"
     with pytest.raises(ValueError, match=f"^{text}"):
         narrow(made("bases", GRAPH), without_one)(batch_of())
+
+
+@pytest.mark.parametrize("relation", [("a", "r", "b"), ("b", "r", "a"), ("b", "r", "b")])
+def test_one_relation_that_pyg_merges_with_ids_of_the_wrong_type(relation):
+    data = make_types({"a": 5, "b": 9}, [relation], 2, 0)
+    batch = next(iter(NeighborLoader(data, [2, 2], (relation[-1], torch.arange(3)), batch_size=3)))
+    text = rf"GraphModule: expected several relations, or one within the first type, 'a'; found \('{relation[0]}', "
+    with pytest.raises(ValueError, match=f"^{text}"):
+        narrow(made("bases", data), call, check=False)(batch)
+    data = make_types({"a": 5, "b": 9}, [("a", "r", "a")], 2, 0)
+    model = made("bases", data)
+    check(model, narrow(model, call), next(iter(NeighborLoader(data, [2, 2], ("a", torch.arange(3)), batch_size=3))))
 
 
 def test_batches_are_compared_until_all_relations_have_had_edges(monkeypatch):

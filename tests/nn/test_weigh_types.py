@@ -5,6 +5,7 @@ import torch
 import torch_geometric.nn as pyg_nn
 from helpers.narrow_types import FEATURES, GRAPH, HIDDEN, RELATIONS, ByRelation, batch_of, call, made
 from torch import nn
+from torch_geometric.nn import to_hetero_with_bases
 
 from torch_gnnscale.nn import narrow, weigh
 
@@ -18,7 +19,7 @@ KINDS = [
 
 
 def weighed_batch(seed=0):
-    batch = batch_of("b", (4, 1, 4))
+    batch = batch_of("b", (4, 1, 4), (2, 2, 2))
     generator = torch.Generator().manual_seed(seed)
     for relation in batch.edge_types:
         count = batch[relation].edge_index.size(1)
@@ -63,7 +64,24 @@ def test_a_weight_is_as_many_edges_of_relations_that_are_merged():
         torch.testing.assert_close(found[node_type], rows, rtol=1e-12, atol=1e-12)
 
 
+class InTurn(nn.Module):
+    """Two models, each with its own order of types and relations, of which one is called again after the other."""
+
+    def __init__(self):
+        super().__init__()
+        layer = lambda: pyg_nn.Sequential("x, edge_index", [(KINDS[0](), "x, edge_index -> x")])  # noqa: E731
+        types = GRAPH.node_types
+        self.encode = nn.ModuleDict({t: nn.Linear(FEATURES, HIDDEN) for t in types})
+        self.one = to_hetero_with_bases(layer(), (types, RELATIONS), num_bases=1)
+        self.other = to_hetero_with_bases(layer(), (types[::-1], RELATIONS[:0:-1]), num_bases=3)
+
+    def forward(self, x, edges):
+        x = self.one({t: self.encode[t](rows) for t, rows in x.items()}, edges)
+        return self.one(self.other(x, edges), edges)
+
+
 MADE = {
+    "in turn": lambda: InTurn().double(),
     "by relation": lambda: ByRelation(GRAPH, lambda _, number: KINDS[number % len(KINDS)](), skip=True).double(),
     "bases": lambda: made("bases", GRAPH),
     "bases, attributes": lambda: made("bases, attributes", GRAPH),

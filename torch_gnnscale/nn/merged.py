@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from types import FunctionType
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -136,14 +136,19 @@ class MergedTrace:
         """From now on the module computes on the batch of this forward pass."""
         if "forward" in vars(self.module):
             return
-        merging = _Merging(type(self.module).__name__, forward_pass)
+        common_rows = forward_pass.common_rows
 
         def paused(function: Callable[..., Any], *args: Any) -> Any:
-            with forward_pass.common_rows.paused():
+            with common_rows.paused():
                 return function(*args)
 
-        functions = {of: partial(paused, function) for of, function in merging.functions().items()}
-        self._methods.set("forward", forward_with(self.module, functions))
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            functions = _Merging(self.module, forward_pass).functions()
+            return forward_with(self.module, {of: partial(paused, each) for of, each in functions.items()})(
+                *args, **kwargs
+            )
+
+        self._methods.set("forward", forward)
 
     def leave(self) -> None:
         """The module is again what it was before :meth:`enter`."""
@@ -151,28 +156,23 @@ class MergedTrace:
 
 
 class _Merging:
-    """What takes the place of PyG's functions in one forward pass. ``title``: of the model, for errors."""
+    """What takes the place of PyG's functions in one call of the module."""
 
-    def __init__(self, title: str, forward_pass: ForwardPass) -> None:
-        self._title, self._forward_pass = title, forward_pass
-        self._merged: Merged
+    def __init__(self, module: fx.GraphModule, forward_pass: ForwardPass) -> None:
+        self._title, self._forward_pass = type(module).__name__, forward_pass
+        types = next(node.args[1] for node in module.graph.nodes if node.target is pygs.group_node_placeholder)
+        self._merged = Merged(forward_pass.hops, [*cast("Mapping[NodeType, int]", types)])
         self._relation: MergedRelation | None = None
         """Made when its order or its edges are first needed."""
 
     def functions(self) -> dict[Any, Callable[..., Any]]:
         """By function of PyG's."""
         return {
-            pygs.get_node_offset_dict: self.types,
             pygs.get_edge_type: self.numbers,
             pygs.group_node_placeholder: self.rows,
             pygs.group_edge_placeholder: self.edges,
             pygs.split_output: self.output,
         }
-
-    def types(self, _: Any, numbers: Mapping[NodeType, int]) -> Mapping[NodeType, int]:
-        """What PyG calls before the others."""
-        self._merged = Merged(self._forward_pass.hops, [*numbers])
-        return numbers
 
     def rows(self, by_type: Mapping[NodeType, Tensor], _: Any) -> Tensor:
         """The rows of all types."""
@@ -180,7 +180,13 @@ class _Merging:
 
     def _joined(self, keys: Iterable[EdgeType]) -> MergedRelation:
         if self._relation is None:
-            self._relation = self._merged.join([*keys], self._forward_pass.weights)
+            keys, first = [*keys], self._merged.types[0]
+            if len(keys) == 1 and keys[0] is not None and {keys[0][0], keys[0][-1]} != {first}:
+                raise ValueError(
+                    f"{self._title}: expected several relations, or one within the first type, {first!r}; found "
+                    f"{keys[0]} alone, whose edges PyG's to_hetero_with_bases leads between nodes of {first!r}"
+                )
+            self._relation = self._merged.join(keys, self._forward_pass.weights)
         return self._relation
 
     def numbers(self, _: Any, numbers: Mapping[EdgeType, int]) -> Tensor:
