@@ -37,6 +37,8 @@ from .memory import (
     board_leave,
     board_size,
     board_take,
+    empty_bytes,
+    empty_rows,
     huge_pages,
     map_file,
     map_shared,
@@ -47,18 +49,7 @@ from .memory import (
 )
 from .negatives import Candidates, EdgeSet, candidates, edge_set, sample_negatives
 from .neighbor_drawing import PreparedNeighbors, sample_neighbors, weight_sums
-from .rows import (
-    can_gather_rows,
-    can_widen,
-    empty_bytes,
-    empty_rows,
-    gather_rows,
-    gather_tiers,
-    join_rows,
-    pack_rows,
-    place_dtype,
-    select_rows,
-)
+from .rows import can_gather_rows, can_widen, gather_rows, gather_tiers, join_rows, pack_rows, place_dtype, select_rows
 from .shuffle import MAX_PARTS, Cut, cut_batch, shuffle_rows
 from .single_hop import Picks, Relabelled, pick_neighbors, relabel
 from .topology import (

@@ -54,6 +54,19 @@ def pool_trim() -> None:
     OPS.pool_trim()
 
 
+def empty_bytes(count: int) -> Tensor:
+    """Recycled memory for what others write: uint8, shape [count], with any contents."""
+    return OPS.empty_bytes(check_int("count", count))
+
+
+def empty_rows(count: int, like: Tensor) -> Tensor:
+    """[count, ...] with any contents, of the type of ``like`` and its width; on the CPU in recycled memory."""
+    shape = torch.Size((count, *like.shape[1:]))
+    if like.device.type != "cpu":
+        return like.new_empty(shape)
+    return OPS.empty_bytes(shape.numel() * like.element_size()).view(like.dtype).view(shape)
+
+
 def huge_pages(tensor: Tensor, threads: int = 0) -> None:
     """Moves the memory of a contiguous CPU tensor into huge pages, if the system can (Linux 6.1 and later).
 

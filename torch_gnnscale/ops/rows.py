@@ -86,19 +86,6 @@ def has_contiguous_rows(src: Tensor) -> bool:
     return src.is_contiguous() or src[0].is_contiguous()  # without elements it is contiguous
 
 
-def empty_bytes(count: int) -> Tensor:
-    """Recycled memory for what others write: uint8, shape [count], with any contents."""
-    return OPS.empty_bytes(check_int("count", count))
-
-
-def empty_rows(count: int, like: Tensor) -> Tensor:
-    """[count, ...] with any contents, of the type of ``like`` and its width; on the CPU in recycled memory."""
-    shape = torch.Size((count, *like.shape[1:]))
-    if like.device.type != "cpu":
-        return like.new_empty(shape)
-    return OPS.empty_bytes(shape.numel() * like.element_size()).view(like.dtype).view(shape)
-
-
 def as_words(rows: Tensor) -> Tensor:
     """The same memory in a dtype of the same size that torch can write at indices, which it cannot for every dtype."""
     return rows.view(_WORDS[rows.dtype.itemsize])
