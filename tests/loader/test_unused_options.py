@@ -239,9 +239,9 @@ def test_options_with_an_effect_are_not_warned_of(make, options):
 class Noting(NeighborLoader):
     """A user's loader, with attributes of its own."""
 
-    def __init__(self, data, note):
-        super().__init__(data, [3, 2], batch_size=50)
-        self.note, self.data = note, data
+    def __init__(self, data, note, **kwargs):
+        super().__init__(data, [3, 2], batch_size=50, **kwargs)
+        self.note, self.data, self.kwargs = note, data, kwargs
 
 
 @pytest.mark.parametrize("make", [nodes, links, lambda: Noting(DATA, "first")])

@@ -170,8 +170,9 @@ class ResumableLoader(PyGLoaderAdapter):
 def _read_once(kind: type) -> frozenset[str]:
     """The attributes of a class of loaders that have no effect once one is made."""
     of_loader = next(base for base in kind.__mro__ if base.__module__.startswith(__package__))
+    named = (name for name, of in signature(of_loader).parameters.items() if of.kind != of.VAR_KEYWORD)
     others = ("input_data", "node_sampler", "link_sampler", "custom_cls", "input_id", "order", "collate_fn")
-    return frozenset((*signature(of_loader).parameters, *others)) - _READ_ANEW
+    return frozenset((*named, *others)) - _READ_ANEW
 
 
 class KeyedLoader(ResumableLoader):
