@@ -140,6 +140,27 @@ def test_one_relation_that_pyg_merges_with_ids_of_the_wrong_type(relation):
     check(model, narrow(model, call), next(iter(NeighborLoader(data, [2, 2], ("a", torch.arange(3)), batch_size=3))))
 
 
+def test_relations_that_a_batch_of_merged_ones_lacks():
+    def run(model, batch):
+        return model(batch.x_dict, {**batch.edge_index_dict, RELATIONS[3]: torch.empty(2, 0, dtype=torch.int64)})
+
+    batch = batch_of()
+    del batch[RELATIONS[3]].edge_index
+    batch[RELATIONS[3]].num_sampled_edges = [0, 0]
+    text = r"GraphModule: expected a batch with edges of \[\('a', .*\], found none of \('a', 'r3', 'c'\)$"
+    with pytest.raises(ValueError, match=f"^{text}"):
+        narrow(made("bases", GRAPH), run)(batch)
+
+
+@pytest.mark.parametrize("name", ["to_hetero SAGE", "bases"])
+def test_later_batches_of_unequal_hops(name):
+    narrowed, batch = narrow(made(name, GRAPH), call), batch_of()
+    narrowed(batch)
+    batch["c", "b"].num_sampled_edges = batch["c", "b"].num_sampled_edges[:1]
+    with pytest.raises(ValueError, match=r"^batch: expected as many hops of all types of nodes and edges, found 2 of"):
+        narrowed(batch)
+
+
 def test_batches_are_compared_until_all_relations_have_had_edges(monkeypatch):
     data, relations = HeteroData(), [("b", "r", "a"), ("a", "s", "a")]
     data["a"].x, data["b"].x = torch.randn(3, FEATURES), torch.randn(2, FEATURES)

@@ -109,6 +109,21 @@ def test_narrowed(by_hand, kind):
             torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
 
 
+def test_a_relation_of_merged_ones_that_a_batch_lacks_has_no_weights():
+    def run(model, batch):
+        none = dict.fromkeys(RELATIONS, torch.empty(2, 0, dtype=torch.int64))
+        return model.model(batch.x_dict, {**none, **batch.edge_index_dict})["b"]
+
+    model, batch = made("bases", GRAPH), weighed_batch()
+    weighed = weigh(model, run)
+    expected = weighed(batch)
+    assert not batch[RELATIONS[3]].edge_index.numel()
+    for name in ("edge_index", "edge_weight"):
+        batch[RELATIONS[3]].pop(name)
+    batch[RELATIONS[3]].num_sampled_edges = [0, 0, 0]
+    assert torch.equal(weighed(batch), expected)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -181,6 +181,9 @@ class _Merging:
     def _joined(self, keys: Iterable[EdgeType]) -> MergedRelation:
         if self._relation is None:
             keys, first = [*keys], self._merged.types[0]
+            relations = self._forward_pass.hops.relations
+            if (missing := next((key for key in keys if key not in relations), None)) is not None:
+                raise ValueError(f"{self._title}: expected a batch with edges of {keys}, found none of {missing}")
             if len(keys) == 1 and keys[0] is not None and {keys[0][0], keys[0][-1]} != {first}:
                 raise ValueError(
                     f"{self._title}: expected several relations, or one within the first type, {first!r}; found "

@@ -95,8 +95,8 @@ class Savings:
         Args:
             num_nodes, num_edges: ``num_sampled_nodes`` by node type, and ``num_sampled_edges`` by relation.
         """
-        if None in self._of_node and None not in num_nodes:  # types that are merged into one
-            num_nodes = {**num_nodes, None: [*map(sum, zip(*num_nodes.values(), strict=True))]}
-            num_edges = {**num_edges, None: [*map(sum, zip(*num_edges.values(), strict=True))]}
+        if None in self._of_node and None not in num_nodes:  # types that are merged; BatchHops refuses unequal lengths
+            num_nodes = {**num_nodes, None: [*map(sum, zip(*num_nodes.values(), strict=False))]}
+            num_edges = {**num_edges, None: [*map(sum, zip(*num_edges.values(), strict=False))]}
         nodes = sum(sum(map(mul, num_nodes[key], each)) for key, each in self._of_node.items())
         return nodes + sum(sum(map(mul, num_edges[key], each)) for key, each in self._of_edge.items())

@@ -96,8 +96,10 @@ class Weighed(Wrapper):
 
                 def edges(values: Any, numbers: Any, places: Any) -> Any:
                     merged = pygs.group_edge_placeholder(values, numbers, places)
-                    if all(values[key] is stores[key].edge_index for key in numbers if key in stores):
-                        pairs.append((merged, torch.cat([weights[key] for key in numbers])))
+                    if all(
+                        values[k] is stores[k].edge_index if k in stores else not values[k].numel() for k in numbers
+                    ):
+                        pairs.append((merged, torch.cat([weights[k] for k in numbers if k in stores])))
                     return merged
 
                 shadow = Shadow(module)
