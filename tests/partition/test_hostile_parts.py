@@ -9,11 +9,12 @@ from functools import partial
 import pytest
 import torch
 from helpers import crafted
+from helpers.cluster import cluster
 from helpers.parts import homogeneous
 
 from torch_gnnscale import NeighborLoader, files, partition
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.distributed.buffer import checked_halo
+from torch_gnnscale.distributed.buffer import check_halo
 from torch_gnnscale.split import Plan
 
 
@@ -182,7 +183,24 @@ def test_a_halo_that_is_none(whole, tmp_path, how):
     change(path, "part-00000/halo_0", how)
     parts = partition.open_parts(path)
     with pytest.raises(ValueError, match=r"^part 0: expected a halo of rising stored ids of other parts' nodes, found"):
-        checked_halo(parts.part(0).halo[None], parts.book, 0, None)
+        check_halo(parts.part(0).halo[None], parts.book, 0, None)
+
+
+def opened_with(path, buffer):
+    """What a rank raises that opens its part."""
+    try:
+        open_part(path, buffer=buffer).close()
+    except ValueError as error:
+        return str(error)
+
+
+@pytest.mark.slow
+def test_a_halo_that_is_none_is_refused_on_all_ranks_with_a_buffer(whole, tmp_path):
+    path = shutil.copytree(whole / "partitioned", tmp_path / "parts")
+    change(path, "part-00001/halo_0", lambda ids: ids.flip(0))
+    text = "rank 1: ValueError: part 1: expected a halo of rising stored ids of other parts' nodes, found others"
+    assert cluster(2).run(opened_with, path, 0.5) == [text] * 2
+    assert cluster(2).run(opened_with, path, None) == [None] * 2
 
 
 # Manifests ###########################################################################################################

@@ -296,11 +296,10 @@ def _merged(step: BufferStep, hits: Tensor, fetched: Tensor) -> Tensor:
     return rows
 
 
-def checked_halo(halo: Halo, book: PartitionBook, part: int, node_type: NodeType | None) -> Halo:
-    """The halo of a part; raises ValueError unless it is rising ids of other parts' nodes."""
+def check_halo(halo: Halo, book: PartitionBook, part: int, node_type: NodeType | None) -> None:
+    """Raises ValueError unless the halo of a part is rising ids of other parts' nodes."""
     ids, own = halo.ids, book.nodes(part, node_type)
     outside = ops.first_outside(ids, book.num_nodes(node_type)) >= 0
     if outside or bool((ids[1:] <= ids[:-1]).any()) or bool(((ids >= own.start) & (ids < own.stop)).any()):
         kind = "nodes" if node_type is None else f"{node_type} nodes"
         raise ValueError(f"part {part}: expected a halo of rising stored ids of other parts' {kind}, found others")
-    return halo

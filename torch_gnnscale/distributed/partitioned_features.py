@@ -26,7 +26,7 @@ from ..partition import RowsMeta, StoredPart, StoredParts
 from ..partition.all_parts import WrittenRows
 from ..partition.book import edge_type_of
 from ..sampler.minibatch import MiniBatch
-from .buffer import Kept, LoaderBuffers, PrefetchBuffer, capacities, checked_halo
+from .buffer import Kept, LoaderBuffers, PrefetchBuffer, capacities, check_halo
 from .partitioned_graph import numbering_of
 from .row_exchange import Located, MappedRows, OwnRows, PartTables, RowKind, TierRows
 from .rows_here import answered
@@ -221,6 +221,8 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         device = torch.device("cpu") if row_group is None else row_group.device
         state["device"], state["stream"] = device, None if device.type == "cpu" else torch.cuda.Stream(device)
         state["_kept"], state["buffer"] = kept, kept.budget
+        for node_type, halo in ({} if kept.budget is None else part.halo).items():
+            check_halo(halo, parts.book, part.number, node_type)
 
     @override
     def row_source(self, graph: Any, custom_cls: Any) -> PartitionedRows:
@@ -252,7 +254,7 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         for group, kinds in zip(self.groups, tables.kinds, strict=True):
             made.append(None)
             if count := rows.get(group):
-                policy = self._kept.make(count, *checked_halo(halo[group], book, self.part.number, group))
+                policy = self._kept.make(count, *halo[group])
                 made[-1] = PrefetchBuffer(policy, dict(enumerate(kinds)), self.device)
         return made
 
