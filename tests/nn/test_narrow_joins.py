@@ -318,6 +318,26 @@ def test_layers_are_one_function_if_none_reads_another_s(reads):
     assert found == ([[2, 1]] if reads == "x" else [])
 
 
+def test_hooks_of_bases_that_are_added_and_removed():
+    model, batch = made("bases", GRAPH), batch_of()
+    narrowed, layer = narrow(model, call, check=False), model.model.first.convs[0]
+    check(model, narrowed, batch)
+    layer.register_message_forward_hook(lambda *given: 2 * given[-1])
+    check(model, narrowed, batch)
+    layer._message_forward_hooks.clear()
+    check(model, narrowed, batch)
+
+
+def test_a_layer_that_keeps_types_of_edges_under_the_name_of_bases():
+    class Keeping(pyg_nn.SAGEConv):
+        def forward(self, x, edge_index):
+            self._edge_type = edge_index[0]
+            return super().forward(x, edge_index)
+
+    model = with_relations(lambda *_: Keeping((HIDDEN, HIDDEN), HIDDEN))
+    check(model, narrow(model, call, check=False), batch_of())
+
+
 def test_an_aggregation_that_was_replaced():
     model, batch = with_relations(sage()), batch_of()
     narrowed = narrow(model, call, check=False)

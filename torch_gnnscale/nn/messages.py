@@ -64,10 +64,15 @@ def hooks_of(layer: pyg_nn.MessagePassing) -> list[Any]:
     return [getattr(layer, f"_{part}_forward{pre}_hooks") for part in _HOOKED for pre in ("", "_pre")]
 
 
+def has_bases(layer: pyg_nn.MessagePassing) -> bool:
+    """Whether it is a layer of ``to_hetero_with_bases``, whose hook multiplies messages by a weight of their edge's
+    relation: ``layer.edge_type_weight[0, layer._edge_type]``."""
+    return to_hetero_with_bases_transformer.hook in layer._message_forward_hooks.values()
+
+
 def is_basis(layer: pyg_nn.MessagePassing) -> bool:
-    """Whether it is a layer of ``to_hetero_with_bases`` without other hooks than PyG's, which multiplies messages by a
-    weight of their edge's relation: ``layer.edge_type_weight[0, layer._edge_type]``."""
-    return [hook for hooks in hooks_of(layer) for hook in hooks.values()] == [to_hetero_with_bases_transformer.hook]
+    """Whether a layer :func:`has_bases` and no other hooks."""
+    return has_bases(layer) and sum(map(len, hooks_of(layer))) == 1
 
 
 def is_pair(value: Any) -> bool:

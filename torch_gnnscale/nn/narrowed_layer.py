@@ -114,9 +114,9 @@ class NarrowedLayer:
                     hop_edges, given["edge_weight"] = self._normalized(given)
                     self._options.set("normalize", False)
                 edges = self._edges = hop_edges.prefix(groups)
-                if isinstance(kinds := vars(self.layer).get("_edge_type"), Tensor):  # of to_hetero_with_bases
-                    self._options.set("_edge_type", kinds[: edges.num_edges])
-                    self._of_kinds = self.layer.edge_type_weight.view(-1)[kinds[: edges.num_edges]]
+                if messages.has_bases(self.layer):
+                    self._options.set("_edge_type", kinds := self.layer._edge_type[: edges.num_edges])
+                    self._of_kinds = self.layer.edge_type_weight.view(-1)[kinds]
                 self._cut(given, self.read(given, hop_edges.edges.num_edges), groups, edges)
                 if self.forward_pass.weights is not None:
                     self._of_edges = self.forward_pass.weights[self._relation.key][: edges.num_edges]
