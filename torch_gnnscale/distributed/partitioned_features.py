@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,10 +26,10 @@ from ..partition import RowsMeta, StoredPart, StoredParts
 from ..partition.all_parts import WrittenRows
 from ..partition.book import edge_type_of
 from ..sampler.minibatch import MiniBatch
-from .buffer import Kept, LoaderBuffers, PrefetchBuffer, capacities, check_halo
+from .buffer import Asked, Kept, LoaderBuffers, PrefetchBuffer, capacities, check_halo
 from .partitioned_graph import numbering_of
 from .row_exchange import Located, MappedRows, OwnRows, PartTables, RowKind, TierRows
-from .rows_here import answered
+from .rows_here import Coming, answered
 
 N_ID = "n_id"
 """The attribute of each node type that holds the user's ids."""
@@ -281,13 +281,13 @@ class RowNeeds:
     """By type."""
     ids: Sequence[Tensor] = ()
     """By type, those whose rows are asked of other parts, in the step."""
-    asked: Any = None
-    """With buffers, what these are asked for (:class:`Asked`)."""
+    asked: Asked = field(init=False)
+    """With buffers, what these are asked for."""
     remote: Any = ()
     """The rows of ``located[t].remote``, by type and attribute, once they have come."""
-    coming: Any = None
-    """What the thread that iterates exchanges, if it does (:class:`Coming`)."""
-    counts: Any = None
+    coming: Coming = field(init=False)
+    """What the thread that iterates exchanges, if it does."""
+    counts: Tensor = field(init=False)
     """How many rows are asked of each part, by type: int64, shape [parts, types]."""
 
 
@@ -296,8 +296,7 @@ class PartitionedRows(StoreRows, CollectiveSource):
 
     def __init__(self, features: PartitionedFeatureStore, graph: Any, custom_cls: Any) -> None:
         super().__init__(features, graph, custom_cls)
-        self._tables, self.rows_here = features.tables, features.rows_here
-        self.counted = len(features.groups)
+        self._tables, self.rows_here, self.counted = features.tables, features.rows_here, len(features.groups)
         self.buffers: LoaderBuffers | None = None
         """The rows of other parts that are kept."""
 
@@ -374,11 +373,12 @@ class PartitionedRows(StoreRows, CollectiveSource):
 
     @override
     def arrive(self, needs: RowNeeds) -> None:
-        buffers, steps, was_lost = self.buffers, self.steps, False
+        buffers, steps, exchange, was_lost = self.buffers, self.steps, self.steps.rows_here, False
+        assert exchange is not None
         if buffers is not None:
             was_lost, buffers.is_lost = buffers.is_lost, True  # until the rows that entered the buffer are there
         try:
-            needs.remote = steps.named(lambda: needs.coming.exchanged(steps.rows_here))
+            needs.remote = steps.named(lambda: needs.coming.exchanged(exchange))
         except BaseException as error:
             steps.lose(f"{type(error).__name__}: {error}")
             raise
@@ -390,11 +390,11 @@ class PartitionedRows(StoreRows, CollectiveSource):
 
     @override
     def rows(self, needs: RowNeeds) -> list[tuple[Any, Any]]:
-        if (coming := needs.coming) is None:
+        if not self.rows_here:
             found = self._tables.joined(needs.which, needs.located, needs.remote)
         else:
             found = [
                 needs.remote[t][a].joined(own, needs.located[t].place)
-                for (t, a), own in zip(needs.which, coming.own, strict=True)
+                for (t, a), own in zip(needs.which, needs.coming.own, strict=True)
             ]
         return list(zip(needs.attrs, found, strict=True))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+from typing_extensions import override
 
 from ..sampler.base import KeyedSampler, Output
 from ..sampler.minibatch import (
@@ -21,18 +22,28 @@ from ..sampler.minibatch import (
 )
 
 
-class OutputsOf:
+class Draws(Protocol):
+    """What a loader asks for samples: one of our samplers, or :class:`OutputsOf`."""
+
+    def draw(self, batch: MiniBatch, neg_sampling: Any = None) -> None:
+        """Samples for ``batch.inputs`` by ``batch.key``, and writes into the batch."""
+
+    def draw_many(self, batches: Sequence[MiniBatch], neg_sampling: Any = None) -> None:
+        """:meth:`draw` for many batches, by one call."""
+
+
+class OutputsOf(Draws):
     """Asks a sampler of the user's, and writes its outputs into batches, as ours do themselves."""
 
     def __init__(self, sampler: KeyedSampler) -> None:
         self.sampler = sampler
 
+    @override
     def draw(self, batch: MiniBatch, neg_sampling: Any = None) -> None:
-        """Samples for ``batch.inputs`` and writes what the sampler returns."""
         self._write(batch, self.sampler.sample_inputs(batch.inputs, batch.key, neg_sampling))
 
+    @override
     def draw_many(self, batches: Sequence[MiniBatch], neg_sampling: Any = None) -> None:
-        """:meth:`draw` for many batches, by one call of the sampler."""
         inputs, keys = [batch.inputs for batch in batches], [batch.key for batch in batches]
         for batch, out in zip(batches, self.sampler.sample_many(inputs, keys, neg_sampling), strict=True):
             self._write(batch, out)
@@ -42,10 +53,9 @@ class OutputsOf:
         write_output(batch, out, self.sampler.edge_permutation)
 
 
-def drawing_into_batches(sampler: KeyedSampler) -> Any:
-    """What a loader asks for samples, by ``draw`` and ``draw_many`` as of :class:`OutputsOf`: one of our samplers
-    itself, unless the user changed how it samples."""
-    return sampler if sampler._draws else OutputsOf(sampler)
+def drawing_into_batches(sampler: KeyedSampler) -> Draws:
+    """What a loader asks for samples: one of our samplers itself, unless the user changed how it samples."""
+    return cast(Draws, sampler) if sampler._draws else OutputsOf(sampler)
 
 
 class DrawnEdges(NamedTuple):
