@@ -96,7 +96,7 @@ def grows_out_of_reach():
 class CountedMemories(HostMemories):
     """Counts how often what was queued is waited for."""
 
-    settled, by_kernel = 0, True
+    settled = 0
 
     def settle(self):
         self.settled += 1

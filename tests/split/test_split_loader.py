@@ -22,9 +22,8 @@ from torch import distributed as dist
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, LayerSampler, NeighborLoader, NeighborSampler
-from torch_gnnscale.comm import memory_transport
-from torch_gnnscale.comm.memory_transport import rows_joined
 from torch_gnnscale.comm.mesh import Ranks
+from torch_gnnscale.comm.peer_memory import HostMemories
 from torch_gnnscale.split import plans
 from torch_gnnscale.split.plans import OwnedBatches
 
@@ -119,15 +118,15 @@ def test_batches_that_share_draws_drop_numbers_of_their_own():
 
 def without_memory():
     """What the batches came to; rank 1 has no memory for the rows of the second one, which it gets from rank 0."""
-    loader, joined = loader_of(GivenPlan(random_owners(200, 2), 2), {"prefetch": 0, "timeout": 60}), rows_joined
+    loader, joined = loader_of(GivenPlan(random_owners(200, 2), 2), {"prefetch": 0, "timeout": 60}), HostMemories.joined
 
-    def fails(*given):
+    def fails(self, own, offered):
         if dist.get_rank() == 1 and next(calls) == 1:
             raise RuntimeError("no room")
-        return joined(*given)
+        return joined(self, own, offered)
 
     calls = iter(range(1000))
-    with mock.patch.object(memory_transport, "rows_joined", fails):
+    with mock.patch.object(HostMemories, "joined", fails):
         return outcomes_of(loader)
 
 

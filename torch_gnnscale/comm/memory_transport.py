@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from .. import machine, ops
+from .. import machine
 from .exchange import Broken, Exchange, OtherRankFailed
 from .mesh import Transport, check_kinds, kind_of
 from .peer_memory import LEAST, PAGE, HostMemories, Offered, PeerMemories, PeerMemory, ReplyMemories
@@ -75,7 +75,7 @@ class MemoryTransport(RowTransport):
             for rank, of_rank in enumerate(given):
                 if rank != exchange.rank and of_rank is not None and handles is not None:
                     memories.append(shared.opened(of_rank[exchange.rank - (exchange.rank > rank)]))
-                    found = rows_joined(shared, memories[0].bytes[:0], [Offered(memories[-1].bytes[:1], None, 1)])
+                    found = shared.joined(memories[0].bytes[:0], [Offered(memories[-1].bytes[:1], None, 1)])
                     if int(found) != rank % _PATTERN:
                         problem = f"rank {exchange.rank}: not the memory that rank {rank} has written"
         except Exception as error:
@@ -103,7 +103,7 @@ class MemoryTransport(RowTransport):
             return self.pull(own, moves, purpose, meanwhile)
         with self._counted(own, moves.num_sent, moves.num_received, purpose):
             offered = self._offered(own, moves, purpose, meanwhile)[senders[0]]
-            return offered.rows if offered.places is None else rows_joined(self.shared, own[:0], [offered])
+            return offered.rows if offered.places is None else self.shared.joined(own[:0], [offered])
 
     def _read(
         self, first: Tensor, own: Tensor, moves: RowMoves, purpose: str, meanwhile: Callable[[], None] | None = None
@@ -112,7 +112,7 @@ class MemoryTransport(RowTransport):
         with self._counted(own, moves.num_sent, moves.num_received, purpose):
             offered = self._offered(own, moves, purpose, meanwhile)
             with self.exchange.awaited():  # a rank that has no memory for them cannot go on alone
-                return rows_joined(self.shared, first, [entry for entry in offered if entry.num_rows])
+                return self.shared.joined(first, [entry for entry in offered if entry.num_rows])
 
     def _offered(
         self, own: Tensor, moves: RowMoves, purpose: str, meanwhile: Callable[[], None] | None
@@ -241,8 +241,7 @@ class MemoryTransport(RowTransport):
             try:
                 made = self._written(num_bytes, write, turn)
             finally:  # also if that failed: others will write where this rank may still read
-                if self.shared.by_kernel:
-                    self.shared.settle()
+                self.shared.settle()
         except Exception as failed:
             if not self._tells:
                 raise
@@ -367,21 +366,6 @@ def row_transport(exchange: Exchange, rendezvous: Rendezvous, wanted: Transport)
             found.close()
         raise ValueError(f"transport='memory': expected ranks that can read each other's memory, found {problems[0]}")
     return found if isinstance(found, MemoryTransport) else RowTransport(exchange, tells=True)
-
-
-def rows_joined(shared: PeerMemories, own: Tensor, offered: Sequence[Offered]) -> Tensor:
-    """What :meth:`PeerMemories.joined` says."""
-    if shared.by_kernel:
-        return shared.joined(own, offered)
-    counts = [entry.num_rows for entry in offered]
-    out = ops.empty_rows(len(own) + sum(counts), own)
-    out[: len(own)] = own
-    for to, (rows, places, _) in zip(out[len(own) :].split(counts), offered, strict=True):
-        if places is None:
-            to.copy_(rows)
-        else:
-            torch.index_select(rows, 0, places, out=to)
-    return out
 
 
 def _close(memories: list[PeerMemory]) -> None:

@@ -61,9 +61,6 @@ class PeerMemories(ABC):
 
     device: torch.device
     """Where rows are, before and after they travel."""
-    by_kernel = True
-    """Whether :meth:`joined` reads the rows, and work is queued; else the host copies those of one rank after another.
-    """
 
     @abstractmethod
     def allocated(self, num_bytes: int) -> PeerMemory:
@@ -73,14 +70,13 @@ class PeerMemories(ABC):
     def opened(self, handle: Any) -> PeerMemory:
         """The memory of another rank. Raises OSError, MemoryError or RuntimeError if it cannot be opened."""
 
+    @abstractmethod
     def settle(self) -> None:
         """Waits until all reading and writing of this rank that was queued has ended; called before a barrier."""
-        if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()
 
     def joined(self, own: Tensor, offered: Sequence[Offered]) -> Tensor:
-        """[own; the rows of each rank that were offered to this one], in memory of their own; one kernel reads the
-        memory of all ranks.
+        """[own; the rows of each rank that were offered to this one], in memory of their own; here one kernel reads
+        the memory of all ranks.
 
         Args:
             own: contiguous, [n, ...].
@@ -125,7 +121,6 @@ class HostMemories(PeerMemories):
     """Ranks whose rows are in host memory share some of it."""
 
     device = torch.device("cpu")
-    by_kernel = False
 
     @override
     def allocated(self, num_bytes: int) -> HostPeerMemory:
@@ -137,6 +132,21 @@ class HostMemories(PeerMemories):
         found = HostPeerMemory(memory)
         memory.close()  # its pages stay as long as a tensor over them
         return found
+
+    def settle(self) -> None:
+        """Returns at once, for nothing is queued."""
+
+    def joined(self, own: Tensor, offered: Sequence[Offered]) -> Tensor:
+        """[own; the rows offered], copied rank by rank."""
+        counts = [entry.num_rows for entry in offered]
+        out = ops.empty_rows(len(own) + sum(counts), own)
+        out[: len(own)] = own
+        for to, (rows, places, _) in zip(out[len(own) :].split(counts), offered, strict=True):
+            if places is None:
+                to.copy_(rows)
+            else:
+                torch.index_select(rows, 0, places, out=to)
+        return out
 
 
 # On GPUs #############################################################################################################
@@ -180,6 +190,10 @@ class GPUMemories(PeerMemories):
         """Opens another rank's memory, which this rank's GPU reads wherever it lies."""
         storage = shared_on_gpu(self.device.index, *handle)
         return GPUPeerMemory(torch.empty(0, dtype=torch.uint8, device=self.device).set_(storage))
+
+    @override
+    def settle(self) -> None:
+        torch.cuda.current_stream(self.device).synchronize()
 
 
 # Replies ##############################################################################################################
