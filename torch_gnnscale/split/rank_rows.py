@@ -30,6 +30,7 @@ from ..loader.fields import EdgeLayout, EdgeLayouts
 from ..loader.row_source import Bounds, CollectiveSource, RowSource
 from ..memory import Budget
 from ..nn.aggregate import sort_edges
+from ..ops.rows import row_bytes
 from ..random import digest
 from ..sampler.minibatch import MiniBatch, SampledEdges
 
@@ -238,7 +239,7 @@ class SplitRows(CollectiveSource):
         rows = self.inner.fetch(sampled, bounds, versions)
         x = self.inner.node_rows(rows, X)
         x = x if isinstance(x, Tensor) and x.layout == torch.strided else None
-        size = -1 if x is None else x.shape[1:].numel() * x.element_size()
+        size = -1 if x is None else row_bytes(x)
         index: ShuffleIndex = sampled.fields["shuffle_index"]
         if x is not None and x.device != index.sent.device:
             x, index = (sent(x, index.sent.device), index) if x.device.type == "cpu" else (x, index.to(x.device))
@@ -261,8 +262,7 @@ class SplitRows(CollectiveSource):
         for (name, own), found in zip(needs.alike.items(), alike, strict=True):
             if found.count(own) != len(found):
                 raise ValueError(f"{name}: expected the same on all ranks of a batch, found {found}")
-        if sum(balances) % (1 << 64):
-            needs.index.check_balances(balances, steps.rows, range(needs.index.parts))
+        needs.index.check_balances(balances, steps.rows, range(needs.index.parts))
         if needs.x is not None:
             transport = self._of_gpus(steps.rows, needs.x.device) if any(on_gpus) else steps.transport
             needs.halo = transport.pull(needs.x, needs.moves, "rows")
