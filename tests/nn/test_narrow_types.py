@@ -112,6 +112,15 @@ def test_a_tensor_of_a_batch_with_seeds_of_several_types_is_left():
     torch.testing.assert_close(narrow(model, score)(batch), score(model, batch), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["bases", "mixed"])
+def test_inference_mode(name):
+    model, batch = made(name, GRAPH).eval(), batch_of()
+    expected = call(model, batch)["a"][:3]
+    for seen in (True, False):
+        with torch.inference_mode():
+            torch.testing.assert_close(narrow(model, call, check=seen)(batch)["a"], expected, rtol=1e-12, atol=1e-12)
+
+
 def check_one_type(model, call, batch, narrowed):
     expected, found = call(model, batch)[: batch.batch_size], narrowed(batch)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)

@@ -70,8 +70,12 @@ class Merged:
         ]
         merged = torch.cat([rows for of_group in zip(*split, strict=True) for rows in of_group])
         if len(set(found)) == 1:
-            self._parts[merged] = merged._version, {t: by_type[t] for t in self.types}
+            self._keep(merged, {t: by_type[t] for t in self.types})
         return merged
+
+    def _keep(self, merged: Tensor, parts: dict[NodeType, Tensor]) -> None:
+        if not merged.is_inference():  # it has no version, by which a change would be seen
+            self._parts[merged] = merged._version, parts
 
     def split(self, merged: Tensor) -> tuple[dict[NodeType, Tensor], int]:
         """The rows of each type, and of how many first groups they are."""
@@ -79,10 +83,10 @@ class Merged:
         if groups == 0:
             raise ValueError(f"model: expected rows of whole hops {self.nodes.rows}, found {merged.size(0)}")
         version, parts = self._parts.get(merged, (None, {}))
-        if version != merged._version:
+        if version is None or version != merged._version:
             blocks = merged.split([size for sizes in self._sizes[:groups] for size in sizes])
             parts = {t: torch.cat(blocks[number :: len(self.types)]) for number, t in enumerate(self.types)}
-            self._parts[merged] = merged._version, parts
+            self._keep(merged, parts)
         return parts, groups
 
     def join(self, keys: Sequence[EdgeType], weights: dict[EdgeType, Tensor] | None) -> MergedRelation:
