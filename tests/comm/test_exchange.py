@@ -258,3 +258,28 @@ def test_the_rank_whose_reply_has_no_rows_is_named(own, other):
     text = f"rows: expected those of rank {4 + 2 * rank}, found that it could not read them: I am {rank}"
     with refuses(OtherRankFailed, text):
         PartTables(own, [], [], []).exchange(transport, counts, [], counts)
+
+
+def renumbered(world_ranks):
+    """What an exchange brings that numbers the ranks of its group in another order than the group."""
+    own, count = world_ranks.index(dist.get_rank()), len(world_ranks)
+    exchange = Exchange(dist.new_group(), count, own, world_ranks)
+    lengths = [0 if rank == own else 1 + own + 2 * rank for rank in range(count)]
+    sizes = [0 if rank == own else 1 + rank + 2 * own for rank in range(count)]
+    given = torch.cat([torch.full((n,), 16 * own + rank, dtype=torch.uint8) for rank, n in enumerate(lengths)])
+    assert exchange.bytes(given, lengths, sizes, "rows").tolist() == [
+        16 * rank + own for rank, n in enumerate(sizes) for _ in range(n)
+    ]
+    for _ in range(2):
+        numbers = torch.tensor([[10 * own + rank, own] for rank in range(count)])
+        assert exchange.numbers(numbers, "counts").tolist() == [[10 * rank + own, rank] for rank in range(count)]
+        with pytest.raises(ZeroDivisionError):
+            exchange.numbers(numbers, "counts", lambda: 1 / 0)
+    assert not exchange.broken
+    return exchange.objects(own)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_ranks", [[0, 2, 1], [1, 2, 0], [2, 0, 1]])
+def test_ranks_in_another_order_than_their_group(world_ranks):
+    assert cluster(3).run(renumbered, world_ranks) == [[0, 1, 2]] * 3
