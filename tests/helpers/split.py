@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -83,7 +82,7 @@ def _of_rank(whole: Data, cut: Cut, parts: int, part: int, key: int) -> Data:
     batch.shuffle_index = ShuffleIndex(parts, part, cut.sent, cut.num_sent, cut.num_received)
     if "x" in whole:
         batch.x_halo = whole.x[cut.halo]
-        batch.shuffle_index = replace(batch.shuffle_index, x=batch.x, x_version=batch.x._version)
+        batch.shuffle_index = batch.shuffle_index.with_halo_of(batch.x)
     return batch
 
 

@@ -9,7 +9,7 @@ from helpers.cluster import cluster
 from helpers.data import make_data
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, MODELS
 from helpers.slow import SLOW, quick
-from helpers.split import cut_batches, cut_of, random_owners
+from helpers.split import GivenPlan, cut_batches, cut_of, loader_of, random_owners
 from helpers.split_models import NODES, own_batches, weights_of
 
 from torch_gnnscale import NeighborLoader
@@ -104,6 +104,30 @@ def evaluates():
 @pytest.mark.slow
 def test_evaluation_between_steps():
     cluster(2).run(evaluates)
+
+
+def in_inference_mode(name):
+    """The first batch, too, and one whose rows were changed after those of the halo came."""
+    _, world = rank_and_world()
+    torch.manual_seed(0)
+    model, plan = MODELS[name]().double().eval(), GivenPlan(random_owners(200, world, 3), world)
+    found = []
+    for mode in (torch.no_grad, torch.inference_mode):
+        split = parallelize(model)
+        with mode():
+            for batch in loader_of(plan, {"num_neighbors": [4, 3, 2]}):
+                found.append(split(batch))
+                batch.x *= 2
+                found.append(split(batch))
+        split.close()
+    half = len(found) // 2
+    for ours, theirs in zip(found[half:], found[:half], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gcn", SLOW("sage"), SLOW("jumping, cat")])
+def test_inference_mode(name):
+    cluster(2).run(in_inference_mode, name)
 
 
 def repeated(name):

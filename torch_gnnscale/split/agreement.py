@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -339,5 +339,5 @@ def cut_probe(whole: Data, parts: int, part: int, with_halo: bool) -> tuple[Data
     batch.shuffle_index = ShuffleIndex(parts, part, cut.sent.to(device), cut.num_sent, cut.num_received)
     if with_halo:
         batch.x_halo = whole.x[cut.halo.to(device)]
-        batch.shuffle_index = replace(batch.shuffle_index, x=batch.x, x_version=batch.x._version)
+        batch.shuffle_index = batch.shuffle_index.with_halo_of(batch.x)
     return batch, cut.local.to(device)

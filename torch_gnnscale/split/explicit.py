@@ -16,7 +16,7 @@ from ..nn.wrapper import Wrapper, title_of
 from .agreement import compare_headers, own_header
 from .local_rows import OwnHops
 from .parallel import OnRanks
-from .split_layer import SplitPass, refuse_recomputing
+from .split_layer import SplitPass, outside_inference_mode, refuse_recomputing
 
 
 class LayerInput(NamedTuple):
@@ -143,6 +143,7 @@ class ExchangingModel(OnRanks):
         self._open(model, transport, timeout, lambda: Wrapper.__init__(self, model))
         self._calls: dict[tuple[int, bool], list[_Call]] = {}
 
+    @outside_inference_mode
     def forward(self, batch: Any) -> Tensor:
         """The model's output for this rank's seeds: [batch_size, ...]; batch_size may be 0.
 

@@ -33,7 +33,7 @@ from .agreement import SEEDS, Description, compare_headers, cut_probe, fields_of
 from .connection import Connection, GradientSum, nccl_exchange
 from .local_rows import OwnHops, OwnNodeRows, Work
 from .rank_rows import ShuffleIndex
-from .split_layer import SplitLayer, SplitNorms, SplitPass, refuse_recomputing
+from .split_layer import SplitLayer, SplitNorms, SplitPass, outside_inference_mode, refuse_recomputing
 
 
 class OnRanks(Wrapper):
@@ -214,6 +214,7 @@ class Parallelized(OnRanks, Layered):
         self._of_nodes: set[str] = set()
         """The fields of batches that have a row for each node."""
 
+    @outside_inference_mode
     def forward(self, batch: Any) -> Tensor:
         """The model's output for this rank's seeds: [batch_size, ...]; batch_size may be 0.
 

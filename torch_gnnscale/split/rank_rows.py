@@ -73,6 +73,11 @@ class ShuffleIndex:
         """Whether ``x_halo`` has rows of x: False if x was changed or replaced since ``x_halo`` was made."""
         return x is not None and x is self.x and x._version == self.x_version
 
+    def with_halo_of(self, x: Tensor) -> ShuffleIndex:
+        """The index of a batch that has ``x_halo``, the halo's rows of x. An inference tensor has no version that would
+        tell of changes: its halo is exchanged again."""
+        return self if x.is_inference() else replace(self, x=x, x_version=x._version)
+
     @property
     def balance(self) -> int:
         """The sum over ranks p of hash(part, p, num_sent[p]) - hash(p, part, num_received[p]): 64 bits, signed. The
@@ -286,7 +291,7 @@ class SplitRows(CollectiveSource):
         batch = self.inner.batch(sampled, own, layouts)
         if x is not None and halo is not None:
             batch[X], batch[HALO], fields = x, halo, sampled.fields
-            fields["shuffle_index"] = replace(fields["shuffle_index"], x=x, x_version=x._version)
+            fields["shuffle_index"] = fields["shuffle_index"].with_halo_of(x)
         return batch
 
     @override

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -26,6 +26,20 @@ from .local_rows import OwnHops, OwnNodeRows, apart, mixed, of_all_ranks
 from .rank_rows import Moves
 
 _CHECKPOINT = "/".join(("torch", "utils", "checkpoint.py"))
+
+
+def outside_inference_mode(forward: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
+    """The ``forward`` of a split model, without gradients where its caller is in inference mode, whose tensors have no
+    versions that tell whether rows of the halo are still those that came."""
+
+    @wraps(forward)
+    def run(self: Any, batch: Any) -> Tensor:
+        if not torch.is_inference_mode_enabled():
+            return forward(self, batch)
+        with torch.inference_mode(False), torch.no_grad():
+            return forward(self, batch)
+
+    return run
 
 
 class SplitPass(ForwardPass):
@@ -104,8 +118,8 @@ class SplitPass(ForwardPass):
         """The own rows of the first ``groups`` groups of a tensor, and after them the halo's rows, which come from
         other ranks once."""
         hops = self.hops
-        known = self._mixed.get(id(value))
-        if known is not None and known[0] is value and known[1] == value._version and known[2] >= groups:
+        known, version = self._mixed.get(id(value)), 0 if value.is_inference() else value._version
+        if known is not None and known[0] is value and known[1] == version and known[2] >= groups:
             _, _, most, found = known
             if most == groups:
                 return found
@@ -117,7 +131,7 @@ class SplitPass(ForwardPass):
             found = mixed(self.transport, own, moves, name)
         else:
             found = torch.cat([own, came], out=ops.empty_rows(len(own) + len(came), own))
-        self._mixed[id(value)] = value, value._version, groups, found
+        self._mixed[id(value)] = value, version, groups, found
         return found
 
     def normalized(
