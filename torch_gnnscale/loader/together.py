@@ -120,8 +120,6 @@ class Together:
         self._ahead: deque[_Prepared] = deque()  # steps whose needs were announced
         self._window = 0
         self._here = self.source.rows_here
-        self._counts = type(self.source).counts is not CollectiveSource.counts
-        self._takes = type(self.source).taken is not CollectiveSource.taken
         self._owed: deque[_Prepared] = deque()  # steps that were taken, whose rows the thread that iterates exchanges
         self._wanted = self.source.window
         if self._samples_together:  # ranks without remote rows, which have no buffer, look ahead as the others do
@@ -239,7 +237,7 @@ class Together:
         together = self._samples_together and not prepared.bulk.made
         if not together and not prepared.is_ready:
             self._sample_alone(prepared)
-        if prepared.needs is not None and self._counts:
+        if prepared.needs is not None:
             try:
                 counts = self.source.counts(prepared.needs)
             except Exception as error:
@@ -252,9 +250,8 @@ class Together:
             self.source.read(prepared.needs, asked)
 
         self.steps.step(number := prepared.turn.batch.number, prepared.error, counts, run)
-        if self._takes:
-            with self._telling(number):
-                self.source.taken(prepared.needs)
+        with self._telling(number):
+            self.source.taken(prepared.needs)
         if self._here:
             self._owed.append(prepared)
         took = time.perf_counter() - begin
