@@ -248,10 +248,13 @@ class Noting(NeighborLoader):
 def test_attributes_that_a_loader_has_read_are_not_set_again(make):
     loader = make()
     for _ in range(2):  # before the first batch, and after it
-        for name in ("data", "num_neighbors", "bulk", "edge_layout", "input_data", "neighbor_sampler", "shard"):
+        for name in ("data", "bulk", "edge_layout", "input_data", "collate_fn"):
             with pytest.raises(
                 ValueError, match=f"^{name}: expected what the loader was made with, found it set later"
             ):
                 setattr(loader, name, [1])
+        with pytest.warns(UserWarning, match="^num_neighbors is set after the loader was made, which does not read it"):
+            loader.num_neighbors = [1]
+        del loader.num_neighbors
         loader.note, loader.prefetch, loader.transform = "next", 2, lambda batch: batch.num_nodes
         assert isinstance(next(iter(loader)), int)

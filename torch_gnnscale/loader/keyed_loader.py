@@ -271,7 +271,11 @@ class KeyedLoader(ResumableLoader):
     def __setattr__(self, name: str, value: Any) -> None:
         is_made = (sharing := self.__dict__.get("_sharing")) is not None and sharing.has_met
         if is_made and name in _read_once(type(self)) and value is not self.__dict__.get(name):
-            raise ValueError(f"{name}: expected what the loader was made with, found it set later; make another loader")
+            if hasattr(self, name):
+                raise ValueError(
+                    f"{name}: expected what the loader was made with, found it set later; make another loader"
+                )
+            warn(f"{name} is set after the loader was made, which does not read it any more; make another loader")
         super().__setattr__(name, value)
 
     @property
