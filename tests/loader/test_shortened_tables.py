@@ -30,17 +30,6 @@ def test_a_table_that_is_shortened_is_named(options, shorten, text):
         list(iterator)
 
 
-@pytest.mark.parametrize("options", MODES[1:], ids=str)
-def test_a_table_that_has_no_longer_a_row_for_each_node_is_named(options):
-    data = make_data()
-    data.num_nodes = 200  # else x says how many nodes there are
-    iterator = iter(loader_of(data, **options))
-    next(iterator)
-    shorter(data)
-    with pytest.warns(UserWarning, match=r"^data\.x has 50 rows beside 200 nodes and 1500 edges: each batch has all"):
-        list(iterator)
-
-
 def test_a_stored_table_that_is_shortened_is_named():
     data = make_data()
     features, graph = our_stores(data)

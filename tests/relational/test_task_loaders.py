@@ -345,7 +345,7 @@ def test_without_the_packages(shop, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "torch_frame", None)
-    monkeypatch.delitem(sys.modules, "relbench.modeling.graph")
+    monkeypatch.delitem(sys.modules, "relbench.modeling.graph", raising=False)
     monkeypatch.delitem(sys.modules, "relbench.modeling", raising=False)
     with pytest.raises(ImportError, match=r"torch_frame is missing: pip install 'torch_gnnscale\[relational\]'"):
         relational.open_task(shop, "customer-orders")
