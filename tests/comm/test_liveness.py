@@ -47,6 +47,46 @@ class Frozen:
         return call
 
 
+def waiting(store):
+    """A rank of three that waits for the others, who have 0.03 seconds to answer."""
+    of = liveness.Liveness.__new__(liveness.Liveness)
+    of.rank, of.world, of._timeout, of._within, of._every, of._store = 1, 3, 600.0, 0.03, 0.01, store
+    of._answers, of._answer = ["answer/0", "answer/1", "answer/2"], SimpleNamespace(give=int)
+    return of
+
+
+def test_the_ranks_are_asked_before_the_timeout():
+    asked = []
+    store = SimpleNamespace(
+        add=lambda *_: asked.append(1) or 2, check=lambda _: False, multi_get=lambda _: [b"2", b"2", b"1"], set=print
+    )
+    of = waiting(store)
+    of.waiting(500.0)
+    assert of._doubt is None
+    of.waiting(599.9)
+    of.waiting(600.0)
+    assert of.gone() == "rank 2 is gone or does not answer"
+    assert len(asked) == 2  # a rank that did not answer is asked twice
+    of._doubt = of._doubt[0] - 100.0, of._doubt[1]  # in an earlier step
+    store.multi_get = lambda _: [b"2"] * 3
+    assert of.gone() == ""
+
+
+def test_a_store_that_did_not_answer_before_the_timeout_is_not_asked_again():
+    of = waiting(Frozen())
+    try:
+        of.waiting(600.0)
+        of._doubt = of._doubt[0] - 1.0, of._doubt[1]
+        assert of.gone() == "rank 0, which keeps the store of the ranks, is gone or does not answer"
+        of._ended, of._thread = threading.Event(), threading.Thread(target=of._store.goes_on.wait)
+        of._thread.start()
+        of.close()  # does not wait for it
+        assert of._store.calls == 1
+        assert of._thread.is_alive()
+    finally:
+        of._store.goes_on.set()
+
+
 def test_a_store_that_does_not_answer_is_waited_for_once():
     of = liveness.Liveness.__new__(liveness.Liveness)
     of.rank, of.world, of._within, of._deaf, of._store = 1, 3, 0.01, False, Frozen()

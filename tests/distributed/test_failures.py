@@ -364,7 +364,7 @@ def test_when_a_rank_is_stopped_the_others_raise_at_the_timeout(parts, tmp_path,
     returned, text = own.answer(1 - stopped, begin + 50)
     assert not returned
     assert text.startswith(f"RuntimeError: {told} gone or does not answer: ")
-    assert 1.0 < time.monotonic() - begin < 40
+    assert 1.0 < time.monotonic() - begin < 14.0  # ranks that were asked only after the timeout took 16
     own.kill()
 
 

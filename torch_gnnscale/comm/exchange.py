@@ -149,6 +149,8 @@ class Exchange:
         """Whether a collective failed, or did not come about: the other ranks may wait for this one."""
         self.waits = False
         """Whether a collective was begun and has not ended: its thread waits for it, or the wait was interrupted."""
+        self.waiting: Callable[[float], Any] = float
+        """Called again and again while a collective waits for other ranks, with the seconds so far."""
         self._given_up = threading.Event()
 
     @contextmanager
@@ -334,8 +336,9 @@ class Exchange:
         if tensors[0].is_cuda:
             work.wait()
             return
-        self.waits = True
+        self.waits, begin = True, time.monotonic()
         while not _has_ended(work):
+            self.waiting(time.monotonic() - begin)
             if self._given_up.is_set():
                 keep_for_ever((work, tensors))  # the backend's thread would need the interpreter to free them
                 raise RuntimeError("the part was closed before other ranks came to this step")

@@ -11,11 +11,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as NoAnswer
 from datetime import timedelta
-from functools import partial
-from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -23,6 +21,7 @@ from torch import distributed as dist
 
 from .._private import default_store
 from .exchange import keep_for_ever
+from .one_thread import OneThread
 
 AT_EXIT = 5.0
 """Seconds for which a rank waits for other ranks when its program ends, or when an error has left the context of its
@@ -49,61 +48,6 @@ def _close_all() -> None:
 
 # Liveness #############################################################################################################
 
-CLOSED = "expected the stores of an open part, found that it was closed"
-"""The error of a call that is submitted after the end."""
-
-
-class OneThread(Executor):
-    """Runs calls one after another on a thread of its own.
-
-    An iterator that is dropped submits its last call from ``__del__``, which may run anywhere: also within
-    ThreadPoolExecutor.submit, which holds a lock that all pools share. This executor takes no lock.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._calls: SimpleQueue[tuple[Future, Callable[[], Any]] | None] = SimpleQueue()  # its put is reentrant
-        self._ended = False
-        self.thread = threading.Thread(target=_run, args=(self._calls,), name=name, daemon=True)
-        """The thread."""
-        self.thread.start()
-
-    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
-        """A future of the call; after :meth:`shutdown`, one with a RuntimeError."""
-        future: Future = Future()
-        if self._ended:
-            future.set_exception(RuntimeError(CLOSED))
-        else:
-            self._calls.put((future, partial(function, *args, **kwargs)))
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Ends the thread after the calls so far."""
-        assert not cancel_futures, "not implemented"
-        self.end(None if wait else 0.0)
-
-    def end(self, timeout: float | None) -> bool:
-        """Ends the thread after the calls so far. Waits for that at most ``timeout`` seconds, and returns whether it
-        has ended. With ``timeout=0`` this does not wait, so that any thread may call it."""
-        if not self._ended:
-            self._ended = True
-            self._calls.put(None)
-        if timeout != 0.0:
-            self.thread.join(timeout)
-        return not self.thread.is_alive()
-
-
-def _run(calls: SimpleQueue) -> None:
-    while (entry := calls.get()) is not None:
-        future, call = entry
-        if not future.set_running_or_notify_cancel():
-            continue
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
-        del future, call, entry  # else this thread would keep what they refer to until the next call
-
-
 T = TypeVar("T")
 ANSWER = 2.5
 """Seconds that a rank which is alive may take to answer, once it has seen the question."""
@@ -129,6 +73,9 @@ class Liveness:
         timeout: seconds to wait for the announcements of all ranks.
     """
 
+    _deaf = False  # whether the store has not answered
+    _doubt: tuple[float, Future[list[int]]] | None = None  # when the ranks were asked ahead, and who did not answer
+
     def __init__(self, rank: int, world: int, timeout: float) -> None:
         self.rank, self.world, self._timeout = rank, world, timeout
         self._every = max(_EVERY, world / REQUESTS)
@@ -138,7 +85,6 @@ class Liveness:
         self._store = dist.PrefixStore(f"gnnscale/{run}/{next(_numbers)}", connection.clone())
         self._answers = [f"answer/{other}" for other in range(world)]
         self._answer = _Answer(self._store, self._answers[rank])
-        self._deaf = False  # whether the store has not answered
         self._ended = threading.Event()
         # The thread keeps no reference to this object, with which it ends.
         serve = (self._answer, self._ended, self._every)
@@ -216,13 +162,36 @@ class Liveness:
     def gone(self) -> str:
         """A text that names the ranks that do not answer, "" if all do. Called after a collective has failed, when all
         ranks have been announced."""
-        silent = self._silent() and self._silent()  # asked twice: a rank on a busy machine may answer late
+        silent = self._doubted() or self._silent()
         if silent is None:
             return f"{_keeper()} is gone or does not answer"
         if not silent:
             return ""
         self._store.set("silent", json.dumps(silent))
         return f"rank {', '.join(map(str, silent))} is gone or does not answer"
+
+    def waiting(self, seconds: float) -> None:
+        """Called again and again by a thread that waits for the other ranks in a collective, for ``seconds`` so far. If
+        the timeout is near, the ranks are asked now, so that :meth:`gone` names them at the timeout."""
+        now, lead = time.monotonic(), 2 * self._within + _EVERY
+        if seconds < self._timeout - lead or (self._doubt is not None and now - self._doubt[0] < 2 * lead):
+            return
+        asking = self._thread_for("asking")
+        self._doubt = now, asking.submit(lambda: self._ask() and self._ask())
+        asking.shutdown(wait=False)
+
+    def _doubted(self) -> list[int] | None:
+        """The ranks that did not answer when they were asked ahead; None if the store did not."""
+        if self._doubt is None:
+            return []
+        began, found = self._doubt
+        left = began + 2 * self._within + 2 * _EVERY - time.monotonic()
+        if left < -2 * self._within:  # of an earlier collective
+            return []
+        try:
+            return found.result(max(0.0, left))
+        except Exception:  # as in _asked
+            return None
 
     def say(self, text: str, about: int, waited_for: str = "") -> None:
         """Leaves a text for the other ranks: why this one failed, or "" if it failed because of another one. A later
@@ -268,11 +237,13 @@ class Liveness:
 
     def _silent(self) -> list[int] | None:
         """The ranks that do not answer; None if the store does not."""
-        return self._asked(self._ask)
+        silent = self._asked(self._ask)
+        return silent and self._asked(self._ask)  # asked twice: a rank on a busy machine may answer late
 
     def _asked(self, ask: Callable[[], T]) -> T | None:
         """What the store says, asked by another thread; None if it does not answer, or has not answered before."""
-        if self._deaf:
+        if self._deaf or self._doubted() is None:
+            self._deaf = True
             return None
         asking = self._thread_for("asking")
         try:
@@ -302,7 +273,7 @@ class Liveness:
     def close(self) -> None:
         """Stops answering."""
         self._ended.set()
-        if self._thread.is_alive():
+        if self._thread.is_alive() and not self._deaf:  # else it may wait for the store
             self._thread.join(ANSWER)
 
 

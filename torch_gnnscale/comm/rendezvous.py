@@ -167,7 +167,7 @@ class Rendezvous:
             liveness.close()
             raise
         self.machines = [card.machine for card in cards]
-        self._exchange = Exchange(group, world, rank)
+        self._exchange = self._exchange_over(group, world, rank)
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, which pickle takes. Raises RuntimeError, which names the rank, if one has ended."""
@@ -219,19 +219,25 @@ class Rendezvous:
         alone, own = grid.copies == 1, grid.copy(self.rank)
         place = grid.parts, grid.part(self.rank), columns[own]
         groups = self.groups([every] if alone else [every, *columns])
-        of_all = Exchange(groups[0], grid.ranks, self.rank)
-        of_column, of_rows = Exchange(groups[0 if alone else 1 + own], *place), None
+        of_all = self._exchange_over(groups[0], grid.ranks, self.rank)
+        of_column, of_rows = self._exchange_over(groups[0 if alone else 1 + own], *place), None
         of_all.board = board = self.board([every])
         of_column.board = board if columns == [every] else self.board(columns)
         if isinstance(transport, RowGroup):
-            of_rows = Exchange(self.groups(columns, transport.backend)[own], *place)
+            of_rows = self._exchange_over(self.groups(columns, transport.backend)[own], *place)
         return of_all, of_column, of_rows
 
     def row_exchange(self, grid: Grid) -> Exchange:
         """An exchange over the ranks of this one's row of a grid, by copy. Errors as of :meth:`all_made`."""
         groups = self.groups([grid.row(part) for part in range(grid.parts)])
         part = grid.part(self.rank)
-        return Exchange(groups[part], grid.copies, grid.copy(self.rank), grid.row(part))
+        return self._exchange_over(groups[part], grid.copies, grid.copy(self.rank), grid.row(part))
+
+    def _exchange_over(self, group: dist.ProcessGroup | None, *place: Any) -> Exchange:
+        made = Exchange(group, *place)
+        if self._liveness is not None:
+            made.waiting = self._liveness.waiting
+        return made
 
     def board(self, of_ranks: list[list[int]]) -> Board | None:
         """A board for each list of ranks; returns that of this rank. None if the ranks of its list are not on one
