@@ -188,6 +188,10 @@ def test_a_memory_that_is_too_small_is_replaced():
     assert replies.take(3 << 20) == (0, True)
     assert len(replies.bytes_of(0, 0)) >= 3 << 20
     assert replies.take(100) == (3, True)  # what replaced the first one is not idle
+    replies.give_back(0)
+    replies.give_back(3)
+    assert replies.take(100) == (3, False)  # the smaller one
+    assert replies.take(len(replies.bytes_of(0, 0))) == (0, False)  # just large enough
     replies.drop(0)
     assert replies.take(100) == (0, True)
     assert replies.take(100) == (4, True)

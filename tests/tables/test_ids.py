@@ -53,6 +53,20 @@ def test_integers(tmp_path_factory, keys, data):
     assert ids.names(torch.tensor(known, dtype=torch.int32)).to_pylist() == [keys[number] for number in known]
 
 
+@pytest.mark.parametrize(
+    "keys", [[-(2**63), -1, 0, 1, 2**63 - 1], [0], [1], ["", "\0", "a", "aa", "b", "é"], [""], ["b"]], ids=repr
+)
+def test_ids_at_both_ends(tmp_path, keys):
+    """Each of one to all of the ids is found, and none of those that lie before, between and after them."""
+    others = ["!", "ab", "\U0010ffff"] if isinstance(keys[0], str) else [-(2**63) + 1, -2, 2, 2**63 - 2]
+    for count in range(1, len(keys) + 1):
+        (folder := tmp_path / str(count)).mkdir()
+        ids = written(folder, keys[:count])
+        expected = [*range(count), *[-1] * (len(keys) - count + len(others))]
+        assert ids.of([*keys, *others], missing=-1).tolist() == expected
+        assert ids.names(list(range(count))).to_pylist() == keys[:count]
+
+
 def test_forms_of_strings(tmp_path):
     ids = written(tmp_path, ["a", "bc", "é"])
     for asked in (["é", "a"], np.array(["é", "a"]), pa.array(["é", "a"]), pa.chunked_array([["é"], ["a"]]),
