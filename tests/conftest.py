@@ -202,6 +202,14 @@ def graph(tmp_path):
     return tmp_path / "graph"
 
 
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory):
+    """The folder of a generated database, a shop."""
+    from torch_gnnscale.datasets import planted_shop
+
+    return planted_shop(tmp_path_factory.mktemp("shop") / "shop", customers=60)
+
+
 @pytest.fixture
 def one_thread():
     """A run is then repeatable to the bit."""

@@ -1,14 +1,6 @@
-"""A generated database for the tests of this folder. relbench is imported when a test needs it: that takes seconds."""
+"""A generated database for the tests of this folder. relbench is imported when a test needs it: that takes a second."""
 
 import pytest
-
-
-@pytest.fixture(scope="session")
-def shop(tmp_path_factory):
-    """The folder of a generated shop."""
-    from torch_gnnscale.datasets import planted_shop
-
-    return planted_shop(tmp_path_factory.mktemp("shop") / "shop", customers=60)
 
 
 @pytest.fixture(scope="session")

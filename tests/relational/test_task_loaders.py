@@ -5,10 +5,9 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from helpers.slow import quick
 
 from torch_gnnscale import relational
-
-pytestmark = pytest.mark.slow  # relbench takes seconds to import
 
 ENTITIES = ["customer-categories", "customer-orders", "customer-spending", "review-stars"]
 
@@ -33,7 +32,7 @@ def trees_of(graph, found, seed, time, hops):
     return seen
 
 
-@pytest.mark.parametrize("task", [*ENTITIES, "customer-products"])
+@pytest.mark.parametrize("task", quick([*ENTITIES, "customer-products"], "customer-orders", "customer-products"))
 def test_no_row_of_a_batch_is_later_than_its_seed(graph_of, task):
     graph = graph_of(task)
     rows = 0
@@ -47,7 +46,7 @@ def test_no_row_of_a_batch_is_later_than_its_seed(graph_of, task):
     assert rows > 1000
 
 
-@pytest.mark.parametrize("task", ENTITIES)
+@pytest.mark.parametrize("task", quick(ENTITIES, "customer-orders"))
 def test_a_sample_of_all_neighbors_is_that_of_a_plain_search(graph_of, task):
     graph = graph_of(task)
     of, found = graph.task.entity_table, neighbors(graph)
@@ -61,7 +60,7 @@ def test_a_sample_of_all_neighbors_is_that_of_a_plain_search(graph_of, task):
         assert tree == trees_of(graph, found, seed, int(batch[of].seed_time[place]), hops=2)
 
 
-@pytest.mark.parametrize("task", ENTITIES)
+@pytest.mark.parametrize("task", quick(ENTITIES, "customer-categories", "review-stars"))
 def test_batches_have_rows_and_labels(graph_of, task):
     graph = graph_of(task)
     of, target = graph.task.entity_table, graph.task.target_col
@@ -250,6 +249,7 @@ def test_several_labels_are_the_categories_that_were_bought(shop):
             assert bought.tolist() == [int(k in found) for k in range(6)]
 
 
+@pytest.mark.slow
 def test_equal_seeds_give_equal_tables(shop, tmp_path):
     import pandas as pd
 
@@ -360,6 +360,7 @@ def batches_of(graph, **options):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

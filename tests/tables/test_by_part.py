@@ -72,7 +72,6 @@ def test_parts_of_tables_are_those_of_the_whole_graph(tmp_path, monkeypatch, own
     assert files_of(tmp_path / "parts") == files_of(tmp_path / "whole")
 
 
-@pytest.mark.slow
 def test_what_is_damaged_or_missing(tmp_path):
     tables_by_part(tmp_path, parts=2)
     by_part = tmp_path / "by_part"

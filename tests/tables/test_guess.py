@@ -11,7 +11,6 @@ from torch_gnnscale.datasets import write_shop
 from torch_gnnscale.tables.guess import guess
 
 
-@pytest.mark.slow
 def test_the_shop(tmp_path, capsys):
     write_shop(tmp_path, 60, 100, 2000)
     out = tmp_path / "first.yaml"
@@ -38,7 +37,6 @@ def test_the_shop(tmp_path, capsys):
     assert len(tables.ids(tmp_path / "graph", "users")) == 60
 
 
-@pytest.mark.slow
 def test_keys_of_a_node_table_and_what_is_left_out(tmp_path, capsys):
     staff = {
         "id": [1, 2, 3],
@@ -67,7 +65,6 @@ def test_text_with_missing_values(tmp_path):
     }  # fmt: skip
 
 
-@pytest.mark.slow
 def test_what_cannot_be_guessed(tmp_path, capsys):
     put(tmp_path / "a.csv", pa.table({"x": [1, 1]}))
 

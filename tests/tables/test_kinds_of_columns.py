@@ -1,6 +1,7 @@
 """Columns in names of folders, text by an encoder, numbers as labels, and RelBench's manifest as a schema."""
 
 import math
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from torch_gnnscale import tables
 from torch_gnnscale.cli import main
-from torch_gnnscale.datasets import load_types, planted_shop
+from torch_gnnscale.datasets import load_types
 from torch_gnnscale.tables import Schema, read_manifest
 from torch_gnnscale.tables.survey import exact_sum, nearest
 
@@ -65,8 +66,7 @@ def users_by_folders(folder, ending=".parquet"):
     return pa.concat_tables(rows)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ending", [".parquet", ".csv"])
+@pytest.mark.parametrize("ending", [".parquet", SLOW(".csv")])
 def test_columns_of_folders_are_those_of_files(tmp_path, ending):
     rows = users_by_folders(tmp_path / "a=b" / "folders" / "users", ending)
     put((tmp_path / "users.parquet"), rows)
@@ -110,7 +110,6 @@ def test_times_are_rounded_down(tmp_path, unit):
     ]
 
 
-@pytest.mark.slow
 def test_keys_in_names_of_folders(tmp_path):
     put(tmp_path / "users.parquet", pa.table({"id": [1, 2, 30]}))
     for user in ("2", "30"):
@@ -131,7 +130,6 @@ def refused(folder, **changes):
     return str(raised.value)
 
 
-@pytest.mark.slow
 def test_what_is_wrong_with_them(tmp_path):
     users_by_folders(tmp_path / "users")
     files = sorted((tmp_path / "users").rglob("*.parquet"))
@@ -160,9 +158,8 @@ def test_text_needs_an_encoder():
                                           f"numbers of a list of strings, found {found}")  # fmt: skip
 
 
-@pytest.mark.slow
-def test_a_database_of_relbench(tmp_path, capsys):
-    planted_shop(tmp_path / "shop", 60)
+def test_a_database_of_relbench(shop, tmp_path, capsys):
+    shutil.copytree(shop, tmp_path / "shop")
     manifest = tmp_path / "shop" / "manifest.yaml"
     content = yaml.safe_load(manifest.read_text())
     content["tables"]["reviews"]["pkey"] = None  # then rows have their numbers

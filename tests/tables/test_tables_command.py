@@ -35,7 +35,6 @@ def refused(capsys, *arguments):
     return capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_what_is_printed_and_stored(folder, capsys):
     main(["tables", str(folder / "shop.yaml"), "--out", str(folder / "again"), "--memory", "200MB"])
     said = capsys.readouterr().out
@@ -47,7 +46,6 @@ def test_what_is_printed_and_stored(folder, capsys):
     assert json.loads((folder / "again" / "report.json").read_text())["nodes"]["user"]["rows"] == 60
 
 
-@pytest.mark.slow
 def test_from_tables_to_embeddings(folder, tmp_path, capsys):
     graph, run = str(folder / "graph"), str(tmp_path / "run")
     small = ["--hidden", "8", "--epochs", "1", "--fanouts", "3", "3"]
@@ -60,7 +58,6 @@ def test_from_tables_to_embeddings(folder, tmp_path, capsys):
     assert items["id"].to_pylist() == sorted(range(-20, 120, 7))
 
 
-@pytest.mark.slow
 def test_classes_of_a_target(folder, tmp_path, capsys):
     graph, run = str(folder / "graph"), str(tmp_path / "run")
     small = ["--hidden", "8", "--epochs", "1", "--fanouts", "3", "3"]
@@ -72,7 +69,6 @@ def test_classes_of_a_target(folder, tmp_path, capsys):
     assert len(rows["row"][0]) == 3
 
 
-@pytest.mark.slow
 def test_targets_that_are_none(folder, capsys):
     graph = folder / "graph"
     found = refused(capsys, "train", "--dataset", graph, "--target", "item.label")
@@ -87,7 +83,6 @@ def test_targets_that_are_none(folder, capsys):
     assert "--target: expected none of task nodes, whose nodes are of one type, found 'user.label'" in found
 
 
-@pytest.mark.slow
 def test_the_links_of_a_task(folder):
     task = load_links(str(folder / "graph"), target="user.buys.item")
     found = arrays(folder / "graph")
@@ -105,7 +100,6 @@ def test_the_links_of_a_task(folder):
     assert task.data["item", "made_by", "user"].num_edges == len(found[1]["item", "made_by", "user"][1])
 
 
-@pytest.mark.slow
 def test_the_events_of_a_task(folder):
     task = load_events(str(folder / "graph"), target="user.buys.item")
     store = task.data["user", "buys", "item"]
@@ -118,7 +112,6 @@ def test_the_events_of_a_task(folder):
         load_events(str(folder / "graph"), target="item.made_by.user")
 
 
-@pytest.mark.slow
 def test_the_labels_of_a_task(folder):
     task = load_types(str(folder / "graph"))
     assert task.node_type == "user"
@@ -128,7 +121,6 @@ def test_the_labels_of_a_task(folder):
     assert x.shape == (int(task.masks["train"].sum()), 6)
 
 
-@pytest.mark.slow
 def test_categories_in_parts_are_refused(folder, tmp_path, capsys):
     graph = str(folder / "graph")
     main(["partition", "--dataset", graph, "--task", "links", "--target", "user.buys.item", "--parts", "1",

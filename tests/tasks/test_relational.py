@@ -8,21 +8,13 @@ import sys
 import numpy as np
 import pytest
 import torch
+from helpers.slow import quick
 
 from torch_gnnscale import relational
 from torch_gnnscale.cli.command import main
 from torch_gnnscale.tasks import RelationalConfig, RelationalTrainer
 
-pytestmark = pytest.mark.slow  # relbench takes seconds to import
-
 SMALL = {"hidden": 16, "fanouts": [4, 4], "batch_size": 64, "epochs": 2, "blocks": 1}
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory):
-    from torch_gnnscale.datasets import planted_shop
-
-    return planted_shop(tmp_path_factory.mktemp("shop") / "shop", customers=60)
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +27,18 @@ def trainer_of(shop, cache, task, folder=None, **options):
     return RelationalTrainer(graph, RelationalConfig(**SMALL, **options), folder, quiet=True, checkpoint_every=2)
 
 
-@pytest.mark.parametrize(
-    ("task", "metric"),
-    [
-        ("customer-orders", "roc_auc"), ("customer-spending", "-nmae"), ("customer-categories", "mean roc_auc"),
-        ("customer-products", "map"), ("review-stars", "-nmae"),
-    ],
-)  # fmt: skip
-def test_every_kind_of_task(shop, cache, task, metric):
+METRICS = {
+    "customer-orders": "roc_auc",
+    "customer-spending": "-nmae",
+    "customer-categories": "mean roc_auc",
+    "customer-products": "map",
+    "review-stars": "-nmae",
+}
+
+
+@pytest.mark.parametrize("task", quick(METRICS.keys(), "customer-orders", "customer-spending", "customer-products"))
+def test_every_kind_of_task(shop, cache, task):
+    metric = METRICS[task]
     trainer = trainer_of(shop, cache, task)
     summary = trainer.run(report=lambda _: None)
     assert summary["metric"] == metric
@@ -57,6 +53,7 @@ def test_every_kind_of_task(shop, cache, task, metric):
     assert len(predicted) == len(table.df)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [0, 100])
 def test_several_classes(shop, cache, more):
     """Categories as classes: the first of a row's labels, after training ``more`` than that, which no model knows."""
@@ -83,6 +80,7 @@ class Stopped(Exception):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["customer-orders", "customer-products"])
 def test_a_run_that_was_stopped_reaches_the_same_weights(shop, cache, tmp_path, task):
     whole = trainer_of(shop, cache, task)
@@ -106,6 +104,7 @@ def test_a_run_that_was_stopped_reaches_the_same_weights(shop, cache, tmp_path, 
         assert torch.equal(again.model.state_dict()[name], value), name
 
 
+@pytest.mark.slow
 def test_the_command(shop, tmp_path, capsys):
     options = ["train", "--relbench", str(shop), "--task", "customer-products", "--cache", str(tmp_path / "cache"),
                "--out", str(tmp_path / "run")]  # fmt: skip
@@ -145,6 +144,7 @@ def test_the_command(shop, tmp_path, capsys):
     assert "no task 'unheard'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_several_processes_train_one_model(shop, tmp_path):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1",
                 "--nproc-per-node=2", "-m", "torch_gnnscale", "train", "--relbench", str(shop), "--task",

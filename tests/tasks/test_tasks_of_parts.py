@@ -282,7 +282,6 @@ def without_about(task, path, **options):
     return open_part(path)
 
 
-@pytest.mark.slow
 def test_parts_that_say_nothing_of_their_task(tmp_path):
     task = whole_task("nodes")
     with without_about(task, tmp_path / "nodes") as part:
@@ -315,7 +314,6 @@ def test_classes_are_those_of_all_ranks(tmp_path):
             assert task_of_part(part, everyone=lambda own, others=others: [others, own]).num_classes == expected
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("copies", [1, 3])
 def test_ranks_of_a_part_share_its_labelled_nodes(tmp_path, copies):
     task = whole_task("hetero")
@@ -336,6 +334,20 @@ def test_ranks_of_a_part_share_its_labelled_nodes(tmp_path, copies):
     order, as_expected = torch.argsort(x[:, 0]), torch.argsort(expected[0][:, 0])
     assert torch.equal(x[order], expected[0][as_expected])
     assert torch.equal(y[order], expected[1][as_expected])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_labelled_nodes_of_another_part(tmp_path, rank):
+    """As a damaged directory has them: the node after the last of a part, the one before its first."""
+    partition.write(whole_task("hetero").data, tmp_path / "parts", parts=2, method="random")
+    with partition.open_parts(tmp_path / "parts") as parts:
+        last, first = parts.book.nodes(0, "author")[-1], parts.book.nodes(1, "author")[0]
+        wrong = parts.stored_ids("author").argsort()[[first if rank == 0 else last]]
+        stored = SimpleNamespace(seeds={("author", "train"): wrong}, rows=parts.part(rank).rows)
+        ranks = Grid(2, 2).ranks_of(rank)
+        part = SimpleNamespace(parts=parts, stored=stored, ranks=ranks, features=None, graph=None)
+        with pytest.raises(IndexError, match=r"^seeds of 'train'.0. = \S+ is out of range: expected rows of"):
+            task_of_part(part).labelled("train")
 
 
 def test_parts_of_an_unknown_task(tmp_path):
