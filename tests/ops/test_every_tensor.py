@@ -8,7 +8,10 @@ import pytest
 import torch
 from helpers.graphs import graph_of_degrees, random_ids
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from torch_gnnscale import ops
 
@@ -206,6 +209,29 @@ def test_a_strided_tensor_is_read_as_a_contiguous_one(name, argument):
     assert torch.equal(other, given[argument])
     assert not other.is_contiguous()
     assert tensors(call(**{**given, argument: other})) == tensors(call(**given))
+
+
+class Faked(TorchDispatchMode):
+    """Compares what each operator returns with what its fake returns of fake tensors of the same shapes."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        if func.namespace == "gnnscale":
+            with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+                fakes = func(*tree_map_only(Tensor, mode.from_tensor, args), **(kwargs or {}))
+            for fake, real in zip(tree_leaves(fakes), tree_leaves(found), strict=True):
+                if isinstance(real, Tensor):
+                    assert (fake.dtype, fake.device, fake.dim()) == (real.dtype, real.device, real.dim()), func
+                    for size, expected in zip(fake.shape, real.shape, strict=True):
+                        assert isinstance(size, torch.SymInt) or size == expected, func
+        return found
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_fakes_have_the_shapes_and_types_of_what_is_returned(name):
+    call, given = CALLS[name]
+    with Faked():
+        call(**given)
 
 
 # There may be any number of these.
