@@ -4,9 +4,10 @@ import json
 import math
 
 import pytest
+import torch
 from torch_geometric.data import HeteroData
 
-from torch_gnnscale.bench import FIGURES, compare, table_of
+from torch_gnnscale.bench import FIGURES, Case, compare, measure, table_of
 from torch_gnnscale.cli import main
 from torch_gnnscale.cli import options as cli_options
 from torch_gnnscale.datasets import NodeTask, planted
@@ -73,6 +74,21 @@ def test_what_is_refused_before_the_work(tmp_path, capsys):
         with pytest.raises(SystemExit) as ended:
             main(["bench", *arguments])
         assert (ended.value.code, capsys.readouterr().err) == (2, f"gnnscale: {message}\n")
+
+
+def test_figures_of_a_small_graph():
+    data = planted(150, num_features=6, seed=0)
+    case = Case("small", lambda: data, lambda _: torch.arange(40), 16, (4, 3))
+    figures = dict(measure(case, data, 0.0))
+    assert list(figures) == list(FIGURES)
+    assert all(next(iter(times)) == "ours" for times in figures.values())
+    assert list(figures["a training step"]) == ["ours", "PyG, trim_to_layer", "PyG, whole batch"]
+    of_ours, of_torch = (
+        entry["gigabytes_per_second"] * 1e6 * entry["median_ms"] / (6 * 4) for entry in figures[FIGURES[3]].values()
+    )
+    assert of_ours == pytest.approx(of_torch) == pytest.approx(round(of_ours))  # the rows of three batches
+    assert 40 < of_ours < 3 * 150
+    assert case.title(data) == f"small: 150 nodes, {data.num_edges:,} edges, 6 features; batches of 16 x (4, 3)"
 
 
 @pytest.mark.slow
