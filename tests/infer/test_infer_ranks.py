@@ -68,7 +68,12 @@ def test_a_model_at_the_ends_of_parts(tmp_path, count, topology):
     data, path = sorted_data(boundary.boundary_graph()), tmp_path / "parts"
     partition.write(data, path, parts=count, owners=boundary.owners_of(count), topology=topology)
     (found,) = found_by(count, str(path), ["gcn"], {})
-    check(found, expected_of("gcn", data=data))
+    check(found, expected := expected_of("gcn", data=data))
+    ends = boundary.ends_of(boundary.owners_of(count))
+    (found,) = found_by(count, str(path), ["gcn"], {"nodes": ends})
+    assert sorted(torch.cat([of[None][0] for of in found]).tolist()) == sorted(set(ends.tolist()))
+    for ids, rows in (of[None] for of in found):
+        torch.testing.assert_close(rows, expected[None][ids], rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow
