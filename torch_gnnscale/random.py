@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -50,10 +51,18 @@ def batch_key(seed: int, epoch: int = 0, batch: int = 0, purpose: Purpose = Purp
         batch: the number of the batch in the epoch, counted over all ranks.
         purpose: the purpose of the draws.
     """
-    key = 0
-    for value in (seed, epoch, batch, int(purpose)):
-        key = _mix((key + 0x9E3779B97F4A7C15 & _MASK) ^ (value & _MASK))
+    key = _mixed(_mixed(_of_epoch(seed, epoch), batch), int(purpose))
     return key - (1 << 64) if key >> 63 else key
+
+
+def _mixed(key: int, value: int) -> int:
+    return _mix((key + 0x9E3779B97F4A7C15 & _MASK) ^ (value & _MASK))
+
+
+@lru_cache(maxsize=64)
+def _of_epoch(seed: int, epoch: int) -> int:
+    """What the keys of an epoch's batches have in common."""
+    return _mixed(_mixed(0, seed), epoch)
 
 
 def ids_key(seed: int, ids: Tensor) -> int:
