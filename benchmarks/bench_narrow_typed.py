@@ -2,8 +2,9 @@
 backward.
 
 The candidates take turns within a round, and their times are CPU times. Their outputs are compared first. The limit is
-what the narrowed step computes by matrix products and by aggregations: these operators with their inputs, recorded once
-and run again by themselves, without what PyTorch and Python do between them.
+what the narrowed step computes by matrix products, aggregations, activations and sums over rows (gradients of biases):
+these operators with their inputs, recorded once and run again by themselves, without what PyTorch and Python do between
+them.
 
     python benchmarks/bench_narrow_typed.py
 
@@ -126,15 +127,19 @@ MODELS: dict[str, Callable[[HeteroData, int, int], Trimmed]] = {
 }
 
 
+ARITHMETIC = {"mm", "addmm", "addmm_", "relu", "threshold_backward", "sum"}
+"""Operators of PyTorch that belong to the limit."""
+
+
 class Recorded(TorchDispatchMode):
-    """Notes the matrix products and aggregations that run within it, with their arguments."""
+    """Notes the operators of the limit that run within it, with their arguments."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[Callable[[], Any]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.overloadpacket.__name__ in ("mm", "addmm", "addmm_") or func.namespace == "gnnscale":
+        if func.overloadpacket.__name__ in ARITHMETIC or func.namespace == "gnnscale":
             self.calls.append(partial(func, *args, **(kwargs or {})))
         return func(*args, **(kwargs or {}))
 
@@ -185,7 +190,7 @@ def cases(graphs: list[str], models: list[str], hidden: list[int], most_seeds: i
             if name == "237 relations":  # more neighbors of a few seeds would be the whole graph
                 batches = [(1, [2, 2]), (FEW, [1, 1])]
             if name == "uniform" and width == min(hidden):
-                batches.append((SEEDS, [10, 10, 5]))
+                batches += [(FEW, [10, 10, 5]), (SEEDS, [10, 10, 5])]
             for seeds, fanouts in [batch for batch in batches if batch[0] <= most_seeds]:
                 loader = NeighborLoader(data, fanouts, (first, torch.arange(seeds)), batch_size=seeds, seed=1)
                 batch = next(iter(loader))
@@ -234,6 +239,7 @@ def main() -> None:
         ("GAT, two hops: over trim_to_layer", least("over trim", "GAT", 2), 2.0),
         ("GAT, three hops: over trim_to_layer", least("over trim", "GAT", 3), 2.0),
         ("HGT, two hops, 64 seeds: over trim_to_layer", least("over trim", "HGT", 2, FEW), 2.0),
+        ("HGT, three hops, 64 seeds: over trim_to_layer", least("over trim", "HGT", 3, FEW), 2.0),
         ("one seed: over the whole batch", least("over whole", "", 2, 1), 0.95),
     ):
         if value is not None:
