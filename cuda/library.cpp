@@ -55,7 +55,9 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
       "int[] seed_ptr, int[] num_nodes, int[] keys, int[] choices, int options, int threads) -> (Tensor node, "
       "Tensor colptr, Tensor edge_index, Tensor edge_id, Tensor edge_weight, Tensor counts)");
   library.def("choose_nodes(Tensor node, Tensor score, int count, int scheme, int key, int hop) -> (Tensor, Tensor)");
-  library.def("draw_nodes(Tensor node, int[] node_ptr, int[] keys, int hop) -> Tensor");
+  library.def(
+      "choose_edges(Tensor source, Tensor degree, int[] column_ptr, int[] keys, int hop, int fanout, int scheme) -> "
+      "(Tensor, Tensor)");
   library.def(
       "weigh_edges(Tensor degree, Tensor row, Tensor correction, Tensor? source_degree, Tensor? stored_source_degree, "
       "int aggregation, int weights) -> Tensor");

@@ -154,6 +154,10 @@ CALLS = {
         st.tuples(tensors(), tensors(1), counts, st.sampled_from([*SCHEMES, "x"]), keys, numbers),
         {},
     ),
+    "choose_edges": (
+        st.tuples(tensors(), tensors(1), st.lists(numbers, max_size=4), st.lists(keys, max_size=3), numbers, counts),
+        {"scheme": st.sampled_from([*SCHEMES, "x"])},
+    ),
     "cut_batch": (
         st.tuples(tensors(), st.lists(numbers, max_size=4), tensors(), tensors(), tensors(), counts, numbers),
         {},

@@ -170,7 +170,10 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Tensor]]] = {
         {"degree": torch.tensor([2, 1, 3]), "row": torch.tensor([0, 1, 1, 2]), "correction": torch.ones(4).double(),
          "source_degree": torch.tensor([1, 2, 3, 4]), "stored_source_degree": torch.arange(1, 7)},
     ),
-    "draw_nodes": (lambda node: ops.draw_nodes(node, [0, 4, 12], [1, 2], 0), {"node": IDS}),
+    "choose_edges": (
+        lambda source, degree: ops.choose_edges(source, degree, [0, 1, 3], [1, 2], 0, 2),
+        {"source": IDS, "degree": torch.tensor([4, 0, 8])},
+    ),
     "sample_negatives": (
         negatives,
         {"weight": torch.rand(40) + 0.1, "time": random_ids(9, 40, 7), "src": IDS, "seed_time": IDS % 3 + 6,

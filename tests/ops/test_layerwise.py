@@ -143,18 +143,42 @@ def test_cells_are_cleared_when_the_tags_are_used_up():
     assert done.returncode == 0, done.stderr
 
 
-def test_draws_of_nodes():
-    node, ends, keys = random_ids(1 << 40, 70, seed=4), [0, 3, 3, 50, 70], [5, -6, 7, 1 << 62]
-    for hop in (0, 63):
-        found = ops.draw_nodes(node, ends, keys, hop)
-        of_keys = [key for key, last, first in zip(keys, ends[1:], ends[:-1], strict=True) for _ in range(first, last)]
-        drawn = [reference.draw(key, v, hop, 0) for key, v in zip(of_keys, node.tolist(), strict=True)]
-        assert found.tolist() == [entry - (1 << 63) for entry in drawn]
-    for wrong in ([0, 69], [1, 70], [0, 70, 70], [0, 71, 70]):
-        with pytest.raises(
-            ValueError, match=r"^node_ptr: expected [23] numbers that do not fall, from 0 to 70 nodes, "
-        ):
-            ops.draw_nodes(node, wrong, [1] if wrong[1] != 71 else [1, 2], 0)
+@pytest.mark.parametrize("scheme", SCHEMES_OF["labor"])
+@pytest.mark.parametrize("fanout", [-1, 0, 1, 4, MAX_DRAWN - 1])
+def test_edges_chosen_of_lists_equal_the_twin(scheme, fanout):
+    """Of no edges, as many as are drawn, one more; hubs; a source that occurs twice."""
+    degree, ends, keys = [0, 1, 4, 5, 0, 400, 9, 0], [0, 3, 3, 6, 8], [5, -6, 7, 1 << 62]
+    source = random_ids(1 << 40, sum(degree), seed=4)
+    source[6:10] = source[5]
+    for hop in (0, MAX_HOPS - 1):
+        place, correction = ops.choose_edges(source, torch.tensor(degree), ends, keys, hop, fanout, scheme)
+        expected, first = [], 0
+        for column, count in enumerate(degree):
+            key = next(key for key, last in zip(keys, ends[1:], strict=True) if column < last)
+            drawn = twin.choose_neighbors(source[first : first + count].tolist(), fanout, scheme, key, hop)
+            expected += [(first + at, c.rounded) for at, c in drawn]
+            first += count
+        assert list(zip(place.tolist(), correction.tolist(), strict=True)) == expected
+
+
+def test_bad_input_of_chosen_edges():
+    source, degree = torch.arange(6), torch.tensor([2, 0, 4])
+    good = (source, degree, [0, 1, 3], [1, 2], 0, 2)
+    assert ops.choose_edges(*good, "poisson")[0].dtype == torch.int64
+    for at, wrong, text in (
+        (1, degree[:2], "degree: expected a sum of 6, the number of sources, found 2"),
+        (1, torch.tensor([3, -1, 4]), "degree: expected numbers of at least 0, found -1"),
+        (2, [0, 1, 2], "column_ptr: expected 3 numbers that do not fall, from 0 to 3 destinations, found [0, 1, 2]"),
+        (2, [0, 4, 3], "column_ptr: expected 3 numbers that do not fall, from 0 to 3 destinations, found [0, 4, 3]"),
+        (2, [1, 1, 3], "column_ptr: expected 3 numbers that do not fall, from 0 to 3 destinations, found [1, 1, 3]"),
+        (3, [1], "column_ptr: expected 2 numbers that do not fall, from 0 to 3 destinations, found [0, 1, 3]"),
+        (4, MAX_HOPS, f"hop: expected 0 <= hop <= {MAX_HOPS - 1}, found {MAX_HOPS}"),
+        (5, -2, f"fanout: expected -1 <= fanout <= {MAX_DRAWN - 1}, found -2"),
+    ):
+        with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+            ops.choose_edges(*good[:at], wrong, *good[at + 1 :])
+    with pytest.raises(ValueError, match=r"^scheme: expected one of \('sequential', 'poisson'\), found 'priority'$"):
+        ops.choose_edges(*good, "priority")
 
 
 @pytest.mark.parametrize("layers", [False, True])

@@ -135,7 +135,7 @@ def test_layers():
     ):
         check(OPS.sample_layers.default, held, [seeds, seeds[:2]], scores, [3, 2], [5, 6], choices, options, 0)
     check(OPS.choose_nodes.default, random_ids(40, 6), torch.arange(1, 7), 3, 0, 5, 0)
-    check(OPS.draw_nodes.default, random_ids(40, 6), [0, 2, 6], [5, -6], 1)
+    check(OPS.choose_edges.default, random_ids(40, 6), torch.tensor([4, 0, 2]), [0, 1, 3], [5, -6], 1, 2, 4)
     degree, row, correction = torch.tensor([2, 1]), torch.tensor([0, 0, 1]), torch.ones(3, dtype=torch.float64)
     check(OPS.weigh_edges.default, degree, row, correction, torch.tensor([1, 2, 3]), torch.tensor([1, 2, 3]), 2, 0)
 

@@ -44,7 +44,7 @@ def drawn_weights(
     Args:
         drawing: the options.
         stored: all stored edges of the columns.
-        drawn: which of them are drawn: bool, shape [e].
+        drawn: positions among them of those that are drawn, int64, shape [m]; or bool, shape [e].
         correction: c_v of each drawn edge: float64, shape [m].
         degrees: the number of edges into each node of the graph, for ``gcn``: int64, shape [n].
 
@@ -108,38 +108,14 @@ class OwnersLayers(PartitionedLayers):
 
     def _drawn(self, requests: Requests, frontier: Frontier) -> WeightedPicks:
         """The edges that this rank draws for requests of a hop."""
-        drawing, fanout = self.options.drawing, frontier.fanout
+        drawing = self.options.drawing
         stored = stored_edges(self.graph.stored, requests.node - self.first)
-        degree = stored.num_edges
-        column = torch.arange(len(degree)).repeat_interleave(degree)
-        edges = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
-        if fanout < 0:
-            drawn = torch.ones(len(column), dtype=torch.bool)
-        elif fanout == 0:
-            drawn = torch.zeros(len(column), dtype=torch.bool)
-        else:
-            of_draws = 0 if drawing.layer_dependency else frontier.hop
-            draws = ops.draw_nodes(stored.source, edges[requests.ends].tolist(), requests.keys, of_draws)
-            if drawing.scheme == "poisson":
-                drawn = draws < _poisson_limits(degree, fanout)[column]
-            else:
-                order = torch.argsort(draws, stable=True)
-                order = order[torch.argsort(column[order], stable=True)]
-                drawn = torch.zeros(len(column), dtype=torch.bool)
-                drawn[order] = torch.arange(len(column)) - edges[column] < fanout
-            drawn |= (degree <= fanout)[column]
-        above = (degree > fanout) & (fanout >= 0)
-        correction = torch.where(above, degree.double() / max(fanout, 1), 1.0)
-        correction = correction[column[drawn]]
+        degree, of_draws = stored.num_edges, 0 if drawing.layer_dependency else frontier.hop
+        drawn, correction = ops.choose_edges(
+            stored.source, degree, requests.ends, requests.keys, of_draws, frontier.fanout, drawing.scheme
+        )
         weight = drawn_weights(drawing, stored, drawn, correction, self.degrees)
         assert stored.edge_id is not None
-        num_edges = torch.bincount(column[drawn], minlength=len(degree))
+        column = torch.arange(len(degree)).repeat_interleave(degree)[drawn]
+        num_edges = torch.bincount(column, minlength=len(degree))
         return WeightedPicks(num_edges, stored.source[drawn], stored.edge_id[drawn], weight)
-
-
-def _poisson_limits(degree: Tensor, fanout: int) -> Tensor:
-    """The limit of the draws of each node of d > fanout edges: r_v of :func:`torch_gnnscale.ops.draw_nodes` is below it
-    if and only if r_v d < 2^64 fanout. int64, shape of ``degree``."""
-    values, which = torch.unique(degree, return_inverse=True)
-    limits = [-(-(fanout << 64) // d) if d > fanout else 0 for d in values.tolist()]
-    return torch.tensor([limit - (1 << 63) for limit in limits], dtype=torch.int64)[which]

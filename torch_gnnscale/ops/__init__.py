@@ -30,7 +30,7 @@ from .layer_drawing import (
     sample_layers_bulk,
     score_unit,
 )
-from .layer_sampling import PreparedLayers, choose_nodes, draw_nodes, node_scores, sample_layers, weigh_edges
+from .layer_sampling import PreparedLayers, choose_edges, choose_nodes, node_scores, sample_layers, weigh_edges
 from .memory import (
     BOARD_NUMBERS,
     PoolStats,
@@ -71,8 +71,8 @@ __all__ = [
     "MAX_FANOUT", "MAX_HOPS", "MAX_ITERATIONS", "MAX_PARTS", "MAX_ROUNDS", "MAX_STEPS", "Picks", "PoolStats",
     "PreparedLayerBulks", "PreparedLayers", "PreparedNeighbors", "REDUCTIONS", "Relabelled", "Relations", "Sample",
     "Side", "Subgraph", "aggregate", "beyond_bulks", "board_leave", "board_size", "board_take", "can_aggregate",
-    "can_gather_rows", "can_widen", "candidates", "check_colptr", "choose_nodes", "colptr_of_sorted", "contract",
-    "coo_to_csc", "count_ids", "cut_batch", "draw_nodes", "dropout_rows", "edge_attention",
+    "can_gather_rows", "can_widen", "candidates", "check_colptr", "choose_edges", "choose_nodes", "colptr_of_sorted",
+    "contract", "coo_to_csc", "count_ids", "cut_batch", "dropout_rows", "edge_attention",
     "edge_attention_backward", "edge_dot", "edge_set", "empty_bytes", "empty_rows",
     "extreme_backward", "first_outside", "gather_rows", "gather_tiers", "huge_pages", "in_halves", "join_rows",
     "limit_threads",

@@ -24,6 +24,7 @@ from .layer_drawing import (
     AGGREGATIONS,
     MAX_DRAWN,
     SCHEMES,
+    SCHEMES_OF,
     WEIGHTS,
     LayerDrawing,
     check_drawing,
@@ -108,26 +109,47 @@ def choose_nodes(node: Tensor, score: Tensor, count: int, scheme: str, key: int,
     return OPS.choose_nodes(node, score, count, SCHEMES.index(scheme), check_key(key), hop)
 
 
-def draw_nodes(node: Tensor, node_ptr: Sequence[int], keys: Sequence[int], hop: int) -> Tensor:
-    """r_v of :func:`sample_layers`: draw 0 of (key, node v, hop), with the highest bit inverted, so that signed numbers
-    are ordered as the 64 random bits are.
+def choose_edges(
+    source: Tensor,
+    degree: Tensor,
+    column_ptr: Sequence[int],
+    keys: Sequence[int],
+    hop: int,
+    fanout: int,
+    scheme: str = "sequential",
+) -> tuple[Tensor, Tensor]:
+    """Draws ``fanout`` of the edges into each destination as LABOR does; :func:`sample_layers` has the schemes and c_v.
 
     Args:
-        node: ids, int64, shape [n].
-        node_ptr: nodes ``node_ptr[j]`` to ``node_ptr[j + 1] - 1`` have the key ``keys[j]``: k + 1 numbers from 0 to n.
+        source: the sources of all edges, destination after destination, in stored order: int64, shape [e].
+        degree: the number of edges into each destination: int64, shape [n].
+        column_ptr: destinations ``column_ptr[j]`` to ``column_ptr[j + 1] - 1`` have the key ``keys[j]``: k + 1 numbers
+            from 0 to n.
         keys: 64 bits each: k numbers.
         hop: the number of the hop, from 0.
+        fanout: how many to draw; -1 takes all.
+        scheme: ``sequential`` or ``poisson``.
 
     Returns:
-        int64, shape [n].
+        (positions in ``source`` of the drawn edges, ascending: int64, shape [m]; c_v of each: float64, shape [m]).
+
+    Raises:
+        TypeError, ValueError: wrong dtypes, shapes or numbers.
     """
-    check_ids("node", node)
-    ends, keys = [check_int("node_ptr", end) for end in node_ptr], [check_key(key) for key in keys]
-    if ends != sorted(ends) or len(ends) != len(keys) + 1 or ends[0] != 0 or ends[-1] != len(node):
-        raise ValueError(f"node_ptr: expected {len(keys) + 1} numbers that do not fall, from 0 to {len(node)} nodes, "
-                         f"found {ends}")  # fmt: skip
+    check_ids("source", source)
+    check_vector("degree", degree, degree.numel() if isinstance(degree, Tensor) else 0)
+    _check_degrees("degree", degree)
+    if (edges := int(degree.sum())) != len(source):
+        raise ValueError(f"degree: expected a sum of {len(source)}, the number of sources, found {edges}")
+    ends, keys = [check_int("column_ptr", end) for end in column_ptr], [check_key(key) for key in keys]
+    if ends != sorted(ends) or len(ends) != len(keys) + 1 or ends[0] != 0 or ends[-1] != len(degree):
+        raise ValueError(f"column_ptr: expected {len(keys) + 1} numbers that do not fall, from 0 to {len(degree)} "
+                         f"destinations, found {ends}")  # fmt: skip
     check_int("hop", hop, 0, MAX_HOPS - 1)
-    return OPS.draw_nodes(node.to(torch.int64).contiguous(), ends, keys, hop) ^ torch.iinfo(torch.int64).min
+    check_int("fanout", fanout, -1, MAX_DRAWN - 1)
+    check_choice("scheme", scheme, SCHEMES_OF["labor"])
+    source, number = source.to(torch.int64).contiguous(), SCHEMES.index(scheme)
+    return OPS.choose_edges(source, degree.contiguous(), ends, keys, hop, fanout, number)
 
 
 def weigh_edges(

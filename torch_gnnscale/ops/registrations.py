@@ -157,9 +157,10 @@ def _(node, score, count, scheme, key, hop):
     return node.new_empty(found), node.new_empty(found, dtype=torch.float64)
 
 
-@torch.library.register_fake("gnnscale::draw_nodes")
-def _(node, node_ptr, keys, hop):
-    return torch.empty_like(node)
+@torch.library.register_fake("gnnscale::choose_edges")
+def _(source, degree, column_ptr, keys, hop, fanout, scheme):
+    found = torch.library.get_ctx().new_dynamic_size()
+    return source.new_empty(found), source.new_empty(found, dtype=torch.float64)
 
 
 @torch.library.register_fake("gnnscale::weigh_edges")
