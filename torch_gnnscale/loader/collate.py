@@ -99,10 +99,16 @@ class Collator:
         self.collective = sampler.collective or source.collective
         """Whether all ranks of a process group sample or fetch together."""
 
+    def begin(self, batch: MiniBatch) -> MiniBatch:
+        """Notes the versions of attributes in a batch that threads will make. Called in the thread that iterates."""
+        batch.versions = self.source.noted()
+        return batch
+
     def fetch(self, batch: MiniBatch) -> MiniBatch:
         """Reads the rows of a sample, after the user's transform."""
         self.transform(batch)
-        batch.versions = self.source.versions()
+        if batch.versions is None:
+            self.begin(batch)
         batch.rows = self._unless_changed(batch, lambda: self.source.fetch(batch, self.bounds(batch), batch.versions))
         return batch
 
@@ -119,13 +125,14 @@ class Collator:
         bounds = self.bounds(batch)
         if inputs is not None and batch.whole is not None:
             batch.fields["global_batch_size"] = inputs
-        batch.versions = source.versions()
+        self.begin(batch)
         return source.needs(batch, bounds, batch.versions)
 
     def start(self, batch: MiniBatch) -> Callable[[], MiniBatch]:
         """Starts to read what :meth:`fetch` reads; the function waits for it and returns the batch."""
         self.transform(batch)
-        batch.versions = self.source.versions()
+        if batch.versions is None:
+            self.begin(batch)
         wait = self._unless_changed(batch, lambda: self.source.start(batch, self.bounds(batch), batch.versions))
 
         def fetched() -> MiniBatch:

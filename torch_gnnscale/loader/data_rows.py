@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import operator
-import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection
 from functools import cached_property
-from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,12 +15,13 @@ from typing_extensions import override
 
 from .. import ops
 from .._warn import warn
-from ..feature.attributes import EDGES, TypedStorage, typed_storages, warn_of_whole_attributes
+from ..feature.attributes import TypedStorage, typed_storages, warn_of_whole_attributes
 from ..feature.composite import composite_rows, is_composite
-from ..feature.contract import Version, changed, version_of, without_number
+from ..feature.contract import changed
 from ..ops.rows import select_each
 from ..sampler.base import OWN_FIELDS
 from ..sampler.minibatch import NO_EDGES, NO_IDS, MiniBatch, SampledEdges
+from .data_versions import OF_GRAPH, PLAIN, DataVersions, Kinds, KnownKinds, fields_of, stores_of
 from .fields import (
     EdgeLayout,
     EdgeLayouts,
@@ -39,11 +37,7 @@ from .fields import (
 )
 from .row_source import NO_ROWS, Bounds, Ids, RowSource
 
-OF_GRAPH = object()
-"""Stands for a type in the keys of attributes of a whole HeteroData."""
-
 _HOST = torch.device("cpu")
-_PLAIN = int, float, str  # bool is an int
 
 
 def rows_at(value: Any, ids: Ids, dim: int, below: int | None = None) -> Any:
@@ -128,64 +122,6 @@ class _Reader:
         return {name: rows if (rows := read.get(name)) is not None else self.rows(name, of) for name, of in names}
 
 
-class DataVersions:
-    """The attributes of a Data or HeteroData at one moment, and their versions.
-
-    Args:
-        fields: by type.
-        numbers: of changes of each attribute, in the same order; None for what requires grad.
-    """
-
-    def __init__(self, fields: dict[Any, dict[str, Any]], numbers: list[int | None]) -> None:
-        self.fields, self.numbers = fields, numbers
-
-    def equal(self, other: DataVersions) -> bool:
-        """Whether both are the same values in the same versions, all of which have a number. In few steps of Python's:
-        each batch is compared."""
-        fields, others = self.fields.values(), other.fields.values()
-        return (
-            self.numbers == other.numbers
-            and None not in self.numbers
-            and list(self.fields) == list(other.fields)
-            and list(map(tuple, fields)) == list(map(tuple, others))  # names
-            and all(map(operator.is_, _values(fields), _values(others)))
-        )
-
-    def by_key(self) -> dict[Any, Version]:
-        """The versions of all attributes of which batches have rows or copies, by (type, name)."""
-        keys = ((of, name) for of, fields in self.fields.items() for name in fields)
-        versions = zip(keys, _values(self.fields.values()), self.numbers, strict=True)
-        return {key: (value, number) for key, value, number in versions if key[1] != "edge_index"}
-
-    def learned(self) -> list[Any]:
-        """The keys of attributes whose versions have no number."""
-        return without_number(self.by_key()) if None in self.numbers else []
-
-
-def _values(fields: Iterable[dict[str, Any]]) -> Iterator[Any]:
-    return chain.from_iterable(map(dict.values, fields))
-
-
-def _reference(value: Any) -> Callable[[], Any]:
-    """Returns the value while it is there, or None; always None for a list or the like, which Python cannot watch."""
-    if isinstance(value, _PLAIN):
-        return lambda: value
-    try:
-        return weakref.ref(value)
-    except TypeError:
-        return _nothing
-
-
-def _nothing() -> None:
-    return None
-
-
-def _number(name: str, value: Any) -> int | None:
-    if name == "edge_index":
-        return 0
-    return version_of(stored_values({name: value}) if name == "adj_t" else value)[1]
-
-
 class FoundRows(NamedTuple):
     """The rows of a sample."""
 
@@ -216,75 +152,51 @@ class DataRows(RowSource):
         self._weighted: dict[Any, object] = {}  # edge types for which the sampler has given weights
         self._with_rows: dict[Any, int] = {}
         """How many attributes had rows, by type."""
-        self._kinds: tuple[list[Any], list[Callable[[], Any]], dict[Any, Any]] = [], [], {}
+        self._known = KnownKinds()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Of another process, which is given copies of the attributes."""
-        return {**self.__dict__, "_kinds": ([], [], {})}
-
+    @override
     def versions(self) -> DataVersions:
-        """The versions of all attributes, of those of the graph as well, whose type is :data:`OF_GRAPH` in a
-        HeteroData, and of the values of ``adj_t``."""
-        fields = self._fields()
-        try:  # in few steps of Python's: twice for each batch
-            numbers = [
-                value._version
-                if type(value) is Tensor and not value.requires_grad and name not in EDGES
-                else _number(name, value)
-                for attributes in fields.values()
-                for name, value in attributes.items()
-            ]
-        except RuntimeError:  # an inference tensor has no number of changes
-            numbers = [_number(name, value) for attributes in fields.values() for name, value in attributes.items()]
-        return DataVersions(fields, numbers)
+        made = DataVersions(self.data, self.typed)
+        made.kinds = self._kinds_of(made.fields, lambda: with_fields(self.data, made.stores, made.fields))
+        return made
 
-    def _fields(self) -> dict[Any, dict[str, Any]]:
-        """The attributes by type: copies, because the loop may set attributes while a thread is here."""
-        data = self.data
-        if not self.typed:
-            return {None: data._store._mapping.copy()}
-        stores = {**data._node_store_dict, **data._edge_store_dict, OF_GRAPH: data._global_store}
-        return {of: store._mapping.copy() for of, store in stores.items()}
-
-    def _kinds_of(self, fields: dict[Any, dict[str, Any]]) -> dict[Any, Any]:
-        """What :meth:`TypedStorage.with_rows` said, kept while the data have the very same attributes: what has
-        rows follows from the numbers of nodes and edges, and these from all of them. No value is kept alive."""
-        keys, values = [(of, *names) for of, names in fields.items()], list(_values(fields.values()))
-        of_keys, references, kinds = self._kinds  # as one thread left it
-        if of_keys == keys and all(map(operator.is_, [reference() for reference in references], values)):
-            return kinds
-        self._kinds = keys, [_reference(value) for value in values], (kinds := {})
+    def _kinds_of(self, fields: dict[Any, dict[str, Any]], graph: Callable[[], Any]) -> Kinds:
+        """Which of these attributes have rows; ``graph()`` returns data that have them. Warns of those that have no
+        longer a row for each node or edge, if others had."""
+        if (kinds := self._known.of(fields)) is None:
+            graph = graph()
+            kinds = {storage.type_name: storage.with_rows() for storage in typed_storages(graph)}
+            if any(len(names) < self._with_rows.get(of, 0) for of, names in kinds.items()):
+                warn_of_whole_attributes(graph)
+            self._with_rows |= {of: len(names) for of, names in kinds.items()}
+            self._known.keep(fields, kinds)
         return kinds
 
     @override
     def changed(self, versions: DataVersions) -> list[Any]:
-        now = self.versions()
-        return [] if now.equal(versions) else changed(versions.by_key(), now.by_key())
+        if versions.hold():
+            return versions.learned
+        self._noted = None  # batches that are begun later have those of now
+        return changed(versions.by_key(), self.versions().by_key())
 
     @override
     def learned(self) -> list[Any]:
-        return self.versions().learned()
+        return self.versions().learned
 
     def fetch(
         self, sampled: MiniBatch, bounds: Bounds, versions: DataVersions | None = None,
         wanted: Callable[[Any], bool] | None = None,
     ) -> FoundRows:  # fmt: skip
         """Reads the rows of a sample. ``wanted(key)``: whether those of an attribute are read."""
-        # Of the values of these very versions: the loop may add others meanwhile, and remove them before delivery.
-        graph, late = self.data, []
-        fields = self._fields() if versions is None else versions.fields
-        if versions is not None:
-            graph, late = with_fields(graph, fields), versions.learned()
-        kinds, found = self._kinds_of(fields), {}
-        storages = typed_storages(graph) if self.typed else [TypedStorage(None, graph._store, True, True)]
+        if versions is None:
+            graph, storages, late = self.data, typed_storages(self.data), []
+            kinds = self._kinds_of(fields_of(stores_of(graph, self.typed)), lambda: graph)
+        else:  # of these very versions: the loop may add attributes meanwhile, and remove them before delivery
+            graph, storages, late, kinds = versions.graph, versions.storages, versions.learned, versions.kinds
+        found = {}
         for storage in storages:
             of_type = storage.type_name
-            if (names := kinds.get(of_type)) is None:
-                names = kinds[of_type] = storage.with_rows()
-                if len(names) < self._with_rows.get(of_type, 0):
-                    warn_of_whole_attributes(graph)
-                self._with_rows[of_type] = len(names)
-            reader = _Reader(graph, storage, sampled, bounds)
+            names, reader = kinds[of_type], _Reader(graph, storage, sampled, bounds)
             if late or wanted is not None:
                 found[of_type] = {
                     name: NO_ROWS
@@ -316,11 +228,11 @@ class DataRows(RowSource):
 
     @override
     def put_plain(self, batch: Data | HeteroData, versions: DataVersions, keys: list[Any]) -> list[Any]:
-        now, others = self._fields(), []
+        now, others = fields_of(stores_of(self.data, self.typed)), []
         for of, name in keys:
             before, after = (fields.get(of, {}).get(name) for fields in (versions.fields, now))
             there = of in versions.fields and of in now and name not in OWN_FIELDS and name != "num_edges"
-            if there and all(value is None or isinstance(value, _PLAIN) for value in (before, after)):
+            if there and all(value is None or isinstance(value, PLAIN) for value in (before, after)):
                 put((batch._global_store if of is OF_GRAPH else storage_of(batch, of))._mapping, {name: after})
             else:
                 others.append((of, name))

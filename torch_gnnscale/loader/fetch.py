@@ -29,6 +29,10 @@ from .fields import EdgeLayout, EdgeLayouts, put_edges, storage_of
 from .row_source import NO_ROWS, Bounds, Ids, RowSource
 
 
+class StoreVersions(dict[Any, Version]):
+    """The versions of attributes at one moment, by key; it may be referred to weakly."""
+
+
 class StoreRows(RowSource):
     """Reads all tensors of a FeatureStore, ours or a foreign one.
 
@@ -43,16 +47,19 @@ class StoreRows(RowSource):
         self.waits = self.threads and not self.collective and reads_wait(features)
         self._reads = Reads(features) if self.waits else None
 
-    def versions(self) -> Mapping[Any, Version]:
+    @override
+    def versions(self) -> StoreVersions:
         """The versions of all attributes of a :class:`RowStore`, which says them."""
         if not isinstance(self.features, RowStore):
-            return {}
+            return StoreVersions()
         attrs, said = self.features.all_attrs(), self.features.versions()
-        return {(key := _key(attr)): said.get(key, (None, 0)) for attr in attrs}
+        return StoreVersions({(key := _key(attr)): said.get(key, (None, 0)) for attr in attrs})
 
     @override
     def changed(self, versions: Mapping[Any, Version]) -> list[Any]:
-        return changed(versions, self.versions())
+        if found := changed(versions, self.versions()):
+            self._noted = None  # batches that are begun later have those of now
+        return found
 
     @override
     def learned(self) -> list[Any]:

@@ -63,26 +63,25 @@ def as_batch(data: Data | HeteroData) -> Any:
     return batch
 
 
-def with_fields(data: Data | HeteroData, fields: Mapping[Any, dict[str, Any]]) -> Any:
-    """A copy of the data that has copies of these fields, by type, in place of its own; those of a whole HeteroData
-    are the last. Unlike ``copy.copy``, it may be made while another thread changes the data."""
+def with_fields(data: Data | HeteroData, stores: Mapping[Any, Any], fields: Mapping[Any, dict[str, Any]]) -> Any:
+    """A copy of the data that has copies of these fields, by type, in copies of these storages of its; those of a whole
+    HeteroData are the last. Unlike ``copy.copy``, it may be made while another thread changes the data."""
     copied = data.__class__.__new__(data.__class__)
     own = copied.__dict__
     own.update(data.__dict__)
 
-    def put(stores: dict[Any, Any], key: Any, store: Any, mapping: dict[str, Any]) -> None:
-        made = stores[key] = store.__class__.__new__(store.__class__)
+    def put(into: dict[Any, Any], key: Any, store: Any, mapping: dict[str, Any]) -> None:
+        made = into[key] = store.__class__.__new__(store.__class__)
         made.__dict__.update(store.__dict__)
         made.__dict__.pop("_cached_attr", None)  # which attributes have rows: of the data's own
         made.__dict__["_mapping"] = mapping.copy()
         made._parent = copied
 
     if None in fields:  # without types
-        put(own, "_store", data._store, fields[None])
+        put(own, "_store", stores[None], fields[None])
         return copied
     *types, of_graph = fields
-    put(own, "_global_store", data._global_store, fields[of_graph])
-    stores = {**data._node_store_dict, **data._edge_store_dict}
+    put(own, "_global_store", stores[of_graph], fields[of_graph])
     own["_node_store_dict"], own["_edge_store_dict"] = {}, {}
     for type_name in types:
         of_type = own["_edge_store_dict" if isinstance(type_name, tuple) else "_node_store_dict"]

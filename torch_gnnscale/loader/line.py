@@ -231,7 +231,8 @@ class Line:
         def alone(batch: MiniBatch) -> Any:
             return self.finish(self.batch(self.sample(batch)))
 
-        return Pipeline(numbered, _stages(ahead), in_turn([*here, self.finish]), prefetch, alone=alone)
+        finish = in_turn([*here, self.finish])
+        return Pipeline(numbered, _stages(ahead), finish, prefetch, alone=alone, begin=self.collator.begin)
 
     def samples(self, numbered: Iterator[MiniBatch], prefetch: int, *then: Callable[[MiniBatch], Any]) -> Pipeline:
         """Iterates over the samples, of which each is given to ``then``; no rows are read."""
@@ -255,7 +256,8 @@ class Line:
                 ahead.append(Step(self.fetch_many if step.run == self.fetch else _each(step.run), step.where))
         here = [step.run for step in others if step.where == "here"]
         if streams is None:
-            return Unpacked(Pipeline(lists, _stages(ahead), _same, prefetch), in_turn([*here, self.finish]), around)
+            pipeline = Pipeline(lists, _stages(ahead), _same, prefetch, begin=_each(self.collator.begin))
+            return Unpacked(pipeline, in_turn([*here, self.finish]), around)
         prepare, since = in_turn([step.run for step in ahead]), self.collator.source.versions()
         here[-1] = partial(self.deliver, since=since)  # what this stream did since may not have been seen by theirs
 

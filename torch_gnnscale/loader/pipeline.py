@@ -46,6 +46,7 @@ class Pipeline:
     iterator with threads raises RuntimeError.
 
     Args:
+        begin: called in the thread that iterates with each item, before threads work on it.
         ordered: the one thread that runs the stages in order, also with ``prefetch=0``; it outlives the iterator. By
             default one that the iterator starts.
         alone: what stages and ``finish`` do, for an item that no thread prepares.
@@ -54,6 +55,7 @@ class Pipeline:
     def __init__(
         self, items: Iterator[Any], stages: Sequence[Stage], finish: Callable[[Any], Any], prefetch: int,
         ordered: Executor | None = None, alone: Callable[[Any], Any] | None = None,
+        begin: Callable[[Any], Any] = bool,
     ) -> None:  # fmt: skip
         self._pending: deque[Future] = deque()
         self._threads: ThreadPoolExecutor | None = None
@@ -64,7 +66,7 @@ class Pipeline:
         self._process = os.getpid()
         self._items = items
         self._stages = [Stage(in_turn([s.run for s in some]), where) for where, some in groupby(stages, _where)]
-        self._finish, self._alone = finish, alone
+        self._begin, self._finish, self._alone = begin, finish, alone
         self._prefetch = 0
         self.set_prefetch(prefetch)
 
@@ -108,6 +110,11 @@ class Pipeline:
     def _started(self, item: Any) -> Future:
         """Starts an item; returns the future of its last stage."""
         result: Future = Future()
+        try:
+            self._begin(item)
+        except Exception as error:
+            result.set_exception(error)
+            return result
         result.set_result(item)
         for number, (run, where) in enumerate(self._stages):
             threads = self._waiting if where == "waiting" else self._threads

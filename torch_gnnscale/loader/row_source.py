@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
@@ -68,6 +69,19 @@ class RowSource(ABC):
         """The versions of all attributes whose rows may change while they are read ahead, for :meth:`changed` and
         :meth:`fetch`. None: there are none."""
 
+    _noted: Callable[[], Any] | None = None
+
+    def noted(self) -> Any:
+        """What :meth:`versions` returned for a batch that is still in preparation, else what it returns now. Nothing is
+        compared here: what was changed in between is read again when the batch is delivered."""
+        found = None if self._noted is None else self._noted()
+        if found is None and (found := self.versions()) is not None:
+            self._noted = weakref.ref(found)
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_noted": None}
+
     @abstractmethod
     def changed(self, versions: Any) -> list[Any]:
         """The keys (type, name) of attributes that have other versions now, or versions without a number."""
@@ -80,7 +94,7 @@ class RowSource(ABC):
     def fetch(self, sampled: MiniBatch, bounds: Bounds, versions: Any = None) -> Any:
         """All rows of a sample. Ids are checked unless ``bounds`` show that they are in range.
 
-        ``versions``: as :meth:`versions` returned them just before. Rows of a version without a number are left out;
+        ``versions``: as :meth:`versions` returned them before. Rows of a version without a number are left out;
         :data:`NO_ROWS` takes their place. None: rows are read when their batch is delivered, all of them."""
 
     def start(self, sampled: MiniBatch, bounds: Bounds, versions: Any = None) -> Callable[[], Any]:

@@ -214,6 +214,10 @@ class SplitRows(CollectiveSource):
         return self.inner.versions()
 
     @override
+    def noted(self) -> Any:
+        return self.inner.noted()
+
+    @override
     def changed(self, versions: Any) -> list[Any]:
         return self.inner.changed(versions)
 

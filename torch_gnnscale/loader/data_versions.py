@@ -1,0 +1,173 @@
+"""The attributes of a Data or HeteroData at one moment, and whether they have changed since."""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from itertools import chain
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from ..feature.attributes import EDGES, TypedStorage, typed_storages
+from ..feature.contract import Version, version_of, without_number
+from .fields import stored_values, with_fields
+
+OF_GRAPH = object()
+"""Stands for a type in the keys of attributes of a whole HeteroData."""
+
+Kinds: TypeAlias = dict[Any, list[tuple[str, Literal["nodes", "edges"]]]]
+"""By type, the attributes that have rows: what :meth:`TypedStorage.with_rows` says."""
+
+PLAIN = int, float, str  # bool is an int
+
+_changes = operator.attrgetter("_version")
+_requires_grad = operator.attrgetter("requires_grad")
+
+
+def stores_of(data: Data | HeteroData, typed: bool) -> dict[Any, Any]:
+    """The storages by type; that of a whole HeteroData is the last."""
+    if not typed:
+        return {None: data._store}
+    return {**data._node_store_dict, **data._edge_store_dict, OF_GRAPH: data._global_store}
+
+
+def fields_of(stores: dict[Any, Any]) -> dict[Any, dict[str, Any]]:
+    """The attributes by type: copies, because the loop may set attributes while a thread is here."""
+    return {of: store._mapping.copy() for of, store in stores.items()}
+
+
+class DataVersions:
+    """The attributes of a Data or HeteroData at one moment, and their versions, with those of the graph and of the
+    values of ``adj_t``. What is compared is kept in flat lists, since each batch compares it.
+
+    Args:
+        data: another thread may change it meanwhile.
+        typed: whether its nodes and edges have types.
+    """
+
+    def __init__(self, data: Data | HeteroData, typed: bool) -> None:
+        self._data, self._typed, self.stores = data, typed, stores_of(data, typed)
+        self.fields = fields_of(self.stores)
+        """By type, in the order of the data."""
+        self._mappings = [store._mapping for store in self.stores.values()]
+        self._names, self._values = list(_names(self.fields.values())), list(_values(self.fields.values()))
+        self._lengths = list(map(len, self.fields.values()))
+        named = list(zip(self._names, self._values, strict=True))
+        self._numbers = [_number(name, value) for name, value in named]
+        self._matrices = [value for name, value in named if name == "adj_t"]
+        self._of_matrices = list(map(_of_matrix, self._matrices))
+        self._counted = [value for name, value in named if name not in EDGES and _is_counted(value)]
+        self._counts = list(map(_changes, self._counted))
+        self._floats = [value for value in self._counted if value.is_floating_point() or value.is_complex()]
+        self._learn, self._with_grad = list(map(_requires_grad, self._floats)), torch.is_grad_enabled()
+        self.learned = without_number(self.by_key()) if None in self._numbers else []
+        """The keys of attributes whose versions have no number."""
+        self.kinds: Kinds = {}
+
+    @cached_property
+    def graph(self) -> Any:
+        """A copy of the data with these attributes, which nobody changes."""
+        return with_fields(self._data, self.stores, self.fields)
+
+    @cached_property
+    def storages(self) -> list[TypedStorage]:
+        """Those of :attr:`graph`."""
+        return typed_storages(self.graph)
+
+    def hold(self) -> bool:
+        """Whether the data have the very same attributes in the same versions now."""
+        data = self._data
+        if self._typed:
+            stores = [*data._node_store_dict.values(), *data._edge_store_dict.values(), data._global_store]
+        else:
+            stores = [data._store]
+        fields = self._mappings
+        try:
+            return (
+                all(map(operator.is_, stores, self.stores.values()))
+                and list(map(len, fields)) == self._lengths
+                and list(_names(fields)) == self._names
+                and all(map(operator.is_, _values(fields), self._values))
+                and list(map(_changes, self._counted)) == self._counts
+                and list(map(_requires_grad, self._floats)) == self._learn
+                and (self._with_grad == torch.is_grad_enabled() or not any(self._learn))
+                and (not self._matrices or list(map(_of_matrix, self._matrices)) == self._of_matrices)
+            )
+        except RuntimeError:  # another thread sets an attribute
+            return False
+
+    def by_key(self) -> dict[Any, Version]:
+        """The versions of all attributes of which batches have rows or copies, by (type, name)."""
+        keys = ((of, name) for of, fields in self.fields.items() for name in fields)
+        versions = zip(keys, self._values, self._numbers, strict=True)
+        return {key: (value, number) for key, value, number in versions if key[1] != "edge_index"}
+
+
+class KnownKinds:
+    """What :meth:`TypedStorage.with_rows` said, kept while the data have the very same attributes: what has rows
+    follows from the numbers of nodes and edges, and these from all of them. No value is kept alive."""
+
+    def __init__(self) -> None:
+        self._known: tuple[list[Any], list[Callable[[], Any]], Kinds] = [], [], {}
+
+    def of(self, fields: dict[Any, dict[str, Any]]) -> Kinds | None:
+        """Those of data with these attributes; None if they are not known."""
+        names, values = _keys(fields), _values(fields.values())
+        of_names, references, kinds = self._known  # as one thread left it
+        if of_names == names and all(map(operator.is_, [reference() for reference in references], values)):
+            return kinds
+        return None
+
+    def keep(self, fields: dict[Any, dict[str, Any]], kinds: Kinds) -> None:
+        """Keeps those of data with these attributes."""
+        self._known = _keys(fields), list(map(_reference, _values(fields.values()))), kinds
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Of another process, which is given copies of the attributes."""
+        return {"_known": ([], [], {})}
+
+
+def _keys(fields: dict[Any, dict[str, Any]]) -> list[Any]:
+    return [(of, *names) for of, names in fields.items()]
+
+
+def _names(fields: Iterable[dict[str, Any]]) -> Iterator[str]:
+    return chain.from_iterable(fields)
+
+
+def _values(fields: Iterable[dict[str, Any]]) -> Iterator[Any]:
+    return chain.from_iterable(map(dict.values, fields))
+
+
+def _reference(value: Any) -> Callable[[], Any]:
+    """Returns the value while it is there, or None; always None for a list or the like, which Python cannot watch."""
+    if isinstance(value, PLAIN):
+        return lambda: value
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return _nothing
+
+
+def _nothing() -> None:
+    return None
+
+
+def _number(name: str, value: Any) -> int | None:
+    if name == "edge_index":
+        return 0
+    return _of_matrix(value) if name == "adj_t" else version_of(value)[1]
+
+
+def _of_matrix(adj_t: Any) -> int | None:
+    return version_of(stored_values({"adj_t": adj_t}))[1]
+
+
+def _is_counted(value: Any) -> bool:
+    """Whether a value is a tensor that counts its changes."""
+    return isinstance(value, Tensor) and not value.is_inference()
