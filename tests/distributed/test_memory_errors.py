@@ -17,7 +17,8 @@ from torch import distributed as dist
 
 from torch_gnnscale import ops, partition
 from torch_gnnscale.comm import exchange, peer_memory
-from torch_gnnscale.distributed import open_part, row_exchange
+from torch_gnnscale.distributed import open_part, partitioned_features, row_exchange
+from torch_gnnscale.distributed.buffer import PrefetchBuffer
 from torch_gnnscale.distributed.row_exchange import Layout
 
 WAIT = 60.0
@@ -126,6 +127,32 @@ def test_rows_of_steps_before_that_of_the_error_are_not_awaited(parts):
     assert [texts for texts, _, _ in found] == [[text, text], [text, "MemoryError: no luck"]]
     assert max(seconds for _, seconds, _ in found) < WAIT / 2
     assert min(batches for _, _, batches in found) > 2
+
+
+def without_buffer(path, options):
+    """Rank 1 has no memory for a loader's prefetch buffer."""
+
+    def buffer(*given):
+        if dist.get_rank() == 1:
+            raise MemoryError("no luck")
+        return PrefetchBuffer(*given)
+
+    with open_part(path, timeout=WAIT, buffer=0.5) as part:
+        begin = time.monotonic()
+        with (
+            mock.patch.object(partitioned_features, "PrefetchBuffer", buffer),
+            pytest.raises((MemoryError, ValueError)) as error,
+        ):
+            loader_of(part, options)
+        return f"{error.type.__name__}: {error.value}", time.monotonic() - begin, len(list(loader_of(part, options)))
+
+
+@pytest.mark.parametrize("topology", quick(["replicated", "partitioned"], "replicated"))
+def test_a_loader_whose_buffer_has_no_memory_is_made_on_no_rank(parts, topology):
+    found = cluster(2).run(without_buffer, parts(topology), {})
+    assert [text for text, *_ in found] == ["ValueError: rank 1: MemoryError: no luck", "MemoryError: no luck"]
+    assert max(seconds for _, seconds, _ in found) < WAIT / 2
+    assert min(batches for *_, batches in found) > 2
 
 
 def without_layout(path):

@@ -297,6 +297,7 @@ class KeyedLoader(ResumableLoader):
 
         batches: Any = self.batch_sampler
         self._sharing.meet(self._seed_order, batches, self._owned_ids, decides)
+        self._sharing.make(lambda: self._line)
 
     def _owned_ids(self) -> Owned:
         """For each type of inputs, (the stores' ids of the nodes that decide which part an input belongs to, their

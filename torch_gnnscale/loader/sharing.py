@@ -20,6 +20,7 @@ from typing_extensions import override
 
 from .._warn import warn
 from ..comm.mesh import Ranks
+from ..comm.rendezvous import outcomes
 from ..comm.steps import Steps
 from ..feature.contract import CollectiveRowStore, RowStore
 from ..ops.arguments import to_int
@@ -159,6 +160,10 @@ class Sharing:
             assert chunks is not None  # a loader with a share refuses a sampler of the user's
             order.share = self.share.with_counts(chunks.counts)
 
+    def make(self, make: Callable[[], object]) -> None:
+        """Has the ranks that make batches together call ``make()`` now, when the loader is complete. What takes memory
+        is made so: an error of one rank is raised on all of them, by the others as a ValueError that names it."""
+
     def batches(
         self, line: Line, execution: Execution, numbered: Iterator[MiniBatch], prefetch: int | None
     ) -> Iterator[Any]:
@@ -226,6 +231,15 @@ class SharedSteps(Sharing, ABC):
         )
         self.share = order.share
         self.sampler.join(self.steps, self._own_seeds)
+
+    @override
+    def make(self, make: Callable[[], object]) -> None:
+        _, error, texts = outcomes(make, self.steps.gather)
+        if error is not None:
+            raise error
+        for rank, text in enumerate(texts):
+            if text is not None:
+                raise ValueError(f"rank {rank}: {text}")
 
     @override
     def batches(
