@@ -93,7 +93,10 @@ def _first_of(out: Tensor, batch: Any, seeds: tuple[NodeType, int], groups: int 
     found = out.size(0) if out.dim() else "none"
     if found == count:
         return out
-    rows = _node_rows(batch, key)
+    sizes = (batch if key is None else dict(batch.node_items())[key]).num_sampled_nodes
+    if not groups and found == sum(sizes):
+        return out[:count]
+    rows = NodeRows(sizes)
     if not (out.dim() and rows.groups(len(out))):
         raise ValueError(
             f"model: expected rows of the nodes of whole hops, {rows.rows}{_of(key)}, found {found}; {_SCORES}"
@@ -110,10 +113,6 @@ _SCORES = "let it return rows of nodes, and compute scores of links from the row
 
 def _of(key: NodeType) -> str:
     return "" if key is None else f" of {key!r}"
-
-
-def _node_rows(batch: Any, key: NodeType) -> NodeRows:
-    return NodeRows((batch if key is None else dict(batch.node_items())[key]).num_sampled_nodes)
 
 
 def has_links(batch: Any) -> bool:
