@@ -59,15 +59,18 @@ class StreamExecutor {
 
   Tensor room(int64_t count, ScalarType dtype) const { return room_like(name_, like_, {count}, dtype); }
 
-  // As arguments of launches, which are copied when the launch returns, so that no memory must outlive this call.
+  // Few as arguments of a launch, which are copied when it returns; more by a copy, which CUDA takes to memory of its
+  // own before it returns. So no memory must outlive this call.
   void upload(const std::vector<int64_t>& values, int64_t* to) const {
-    for (size_t first = 0; first < values.size(); first += Arguments::kCount) {
-      const size_t count = std::min<size_t>(values.size() - first, Arguments::kCount);
-      Arguments words;
-      std::copy_n(values.data() + first, count, words.word);
-      store<<<1, Arguments::kCount, 0, stream_>>>(words, to + first, static_cast<int>(count));
-      check(name_, cudaGetLastError());
+    if (values.size() > Arguments::kCount) {
+      const size_t bytes = values.size() * sizeof(int64_t);
+      return check(name_, cudaMemcpyAsync(to, values.data(), bytes, cudaMemcpyHostToDevice, stream_));
     }
+    if (values.empty()) return;
+    Arguments words;
+    std::copy(values.begin(), values.end(), words.word);
+    store<<<1, Arguments::kCount, 0, stream_>>>(words, to, static_cast<int>(values.size()));
+    check(name_, cudaGetLastError());
   }
 
   Tensor upload(const std::vector<int64_t>& values) const {

@@ -44,9 +44,10 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
       "relabel(Tensor known, Tensor ids, Tensor? known_tree, Tensor? tree) -> (Tensor local, Tensor node, "
       "Tensor tree)");
   library.def(
-      "sample_bulk(Tensor colptr, Tensor[] row, Tensor[] edge_id, int[] spread, Tensor seeds, int[] seed_ptr, "
-      "int[] fanouts, int[] keys, int options, int[] rooms, int threads) -> (Tensor node, Tensor colptr, "
-      "Tensor edge_index, Tensor edge_id, Tensor counts)");
+      "sample_bulk(Tensor[] colptr, Tensor[] row, Tensor[] edge_id, Tensor[] weight, Tensor[] time, int[] spread, "
+      "int[] layout, int[] sizes, Tensor seeds, int[] seed_ptr, Tensor? seed_time, Tensor? seed_start_time, "
+      "Tensor? exclude, int[] exclude_ptr, int[] fanouts, int[] keys, int options, int[] rooms, int threads) -> "
+      "(Tensor node, Tensor colptr, Tensor edge_index, Tensor edge_id, Tensor tree, Tensor counts)");
   library.def(
       "sample_layers(Tensor graph, Tensor[] seeds, Tensor? score, int[] num_nodes, int[] keys, int[] choices, "
       "int options, int threads) -> Tensor[]");

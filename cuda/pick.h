@@ -63,8 +63,8 @@ GNNSCALE_HD void insert_removed(Removed range, Removed* removed, int64_t count) 
 }
 
 // The first of [first, last) whose entry of the ascending `values` exceeds `bound`; `last` if none does.
-template <typename T>
-GNNSCALE_HD int64_t first_above(const T* values, int64_t first, int64_t last, int64_t bound) {
+template <typename Values>
+GNNSCALE_HD int64_t first_above(const Values& values, int64_t first, int64_t last, int64_t bound) {
   while (first < last) {
     const int64_t middle = first + (last - first) / 2;
     if (values[middle] > bound) {
@@ -77,15 +77,45 @@ GNNSCALE_HD int64_t first_above(const T* values, int64_t first, int64_t last, in
 }
 
 // The first of [first, last) whose entry of the ascending `values` is at least `bound`; `last` if none is.
-GNNSCALE_HD int64_t first_from(const int64_t* values, int64_t first, int64_t last, int64_t bound) {
+template <typename Values>
+GNNSCALE_HD int64_t first_from(const Values& values, int64_t first, int64_t last, int64_t bound) {
   return first < last && values[first] < bound ? first_above(values, first, last, bound - 1) : first;
 }
+
+// Where the last `fanout` candidates among the positions [first, last) begin: `first` if there are fewer.
+// is_excluded(position) is asked from the last position on.
+template <typename IsExcluded>
+GNNSCALE_HD int64_t begin_of_last(int64_t first, int64_t last, int64_t fanout, IsExcluded&& is_excluded) {
+  for (; fanout > 0 && last > first; --last) {
+    if (!is_excluded(last - 1)) --fanout;
+  }
+  return last;
+}
+
+// Pairs of nodes whose edges are not drawn, sorted by destination, then by source.
+struct ExcludedPairs {
+  const int64_t *src, *dst;
+  int64_t begin, end;  // of them in the arrays
+
+  // Those that lead to a node.
+  GNNSCALE_HD ExcludedPairs into(int64_t node) const {
+    const int64_t from = first_from(dst, begin, end, node);
+    return {src, dst, from, first_above(dst, from, end, node)};
+  }
+
+  // Whether, of pairs that lead to one node, one comes from `source`.
+  GNNSCALE_HD bool has(int64_t source) const {
+    const int64_t at = first_from(src, begin, end, source);
+    return at < end && src[at] == source;
+  }
+};
 
 // Candidates that are drawn by weight: the stored positions [first, first + length). sums[p] is the sum of the weights
 // of a column up to and with position p; `before` is that sum before the first candidate. A candidate has as many units
 // as its weight, numbered from 0 in the order of positions.
+template <typename Sums>
 struct WeightedRange {
-  const int64_t* sums;
+  Sums sums;
   int64_t before, first, length;
 
   // length > 0
@@ -105,7 +135,8 @@ struct WeightedRange {
 
 // The next pick without replacement: returns its position, adds its units to the `count` ranges of `removed`, which are
 // sorted and disjoint, and takes them off `left`, the number of units in no range.
-GNNSCALE_HD int64_t pick_by_weight(const WeightedRange& range, uint64_t random, uint64_t& left, Removed* removed,
+template <typename Sums>
+GNNSCALE_HD int64_t pick_by_weight(const WeightedRange<Sums>& range, uint64_t random, uint64_t& left, Removed* removed,
                                    int64_t count) {
   const int64_t position = range.position_of(skip_removed(bounded(random, left), removed, count));
   const Removed picked = range.units_of(position);

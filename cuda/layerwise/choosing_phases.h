@@ -25,7 +25,7 @@ struct Candidates {
   int hop;
   int node_bits;  // all nodes are below 2^node_bits
 
-  GNNSCALE_HD int64_t batch_of(int64_t i) const { return batch_at(begin, batches, i); }
+  GNNSCALE_HD int64_t batch_of(int64_t i) const { return part_at(begin, batches, i); }
   GNNSCALE_HD bool are_all_taken(int64_t batch) const { return begin[batch + 1] - begin[batch] <= count; }
   GNNSCALE_HD Drawn drawn(int64_t i, int64_t batch) const {
     return {node_draw(static_cast<uint64_t>(key[batch]), hop, node[i]), score[i], node[i]};

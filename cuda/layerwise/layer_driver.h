@@ -45,8 +45,17 @@ LayersRequest layers_request(const Tensor& colptr, const std::vector<Tensor>& ro
                       (!score.has_value() || score->numel() == colptr.numel() - 1),
                   "score: expected one for each node with fastgcn, else none");
   const size_t hops = num_nodes.size();
-  return {bulk_input(colptr, row, edge_id, spread, seeds, std::move(seed_ptr), std::move(keys), hops, address), asked,
-          std::move(num_nodes), score.has_value() ? reinterpret_cast<const int64_t*>(address(*score)) : nullptr};
+  check_bulk_seeds(seeds, seed_ptr, keys.size(), 1, hops);
+  return {{{bulk_relation(colptr, row, edge_id, spread, address)},
+           {colptr.numel() - 1},
+           seeds,
+           std::move(seed_ptr),
+           std::move(keys),
+           std::vector<int64_t>(hops, -1),
+           {}},
+          asked,
+          std::move(num_nodes),
+          score.has_value() ? reinterpret_cast<const int64_t*>(address(*score)) : nullptr};
 }
 
 // For every node that moves to a larger array.
@@ -91,6 +100,8 @@ class LayerDriver : BulkBatches<Executor> {
     return Base::template make<T>(count, owner);
   }
 
+  int64_t num_nodes() const { return request_.sizes[0]; }
+
   // An empty table for so many nodes.
   BulkTable make_table(int64_t nodes, Memory& owner) {
     const int64_t slots = this->num_slots(nodes, 2);
@@ -105,11 +116,9 @@ class LayerDriver : BulkBatches<Executor> {
 
   // Hop 0 finds the seeds.
   void start() {
-    bulk.graph = request_.graph;
     bulk.separate = !asked_.include_dst;
     bulk.layers = asked_.layers && asked_.include_dst;
-    this->start_state(std::vector<int64_t>(static_cast<size_t>(hops), 0),
-                      make<int64_t>(BulkState::size(batches, hops), memory));
+    this->start_state(std::vector<int64_t>(static_cast<size_t>(hops), 0), make<int64_t>(this->state_words(), memory));
     node_room_ = num_seeds;
     bulk.node = make<int64_t>(num_seeds, memory);
     repeated_ = make<int32_t>(num_seeds, memory);
@@ -125,7 +134,7 @@ class LayerDriver : BulkBatches<Executor> {
     LayerScan scan{};
     BulkHop drawn{};
     drawn.hop = hop;
-    drawn.fanout = -1;
+    drawn.column_room = INT64_MAX;
     const int64_t columns = most_columns_;
     drawn.offset = make<int64_t>(columns + 1, memory);
     drawn.count = make<int64_t>(columns, of_columns);
@@ -133,7 +142,6 @@ class LayerDriver : BulkBatches<Executor> {
     drawn.degree = make<int64_t>(columns, of_columns);
     scan.bulk = bulk;
     scan.hop = drawn;
-    scan.stored = request_.stored;
     scan.repeated = repeated_;
     scan.offset = make<int64_t>(columns + 1, of_columns);
     scan.begin = make<int64_t>(batches + 1, of_columns);
@@ -146,7 +154,7 @@ class LayerDriver : BulkBatches<Executor> {
     const int64_t* const all_columns = bulk.state.columns(hop);
     executor.each(all_columns, columns, CountEdges{bulk, drawn});
     const bool squares = asked_.scores == Scores::kSquares;
-    executor.each(all_columns, columns, PrepareColumn{scan, squares ? square_bits(bulk.graph.num_nodes) : -1});
+    executor.each(all_columns, columns, PrepareColumn{scan, squares ? square_bits(num_nodes()) : -1});
     executor.sum_before(drawn.count, scan.offset, all_columns, columns);
     executor.each(batches + 1, FindScannedBegins{scan});
     this->download_state();
@@ -221,7 +229,7 @@ class LayerDriver : BulkBatches<Executor> {
   }
 
   void choose_scored(LayerScan& scan, Memory& scratch) {
-    const int64_t nodes = bulk.graph.num_nodes, items = bounded_product(batches, nodes);
+    const int64_t nodes = num_nodes(), items = bounded_product(batches, nodes);
     STD_TORCH_CHECK(items <= kMostInHop, batches, " batches of ", nodes,
                     " nodes that may all be drawn are more than 2^31; sample fewer batches at a time");
     scan.dense = make<double>(items, scratch);
@@ -260,7 +268,7 @@ class LayerDriver : BulkBatches<Executor> {
                                 make<double>(most, owner),
                                 request_.num_nodes[hop],
                                 static_cast<int>(hop),
-                                bit_length(static_cast<uint64_t>(bulk.graph.num_nodes))};
+                                bit_length(static_cast<uint64_t>(num_nodes()))};
     ChoosingDriver<Executor>(executor, candidates, most).run(asked_.scheme);
     executor.each(lists.begin + batches, most, ReturnCorrection{scan, lists, candidates.correction});
   }
@@ -321,7 +329,7 @@ class LayerDriver : BulkBatches<Executor> {
     if (!bulk.separate) each_found(hop, [&](int64_t found) { return EnterNode{bulk, found}; });
     executor.each(edges, EnterDrawn{scan});
     executor.sum_before(IsFresh{scan.hop.slot, bulk.table.slots}, scan.hop.rank, edges);
-    executor.each(batches + 1, FindHopBegins{bulk, scan.hop});
+    executor.each(num_begins(bulk.state), FindHopBegins{bulk, scan.hop});
     executor.each(bulk.state.numbered(hop), edges, NumberNodes{bulk, scan.hop});
     executor.each(edges, SettleSource{bulk, scan.hop});
     most_columns_ = edges + (bulk.layers ? known : 0);

@@ -67,8 +67,7 @@ struct ScoreTable {
 // A hop. Scanned edges lie batch-major, as columns do.
 struct LayerScan {
   Bulk bulk;
-  BulkHop hop;  // its draw: the stored positions of drawn edges; its count: the stored edges of each column
-  BulkEdges stored;
+  BulkHop hop;              // its draw: the stored positions of drawn edges; its count: the stored edges of each column
   const int32_t* repeated;  // [seeds]: whether an earlier seed of the batch is the same node
   int64_t* offset;          // [columns + 1]: where each column's scanned edges begin
   int64_t* begin;           // [batches + 1]: where each batch's scanned edges begin
@@ -84,12 +83,14 @@ struct LayerScan {
   double* dense;            // FastGCN: [batches * nodes]: c_v of drawn nodes, 0 of others
   double* correction;       // [drawn edges]: c_v of their sources
 
+  GNNSCALE_HD const BulkRelation& graph() const { return bulk.relation[0]; }
+
   GNNSCALE_HD int64_t position_at(int64_t e) const { return hop.first[column[e]] + e - offset[column[e]]; }
 
   // The source stored at a position; -1, and the position noted, if that is no node.
   GNNSCALE_HD int64_t source_at(int64_t position) const {
-    const int64_t node = stored.row[position];
-    if (node >= 0 && node < bulk.graph.num_nodes) return node;
+    const int64_t node = graph().row[position];
+    if (node >= 0 && node < graph().num_src) return node;
     atomic_lower(bulk.state.lowest(BulkState::kBadEdge), static_cast<uint64_t>(position));
     return -1;
   }
@@ -98,7 +99,7 @@ struct LayerScan {
   GNNSCALE_HD double correction_at(int64_t e) const {
     if (dense != nullptr) {
       const int64_t source = source_at(position_at(e));
-      return source < 0 ? 0 : dense[batch[column[e]] * bulk.graph.num_nodes + source];
+      return source < 0 ? 0 : dense[batch[column[e]] * graph().num_src + source];
     }
     if (slot[e] == BulkTable::kNoSlot) return 0;
     const uint64_t value = table.slots[slot[e]].value;
@@ -112,9 +113,9 @@ struct FindRepeats {
   int32_t* repeated;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const int64_t node = bulk.node[i], batch = batch_at(bulk.state.node_ptr(0), bulk.state.batches, i);
+    const int64_t node = bulk.node[i], batch = part_at(bulk.state.node_ptr(0), bulk.state.batches, i);
     repeated[i] = 0;
-    if (node < 0 || node >= bulk.graph.num_nodes) return;  // NumberSeeds has noted it
+    if (node < 0 || node >= bulk.relation[0].num_src) return;  // NumberSeeds has noted it
     const uint32_t slot = bulk.table.claim(batch, node);
     if (slot == BulkTable::kNoSlot) return;  // NumberSeeds has noted that the table is full
     repeated[i] = bulk.table.slots[slot].value != static_cast<uint64_t>(i - bulk.state.node_ptr(0)[batch]);
@@ -174,7 +175,7 @@ struct KeepKnown {
 
   GNNSCALE_HD void operator()(int64_t i) const {
     const BulkState& state = scan.bulk.state;
-    const int64_t batch = batch_at(state.node_ptr(found), state.batches, i);
+    const int64_t batch = part_at(state.node_ptr(found), state.batches, i);
     bool is_new;
     const uint32_t slot = scan.table.claim(batch, scan.bulk.node[*state.node_base(found) + i], is_new);
     if (is_new) scan.table.slots[slot].value = ScoreTable::kKept;
@@ -254,9 +255,9 @@ struct KeepScored {
 
   GNNSCALE_HD void operator()(int64_t i) const {
     const BulkState& state = scan.bulk.state;
-    const int64_t batch = batch_at(state.node_ptr(found), state.batches, i);
+    const int64_t batch = part_at(state.node_ptr(found), state.batches, i);
     const int64_t node = scan.bulk.node[*state.node_base(found) + i];
-    if (score[node] > 0) scan.dense[batch * scan.bulk.graph.num_nodes + node] = 1;
+    if (score[node] > 0) scan.dense[batch * scan.graph().num_src + node] = 1;
   }
 };
 
@@ -266,9 +267,7 @@ struct TakeScored {
   const int64_t* score;
   int32_t* taken;
 
-  GNNSCALE_HD void operator()(int64_t i) const {
-    taken[i] = score[i % scan.bulk.graph.num_nodes] > 0 && scan.dense[i] == 0;
-  }
+  GNNSCALE_HD void operator()(int64_t i) const { taken[i] = score[i % scan.graph().num_src] > 0 && scan.dense[i] == 0; }
 };
 
 // For every item that is taken: its node is listed as a candidate.
@@ -280,7 +279,7 @@ struct ListNode {
 
   GNNSCALE_HD void operator()(int64_t i) const {
     if (taken[i] == 0) return;
-    const int64_t node = i % scan.bulk.graph.num_nodes;
+    const int64_t node = i % scan.graph().num_src;
     lists.node[rank[i]] = node;
     lists.score[rank[i]] = static_cast<uint64_t>(score[node]);
   }
@@ -295,9 +294,9 @@ struct ReturnCorrection {
   const double* correction;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const int64_t batch = batch_at(lists.begin, scan.bulk.state.batches, i);
+    const int64_t batch = part_at(lists.begin, scan.bulk.state.batches, i);
     if (scan.dense != nullptr) {
-      scan.dense[batch * scan.bulk.graph.num_nodes + lists.node[i]] = correction[i];
+      scan.dense[batch * scan.graph().num_src + lists.node[i]] = correction[i];
     } else {
       scan.table.of(batch, lists.node[i]).value = bits_of(correction[i]);
     }
@@ -348,7 +347,7 @@ struct EnterNode {
   GNNSCALE_HD void operator()(int64_t i) const {
     const BulkState& state = bulk.state;
     const int64_t* const begin = state.node_ptr(found);
-    const int64_t batch = batch_at(begin, state.batches, i);
+    const int64_t batch = part_at(begin, state.batches, i);
     const uint32_t slot = bulk.table.claim(batch, bulk.node[*state.node_base(found) + i]);
     if (slot == BulkTable::kNoSlot) return atomic_lower(state.lowest(BulkState::kTableFull), 0);
     const int64_t local = state.known(found)[batch] + i - begin[batch];
@@ -361,8 +360,8 @@ struct EnterDrawn {
   LayerScan scan;
 
   GNNSCALE_HD void operator()(int64_t e) const {
-    const int64_t node = read_source(scan.bulk, scan.hop, scan.stored, scan.hop.draw[e], e);
-    enter_source(scan.bulk, scan.hop, scan.batch[scan.hop.column[e]], e, node);
+    const int64_t node = read_source(scan.bulk, scan.hop, scan.graph(), scan.hop.draw[e], e);
+    enter_source(scan.bulk, scan.hop, scan.batch[scan.hop.column[e]], 0, e, node);
   }
 };
 

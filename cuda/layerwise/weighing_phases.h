@@ -18,7 +18,7 @@ struct Weighing {
     if (aggregation != Aggregation::kGcn) return edge_factor(aggregation, degree, 0);
     const int64_t source = scan.source_at(position);
     if (source < 0) return 0;
-    const BulkGraph& graph = scan.bulk.graph;
+    const BulkRelation& graph = scan.graph();
     const int64_t first = graph.colptr[source], last = graph.colptr[source + 1];
     if (first < 0 || last < first || last > graph.num_edges) {
       atomic_lower(scan.bulk.state.lowest(BulkState::kBadNode), static_cast<uint64_t>(source));

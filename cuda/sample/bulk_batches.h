@@ -5,6 +5,7 @@
 #include <torch/headeronly/core/ScalarType.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -18,37 +19,48 @@
 namespace gnnscale {
 
 struct BulkInput {
-  BulkGraph graph;
-  BulkEdges stored;
-  const Tensor& seeds;  // int64, contiguous
-  std::vector<int64_t> seed_ptr, keys;
+  std::vector<BulkRelation> relations;  // by the type of their sources
+  std::vector<int64_t> sizes;           // nodes of each type
+  const Tensor& seeds;                  // int64, contiguous, group after group
+  std::vector<int64_t> seed_ptr, keys;  // seed_ptr: [groups + 1]
+  std::vector<int64_t> fanouts;         // of each relation's hops
+  std::vector<int64_t> exclude_ptr;     // of excluded pairs: [segments + 1]
 };
 
-// The arguments that operators of bulks share; their wrappers check them. `address`: see tier_table.
-template <typename Address>
-BulkInput bulk_input(const Tensor& colptr, const std::vector<Tensor>& row, const std::vector<Tensor>& edge_id,
-                     const std::vector<int64_t>& spread, const Tensor& seeds, std::vector<int64_t> seed_ptr,
-                     std::vector<int64_t> keys, size_t hops, Address&& address) {
-  check_int64("colptr", colptr);
+// The seeds, and the keys of batches, as operators of bulks take them; their wrappers check them.
+inline void check_bulk_seeds(const Tensor& seeds, const std::vector<int64_t>& seed_ptr, size_t batches, size_t types,
+                             size_t hops) {
   check_contiguous_ids("seeds", seeds);
-  STD_TORCH_CHECK(colptr.numel() > 0 && std::is_sorted(seed_ptr.begin(), seed_ptr.end()),
-                  "expected column pointers, and seed_ptr in rising order");
-  STD_TORCH_CHECK(seed_ptr.size() == keys.size() + 1 && seed_ptr.front() == 0 && seed_ptr.back() == seeds.numel(),
-                  "expected seed_ptr to lead from 0 to the number of seeds in ", keys.size(), " steps");
-  STD_TORCH_CHECK(static_cast<int64_t>(keys.size()) <= kMaxBatches && hops <= kMaxHops && seeds.numel() <= kMostInHop,
+  STD_TORCH_CHECK(seed_ptr.size() == types * batches + 1 && std::is_sorted(seed_ptr.begin(), seed_ptr.end()) &&
+                      seed_ptr.front() == 0 && seed_ptr.back() == seeds.numel(),
+                  "expected seed_ptr to lead from 0 to the number of seeds in ", types * batches, " steps");
+  STD_TORCH_CHECK(static_cast<int64_t>(batches) <= kMaxBatches && hops <= kMaxHops && seeds.numel() <= kMostInHop,
                   "expected fewer batches, hops or seeds");
-  const std::vector<int64_t> of_ids = edge_id.empty() ? std::vector<int64_t>{} : spread;
-  const BulkEdges stored{tiered_ids(row, spread, address), tiered_ids(edge_id, of_ids, address)};
-  const auto ends = [](const TieredIds& ids) { return ids.table.first[ids.table.num_tiers]; };
-  STD_TORCH_CHECK(edge_id.empty() || ends(stored.edge_id) == ends(stored.row), "expected an id for each edge");
-  const BulkGraph graph{reinterpret_cast<const int64_t*>(address(colptr)), colptr.numel() - 1, ends(stored.row)};
-  return {graph, stored, seeds, std::move(seed_ptr), std::move(keys)};
 }
 
-// The buffers of all batches, and in host memory the counts: num_nodes, num_edges and the first wrong seed or -1.
+// A relation between nodes of the types 0, of tensors; `address`: see tier_table.
+template <typename Address>
+BulkRelation bulk_relation(const Tensor& colptr, const std::vector<Tensor>& row, const std::vector<Tensor>& edge_id,
+                           const std::vector<int64_t>& spread, Address&& address) {
+  check_int64("colptr", colptr);
+  STD_TORCH_CHECK(colptr.numel() > 0, "expected column pointers");
+  const auto ends = [](const TieredIds& ids) { return ids.table.first[ids.table.num_tiers]; };
+  BulkRelation relation{};
+  relation.colptr = reinterpret_cast<const int64_t*>(address(colptr));
+  relation.num_dst = relation.num_src = colptr.numel() - 1;
+  relation.row = tiered_ids(row, spread, address);
+  relation.num_edges = ends(relation.row);
+  if (!edge_id.empty()) relation.edge_id = tiered_ids(edge_id, spread, address);
+  STD_TORCH_CHECK(edge_id.empty() || ends(relation.edge_id) == relation.num_edges, "expected an id for each edge");
+  relation.siblings = 1;
+  return relation;
+}
+
+// The buffers of all batches, and in host memory the counts: num_nodes of each group, num_edges of each segment, and
+// the first wrong seed or -1.
 struct BulkOutput {
   Tensor node, colptr, edge_index, edge_id;
-  std::optional<Tensor> weight;
+  std::optional<Tensor> tree, weight;
   Tensor counts;
 };
 
@@ -58,8 +70,10 @@ class BulkBatches {
   BulkBatches(Executor& executor, const BulkInput& asked, size_t num_hops)
       : executor(executor),
         input(asked),
-        batches(static_cast<int64_t>(asked.keys.size())),
-        hops(static_cast<int64_t>(num_hops)),
+        of{static_cast<int64_t>(asked.keys.size()), static_cast<int64_t>(num_hops),
+           static_cast<int64_t>(asked.sizes.size()), static_cast<int64_t>(asked.relations.size())},
+        batches(of.batches),
+        hops(of.hops),
         num_seeds(asked.seeds.numel()) {}
 
   // Memory for so many items, kept by `owner`.
@@ -84,28 +98,44 @@ class BulkBatches {
     return {slots, static_cast<uint64_t>(count - 1)};
   }
 
-  // The state before the first hop, on both sides. most_nodes: that each hop may find; word: room for it on the device.
-  void start_state(const std::vector<int64_t>& most_nodes, int64_t* word) {
-    host = {nullptr, batches, hops};
-    host_words.assign(static_cast<size_t>(BulkState::size(batches, hops)), 0);
-    host.word = host_words.data();
+  // How many words the relations and the state take.
+  int64_t state_words() const { return relation_words() + BulkState::size(of); }
+
+  // The relations, and the state before the first hop. most_nodes: that each hop may find; words: room for both on the
+  // device.
+  void start_state(const std::vector<int64_t>& most_nodes, int64_t* words) {
+    host_words.assign(static_cast<size_t>(relation_words() + BulkState::given(of)), 0);
+    std::memcpy(host_words.data(), input.relations.data(), input.relations.size() * sizeof(BulkRelation));
+    host = {of, host_words.data() + relation_words()};
     std::fill_n(host.word, BulkState::kStopped, -1);
-    *host.columns(0) = num_seeds;
     int64_t base = num_seeds;
     for (int64_t h = 0; h < hops; ++h) {
       *host.node_base(h + 1) = base;
       base += most_nodes[h];
     }
-    std::copy_n(input.keys.data(), batches, host.key());
-    std::copy_n(input.seed_ptr.data(), batches + 1, host.node_ptr(0));
-    std::copy_n(input.seed_ptr.data(), batches + 1, host.column_ptr(0));
-    executor.upload(host_words, word);
-    bulk.state = {word, batches, hops};
+    std::copy(input.keys.begin(), input.keys.end(), host.key());
+    std::copy(input.fanouts.begin(), input.fanouts.end(), host.fanout(0));
+    std::copy(input.exclude_ptr.begin(), input.exclude_ptr.end(), host.exclude_ptr());
+    std::copy(input.seed_ptr.begin(), input.seed_ptr.end(), host.node_ptr(0));
+    for (const BulkRelation& relation : input.relations) ++host.first_relation()[relation.src + 1];
+    for (int64_t t = 0; t < of.types; ++t) {
+      host.first_relation()[t + 1] += host.first_relation()[t];
+      host.first_node()[t + 1] = host.first_node()[t] + input.sizes[t];
+    }
+    for (int64_t s = 0; s < of.segments(); ++s) {
+      const auto [relation, batch] = segment_at(host, s);
+      const int64_t* const seeds = host.node_ptr(0) + input.relations[relation].dst * batches + batch;
+      host.column_ptr(0)[s + 1] = host.column_ptr(0)[s] + seeds[1] - seeds[0];
+    }
+    *host.columns(0) = host.column_ptr(0)[of.segments()];
+    executor.upload(host_words, words);
+    bulk.relation = reinterpret_cast<const BulkRelation*>(words);
+    bulk.state = {of, words + relation_words()};
   }
 
   // What the device knows.
   void download_state() {
-    host_words = executor.download(bulk.state.word, BulkState::size(batches, hops));
+    host_words = executor.download(bulk.state.word, BulkState::size(of));
     host.word = host_words.data();
   }
 
@@ -113,8 +143,11 @@ class BulkBatches {
   void check_graph() const {
     for (const auto& [word, what] : {std::pair{BulkState::kBadNode, "colptr"}, std::pair{BulkState::kBadEdge, "row"}}) {
       const uint64_t at = host.lowest(word);
+      int64_t nodes = 0, edges = 0;
+      for (const BulkRelation& relation : input.relations) edges += relation.num_edges;
+      for (const int64_t size : input.sizes) nodes += size;
       STD_TORCH_CHECK(at == ~uint64_t{0}, "the graph is malformed: ", what, "[", static_cast<int64_t>(at),
-                      "] in a graph of ", input.graph.num_nodes, " nodes and ", input.graph.num_edges, " edges");
+                      "] in a graph of ", nodes, " nodes and ", edges, " edges");
     }
   }
 
@@ -122,11 +155,11 @@ class BulkBatches {
   BulkOutput write(bool with_edge_id, bool with_col, bool with_weight) {
     BulkBuffers to{};
     to.bulk.state = host;
-    const int64_t nodes = to.nodes().all(), columns = to.columns().all() + batches, edges = to.edges().all();
+    const int64_t nodes = to.nodes().all(), columns = to.columns().all() + of.segments(), edges = to.edges().all();
     std::vector<int64_t> counts;
     for (const BulkLists& lists : {to.nodes(), to.edges()}) {
-      for (int64_t b = 0; b < batches; ++b) {
-        for (int64_t h = 0; h < lists.hops; ++h) counts.push_back(lists.of(h)[b + 1] - lists.of(h)[b]);
+      for (int64_t p = 0; p < lists.parts; ++p) {
+        for (int64_t h = 0; h < lists.hops; ++h) counts.push_back(lists.of(h)[p + 1] - lists.of(h)[p]);
       }
     }
     counts.push_back(static_cast<int64_t>(host.lowest(BulkState::kBadSeed)));
@@ -134,7 +167,8 @@ class BulkBatches {
     Tensor node = executor.room(nodes, ScalarType::Long), colptr = executor.room(columns, ScalarType::Long);
     Tensor edge_index = executor.room(edges * (with_col ? 2 : 1), ScalarType::Long);
     Tensor edge_id = executor.room(with_edge_id ? edges : 0, ScalarType::Long);
-    std::optional<Tensor> weight;
+    std::optional<Tensor> tree, weight;
+    if (bulk.tree != nullptr) tree = executor.room(nodes, ScalarType::Long);
     if (with_weight) weight = executor.room(edges, ScalarType::Float);
     const auto data = [](Tensor& tensor) { return static_cast<int64_t*>(tensor.mutable_data_ptr()); };
     to.bulk = bulk;
@@ -142,6 +176,7 @@ class BulkBatches {
     to.colptr = data(colptr);
     to.edge_index = data(edge_index);
     to.edge_id = with_edge_id ? data(edge_id) : nullptr;
+    to.tree = tree.has_value() ? data(*tree) : nullptr;
     to.weight = with_weight ? static_cast<float*>(weight->mutable_data_ptr()) : nullptr;
     to.with_col = with_col;
     for (size_t h = 0; h < parts.size(); ++h) {
@@ -150,11 +185,15 @@ class BulkBatches {
     executor.each(nodes, WriteNodes{to});
     executor.each(columns, WriteColumns{to});
     executor.each(edges, WriteEdges{to});
-    return {node, colptr, edge_index, edge_id, weight, executor.on_host(counts)};
+    return {node, colptr, edge_index, edge_id, tree, weight, executor.on_host(counts)};
   }
+
+  static_assert(sizeof(BulkRelation) % sizeof(int64_t) == 0);
+  int64_t relation_words() const { return of.relations * static_cast<int64_t>(sizeof(BulkRelation) / sizeof(int64_t)); }
 
   Executor& executor;
   const BulkInput& input;
+  const BulkSizes of;
   const int64_t batches, hops, num_seeds;
   Bulk bulk{};
   BulkState host{};  // what the device knows, as far as it was downloaded

@@ -7,113 +7,244 @@
 
 namespace gnnscale {
 
-// For every column: how many edges it gets.
+// Whether draws decide the picks of a column.
+GNNSCALE_HD bool is_random(const Bulk& bulk, const BulkHop& hop, int64_t relation, int64_t degree) {
+  return pick_is_random(degree, bulk.state.fanout(relation)[hop.hop], bulk.replace);
+}
+
+// The weights of a column's candidates, and of those that are excluded among them.
+GNNSCALE_HD WeightedRange<const TieredIds&> weights_of(const Bulk& bulk, const BulkHop& hop, const BulkColumn& column,
+                                                       int64_t i) {
+  const BulkRelation& relation = bulk.relation[column.relation];
+  const int64_t first = hop.first[i], excluded = hop.excluded == nullptr ? 0 : hop.num_excluded[i];
+  const int64_t before = first > relation.colptr[column.node] ? relation.weight[first - 1] : 0;
+  return {relation.weight, before, first, hop.degree[i] + excluded};
+}
+
+// For every column: its candidates, and how many edges it gets. Where edges are excluded, these are listed in a place
+// of the column's own: as units if picks are by weight, with room for those of the picks, else as positions, counted
+// from the first candidate.
 struct CountEdges {
   Bulk bulk;
   BulkHop hop;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const int64_t node = column_at(bulk, hop.hop, i).node;
-    hop.count[i] = 0;
-    if (node < 0 || node >= bulk.graph.num_nodes) return;  // a seed that was noted
-    const int64_t first = bulk.graph.colptr[node], last = bulk.graph.colptr[node + 1];
-    if (first < 0 || last < first || last > bulk.graph.num_edges) {
-      return atomic_lower(bulk.state.lowest(BulkState::kBadNode), static_cast<uint64_t>(node));
+    const BulkColumn column = column_at(bulk, hop.hop, i);
+    const BulkRelation& relation = bulk.relation[column.relation];
+    hop.count[i] = hop.first[i] = hop.degree[i] = 0;
+    if (hop.excluded != nullptr) hop.num_excluded[i] = 0;
+    if (column.node < 0 || column.node >= relation.num_dst) return;  // a seed that was noted
+    int64_t first = relation.colptr[column.node], last = relation.colptr[column.node + 1];
+    if (first < 0 || last < first || last > relation.num_edges) {
+      return atomic_lower(bulk.state.lowest(BulkState::kBadNode), static_cast<uint64_t>(column.node));
     }
+    const int64_t fanout = bulk.state.fanout(column.relation)[hop.hop];
+    ExcludedPairs pairs{};
+    if (hop.excluded != nullptr) pairs = pairs_into(column);
+    const auto is_excluded = [&](int64_t position) { return pairs.has(relation.row[position]); };
+    if (relation.has_times()) {
+      last = first_above(relation.time, first, last, bulk.time[column.tree]);
+      if (bulk.start_time != nullptr) first = first_from(relation.time, first, last, bulk.start_time[column.tree]);
+      if (bulk.last && fanout >= 0 && last - first > fanout) {
+        first = pairs.begin == pairs.end ? last - fanout : begin_of_last(first, last, fanout, is_excluded);
+      }
+    }
+    int64_t excluded = 0;
+    for (int64_t p = first; p < last && pairs.begin < pairs.end; ++p) excluded += is_excluded(p);
+    const int64_t degree = last - first - excluded;
     hop.first[i] = first;
-    hop.degree[i] = last - first;
-    hop.count[i] = pick_count(last - first, hop.fanout, bulk.replace);
+    hop.degree[i] = degree;
+    hop.count[i] = pick_count(degree, fanout, bulk.replace);
+    if (excluded == 0) return;
+    const bool by_weight = relation.has_weights() && pick_is_random(degree, fanout, bulk.replace);
+    const int64_t room = excluded + (by_weight && !bulk.replace ? hop.count[i] : 0);
+    uint64_t& taken = reinterpret_cast<uint64_t&>(*bulk.state.needed_excluded(hop.hop));
+    const int64_t begin = static_cast<int64_t>(atomic_add(taken, static_cast<uint64_t>(room)));
+    if (begin + room > hop.exclude_room) return;  // the hop has no room
+    hop.exclude_at[i] = begin;
+    hop.num_excluded[i] = excluded;
+    for (int64_t p = first, at = begin; at < begin + excluded; ++p) {
+      if (!is_excluded(p)) continue;
+      hop.excluded[at++] =
+          by_weight ? weights_of(bulk, hop, column, i).units_of(p) : Removed{static_cast<uint64_t>(p - first), 1};
+    }
+  }
+
+ private:
+  GNNSCALE_HD ExcludedPairs pairs_into(const BulkColumn& column) const {
+    const BulkState& state = bulk.state;
+    const BulkRelation& relation = bulk.relation[column.relation];
+    const int64_t* const begin = state.exclude_ptr() + relation.first * state.batches +
+                                 column.batch * relation.siblings + column.relation - relation.first;
+    return ExcludedPairs{bulk.exclude_src, bulk.exclude_dst, begin[0], begin[1]}.into(column.node);
   }
 };
 
-// For every batch and the end, after the sum over columns: where its edges begin, and whether there is room for all.
-// Returns the number of edges, 0 if there is no room.
+// Where the edges of a segment begin; 0 of a hop that is skipped, for it has no columns.
+GNNSCALE_HD int64_t edge_begin(const Bulk& bulk, const BulkHop& hop, int64_t segment) {
+  const BulkState& state = bulk.state;
+  return *state.columns(hop.hop) == 0 ? 0 : hop.offset[state.column_ptr(hop.hop)[segment]];
+}
+
+// The number of edges of a hop, 0 if there is no room for all.
+GNNSCALE_HD int64_t edges_with_room(const Bulk& bulk, const BulkHop& hop) {
+  const int64_t edges = hop.offset[*bulk.state.columns(hop.hop)];
+  const bool fits = edges <= hop.edge_room && *bulk.state.needed_excluded(hop.hop) <= hop.exclude_room;
+  return fits ? edges : 0;
+}
+
+// For every segment and the end, after the sum over columns: where its edges begin, and whether there is room for all.
 struct FindEdgeBegins {
   Bulk bulk;
   BulkHop hop;
 
-  GNNSCALE_HD int64_t operator()(int64_t batch) const {
+  GNNSCALE_HD void operator()(int64_t segment) const {
     const BulkState& state = bulk.state;
-    // A hop that is skipped has no columns.
-    const int64_t columns = *state.columns(hop.hop);
-    state.edge_ptr(hop.hop)[batch] = columns == 0 ? 0 : hop.offset[state.column_ptr(hop.hop)[batch]];
-    const int64_t total = hop.offset[columns], edges = total <= hop.edge_room ? total : 0;
-    if (batch == state.batches) {
-      *state.needed_edges(hop.hop) = total;
-      *state.edges(hop.hop) = edges;
-    }
-    return edges;
+    state.edge_ptr(hop.hop)[segment] = edge_begin(bulk, hop, segment);
+    if (segment < state.segments()) return;
+    *state.needed_edges(hop.hop) = hop.offset[*state.columns(hop.hop)];
+    *state.edges(hop.hop) = edges_with_room(bulk, hop);
   }
 };
 
-// Where an edge stands: column i's j-th of `count` out of `degree`, stored from `first` on.
+// Where an edge stands: column i's j-th of `count` out of `degree`.
 struct BulkEdge {
   int64_t column, j, count;
   BulkColumn destination;
-  int64_t first, degree;
+  int64_t degree;
 };
 
 GNNSCALE_HD BulkEdge edge_at(const Bulk& bulk, const BulkHop& hop, int64_t edge, int64_t column) {
-  return {column,
-          edge - hop.offset[column],
-          hop.offset[column + 1] - hop.offset[column],
-          column_at(bulk, hop.hop, column),
-          hop.first[column],
-          hop.degree[column]};
+  return {column, edge - hop.offset[column], hop.offset[column + 1] - hop.offset[column],
+          column_at(bulk, hop.hop, column), hop.degree[column]};
 }
 
-// For every edge: finds its column, of which it is the j-th edge, and makes draw j. Without replacement the draw may
-// repeat an earlier one; ParallelDraws settles that.
+// The key and the counter of a column's draws.
+struct BulkDraws {
+  uint64_t key;
+  Counter counter;
+};
+
+GNNSCALE_HD BulkDraws draws_of(const Bulk& bulk, const BulkHop& hop, const BulkColumn& column) {
+  const int64_t tree = bulk.tree == nullptr ? 0 : bulk.tree_number[column.tree];
+  const int relation = bulk.relation[column.relation].number;
+  return {static_cast<uint64_t>(bulk.state.key()[column.batch]),
+          make_counter(column.node, tree, static_cast<int>(hop.hop), relation)};
+}
+
+// The units of a column that are not candidates.
+struct RemovedUnits {
+  Removed* list;
+  int64_t count;
+  uint64_t size;  // of all
+};
+
+GNNSCALE_HD RemovedUnits excluded_units(const BulkHop& hop, int64_t column) {
+  RemovedUnits found{nullptr, hop.excluded == nullptr ? 0 : hop.num_excluded[column], 0};
+  if (found.count == 0) return found;
+  found.list = hop.excluded + hop.exclude_at[column];
+  for (int64_t k = 0; k < found.count; ++k) found.size += found.list[k].size;
+  return found;
+}
+
+// For every edge: finds its column, of which it is the j-th edge, and makes draw j. Without replacement, a uniform draw
+// may repeat an earlier one, which ParallelDraws settles, and one by weight is left to DrawInTurn.
 struct DrawEdges {
   Bulk bulk;
   BulkHop hop;
 
   GNNSCALE_HD void operator()(int64_t e) const {
-    const int64_t column = first_above(hop.offset, 1, *bulk.state.columns(hop.hop), e) - 1;
+    const int64_t column = part_at(hop.offset, *bulk.state.columns(hop.hop), e);
     const BulkEdge edge = edge_at(bulk, hop, e, column);
+    const BulkColumn& to = edge.destination;
     hop.column[e] = static_cast<int32_t>(column);
     hop.draw[e] = edge.j;
-    if (!pick_is_random(edge.degree, hop.fanout, bulk.replace)) return;
-    const Counter counter = make_counter(edge.destination.node, 0, static_cast<int>(hop.hop), 0);
-    const uint64_t key = static_cast<uint64_t>(bulk.state.key()[edge.destination.batch]);
-    hop.draw[e] = draw_at(key, counter, edge.j, edge.count, edge.degree, bulk.replace);
+    if (!is_random(bulk, hop, to.relation, edge.degree)) return;
+    const auto [key, counter] = draws_of(bulk, hop, to);
+    if (!bulk.relation[to.relation].has_weights()) {
+      hop.draw[e] = draw_at(key, counter, edge.j, edge.count, edge.degree, bulk.replace);
+    } else if (bulk.replace) {
+      const auto range = weights_of(bulk, hop, to, column);
+      const RemovedUnits excluded = excluded_units(hop, column);
+      const uint64_t unit = bounded(random_at(key, counter, edge.j), range.units() - excluded.size);
+      hop.draw[e] = range.position_of(skip_removed(unit, excluded.list, excluded.count)) - range.first;
+    }
   }
 };
 
-// The draws of edge e's column.
-GNNSCALE_HD ParallelDraws draws_of(const BulkHop& hop, const BulkEdge& edge) {
+// For every column, where some relation has weights, without replacement: all draws by weight, in turn, for each
+// depends on the earlier ones.
+struct DrawInTurn {
+  Bulk bulk;
+  BulkHop hop;
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    if (edges_with_room(bulk, hop) == 0) return;
+    const BulkColumn column = column_at(bulk, hop.hop, i);
+    const int64_t begin = hop.offset[i], count = hop.offset[i + 1] - begin;
+    if (count == 0 || !bulk.relation[column.relation].has_weights()) return;
+    if (!is_random(bulk, hop, column.relation, hop.degree[i])) return;
+    const auto range = weights_of(bulk, hop, column, i);
+    const auto [key, counter] = draws_of(bulk, hop, column);
+    const RemovedUnits excluded = excluded_units(hop, i);
+    Removed* const removed = excluded.count > 0 ? excluded.list : hop.removed + begin;
+    uint64_t left = range.units() - excluded.size;
+    for (int64_t j = 0; j < count; ++j) {
+      hop.draw[begin + j] =
+          pick_by_weight(range, random_at(key, counter, j), left, removed, excluded.count + j) - range.first;
+    }
+  }
+};
+
+// The uniform draws of edge e's column, without replacement.
+GNNSCALE_HD ParallelDraws uniform_draws(const Bulk& bulk, const BulkHop& hop, const BulkEdge& edge) {
   const int64_t first = hop.offset[edge.column];
-  return {hop.draw + first, hop.earliest == nullptr ? nullptr : hop.earliest + 2 * first, edge.count, edge.degree};
+  const bool table = bulk.state.fanout(edge.destination.relation)[hop.hop] > kScannedFanout;
+  return {hop.draw + first, table ? hop.earliest + 2 * first : nullptr, edge.count, edge.degree};
 }
 
-// For every edge of a hop whose fanout exceeds kScannedFanout, without replacement.
+// Whether an edge's draw is one of these.
+GNNSCALE_HD bool is_to_settle(const Bulk& bulk, const BulkHop& hop, const BulkEdge& edge) {
+  const int64_t relation = edge.destination.relation;
+  return !bulk.replace && !bulk.relation[relation].has_weights() && is_random(bulk, hop, relation, edge.degree);
+}
+
+// For every edge, if the fanout of some relation without weights exceeds kScannedFanout, without replacement.
 struct TableDraws {
   Bulk bulk;
   BulkHop hop;
 
   GNNSCALE_HD void operator()(int64_t e) const {
     const BulkEdge edge = edge_at(bulk, hop, e, hop.column[e]);
-    if (!pick_is_random(edge.degree, hop.fanout, false)) return;
-    draws_of(hop, edge).add(edge.j);
+    if (!is_to_settle(bulk, hop, edge)) return;
+    const ParallelDraws draws = uniform_draws(bulk, hop, edge);
+    if (draws.earliest != nullptr) draws.add(edge.j);
   }
 };
 
 // The stored position of a drawn edge.
 GNNSCALE_HD int64_t position_of(const Bulk& bulk, const BulkHop& hop, const BulkEdge& edge, int64_t e) {
-  const bool settled = bulk.replace || !pick_is_random(edge.degree, hop.fanout, false);
-  return edge.first + (settled ? hop.draw[e] : draws_of(hop, edge).picked(edge.j));
+  const int64_t column = edge.column, relation = edge.destination.relation;
+  const bool settles = is_to_settle(bulk, hop, edge);
+  uint64_t at = static_cast<uint64_t>(settles ? uniform_draws(bulk, hop, edge).picked(edge.j) : hop.draw[e]);
+  const bool by_weight = bulk.relation[relation].has_weights() && is_random(bulk, hop, relation, edge.degree);
+  if (!by_weight) {
+    const RemovedUnits excluded = excluded_units(hop, column);
+    at = skip_removed(at, excluded.list, excluded.count);
+  }
+  return hop.first[column] + static_cast<int64_t>(at);
 }
 
-// The source of edge e, which is stored at `position`, written to the hop with its edge's id; -1, and the position
-// noted, if that is no node.
-GNNSCALE_HD int64_t read_source(const Bulk& bulk, const BulkHop& hop, const BulkEdges& stored, int64_t position,
+// The source of edge e of a relation, which is stored at `position`, written to the hop with its edge's id; -1, and the
+// position noted, if that is no node.
+GNNSCALE_HD int64_t read_source(const Bulk& bulk, const BulkHop& hop, const BulkRelation& relation, int64_t position,
                                 int64_t e) {
-  const int64_t node = stored.row[position];
+  const int64_t node = relation.row[position];
   hop.source[e] = node;
   if (hop.edge_id != nullptr) {
-    hop.edge_id[e] = stored.edge_id.table.num_tiers == 0 ? position : stored.edge_id[position];
+    hop.edge_id[e] = relation.edge_id.table.num_tiers == 0 ? position : relation.edge_id[position];
   }
-  if (node >= 0 && node < bulk.graph.num_nodes) return node;
+  if (node >= 0 && node < relation.num_src) return node;
   atomic_lower(bulk.state.lowest(BulkState::kBadEdge), static_cast<uint64_t>(position));
   return -1;
 }

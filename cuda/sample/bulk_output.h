@@ -5,19 +5,20 @@
 
 namespace gnnscale {
 
-// Nodes, columns or edges of some hops, which lie batch-major in each hop, and batch by batch in the common buffers.
+// Nodes, columns or edges of some hops, which lie part after part (groups or segments) in each hop, and in the common
+// buffers hop after hop of each part.
 struct BulkLists {
-  const int64_t* begin;  // [hops, batches + 1]: where each batch's part of a hop begins, and where the last one's ends
-  int64_t hops, batches;
+  const int64_t* begin;  // where each part of the first hop begins, and where the last one ends: [parts + 1]
+  int64_t stride;        // from there to the same of the next hop
+  int64_t hops, parts;
 
-  GNNSCALE_HD const int64_t* of(int64_t hop) const { return begin + hop * (batches + 1); }
-  GNNSCALE_HD int64_t all() const { return place(0, batches); }
+  GNNSCALE_HD const int64_t* of(int64_t hop) const { return begin + hop * stride; }
+  GNNSCALE_HD int64_t all() const { return place(0, parts); }
 
-  // Where a batch's part of a hop begins in the common buffers; for the hop after the last one, where its last part
-  // ends.
-  GNNSCALE_HD int64_t place(int64_t hop, int64_t batch) const {
+  // Where a part of a hop begins in the common buffers; for the hop after the last one, where its last hop's ends.
+  GNNSCALE_HD int64_t place(int64_t hop, int64_t part) const {
     int64_t items = 0;
-    for (int64_t h = 0; h < hops; ++h) items += of(h)[h < hop ? batch + 1 : batch];
+    for (int64_t h = 0; h < hops; ++h) items += of(h)[h < hop ? part + 1 : part];
     return items;
   }
 
@@ -27,7 +28,7 @@ struct BulkLists {
   // The item that is number i if hops are counted one after the other; beyond them: hop is `hops`.
   GNNSCALE_HD Item item(int64_t i) const {
     int64_t hop = 0;
-    for (; hop < hops && i >= of(hop)[batches]; ++hop) i -= of(hop)[batches];
+    for (; hop < hops && i >= of(hop)[parts]; ++hop) i -= of(hop)[parts];
     return {hop, i};
   }
 };
@@ -44,17 +45,24 @@ struct BulkArrays {
 // The common buffers of all batches, and what is copied to them.
 struct BulkBuffers {
   Bulk bulk;
-  int64_t *node, *colptr, *edge_index, *edge_id;  // edge_id may be null
-  float* weight;                                  // may be null
+  int64_t *node, *colptr, *edge_index, *edge_id, *tree;  // the last two may be null
+  float* weight;                                         // may be null
   bool with_col;
   BulkArrays arrays[kMaxHops];
 
-  GNNSCALE_HD BulkLists nodes() const { return {bulk.state.node_ptr(0), bulk.state.hops + 1, bulk.state.batches}; }
-  GNNSCALE_HD BulkLists columns() const { return {bulk.state.column_ptr(0), bulk.state.hops, bulk.state.batches}; }
-  GNNSCALE_HD BulkLists edges() const { return {bulk.state.edge_ptr(0), bulk.state.hops, bulk.state.batches}; }
+  GNNSCALE_HD BulkLists lists(const int64_t* begin, int64_t hops, int64_t parts) const {
+    return {begin, bulk.state.stride(), hops, parts};
+  }
+  GNNSCALE_HD BulkLists nodes() const {
+    return lists(bulk.state.node_ptr(0), bulk.state.hops + 1, bulk.state.groups());
+  }
+  GNNSCALE_HD BulkLists columns() const {
+    return lists(bulk.state.column_ptr(0), bulk.state.hops, bulk.state.segments());
+  }
+  GNNSCALE_HD BulkLists edges() const { return lists(bulk.state.edge_ptr(0), bulk.state.hops, bulk.state.segments()); }
 };
 
-// For every node of all hops: copies it.
+// For every node of all hops: copies it, and the number of its tree.
 struct WriteNodes {
   BulkBuffers to;
 
@@ -62,12 +70,15 @@ struct WriteNodes {
     const BulkLists nodes = to.nodes();
     const auto [hop, position] = nodes.item(i);
     const int64_t* const begin = nodes.of(hop);
-    const int64_t batch = batch_at(begin, nodes.batches, position);
-    to.node[nodes.place(hop, batch) + position - begin[batch]] = to.bulk.node[*to.bulk.state.node_base(hop) + position];
+    const int64_t group = part_at(begin, nodes.parts, position);
+    const int64_t at = nodes.place(hop, group) + position - begin[group];
+    const int64_t from = *to.bulk.state.node_base(hop) + position;
+    to.node[at] = to.bulk.node[from];
+    if (to.tree != nullptr) to.tree[at] = to.bulk.tree_number[to.bulk.tree[from]];
   }
 };
 
-// For every column of all hops: copies where its edges begin. Then, for every batch: where those of its last column
+// For every column of all hops: copies where its edges begin. Then, for every segment: where those of its last column
 // end.
 struct WriteColumns {
   BulkBuffers to;
@@ -76,13 +87,15 @@ struct WriteColumns {
     const BulkLists columns = to.columns(), edges = to.edges();
     const auto [hop, position] = columns.item(i);
     const bool is_end = hop == columns.hops;
-    const int64_t batch = is_end ? position : batch_at(columns.of(hop), columns.batches, position);
-    // A batch has one pointer more than columns.
-    const int64_t at = columns.place(hop, batch) + batch, edge = edges.place(hop, batch) - edges.place(0, batch);
+    const int64_t segment = is_end ? position : part_at(columns.of(hop), columns.parts, position);
+    // A segment has one pointer more than columns.
+    const int64_t at = columns.place(hop, segment) + segment;
+    const int64_t edge = edges.place(hop, segment) - edges.place(0, segment);
     if (is_end) {
       to.colptr[at] = edge;
     } else {
-      to.colptr[at + position - columns.of(hop)[batch]] = edge + to.arrays[hop].offset[position] - edges.of(hop)[batch];
+      to.colptr[at + position - columns.of(hop)[segment]] =
+          edge + to.arrays[hop].offset[position] - edges.of(hop)[segment];
     }
   }
 };
@@ -95,14 +108,14 @@ struct WriteEdges {
     const BulkLists edges = to.edges();
     const auto [hop, position] = edges.item(i);
     const BulkArrays& from = to.arrays[hop];
-    const BulkColumn column = column_at(to.bulk, hop, from.column[position]);
-    const int64_t first = edges.place(0, column.batch), count = edges.place(edges.hops, column.batch) - first;
-    const int64_t at = edges.place(hop, column.batch) + position - edges.of(hop)[column.batch];
+    const int64_t segment = part_at(edges.of(hop), edges.parts, position);
+    const int64_t first = edges.place(0, segment), count = edges.place(edges.hops, segment) - first;
+    const int64_t at = edges.place(hop, segment) + position - edges.of(hop)[segment];
     int64_t* const rows = to.edge_index + (to.with_col ? first : 0);  // twice `first` in all
     const BulkTable::Slot* const slots = to.bulk.table.slots;
     const uint32_t slot = from.slot[position];
     rows[at] = slots == nullptr ? slot : static_cast<int64_t>(slots[slot].value);
-    if (to.with_col) rows[at + count] = column.local;
+    if (to.with_col) rows[at + count] = column_at(to.bulk, hop, from.column[position]).local;
     if (to.edge_id != nullptr) to.edge_id[at] = from.edge_id[position];
     if (to.weight != nullptr) to.weight[at] = from.weight[position];
   }

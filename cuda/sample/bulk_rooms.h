@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <list>
 #include <mutex>
@@ -11,16 +12,30 @@ namespace gnnscale {
 
 // What the numbers of edges and nodes that seeds lead to depend on, apart from chance.
 struct BulkKind {
-  int64_t num_nodes, num_edges;
-  std::vector<int64_t> fanouts;
-  bool replace, layers;
+  struct Relation {
+    int64_t num_edges, src, dst;
+    std::vector<int64_t> fanouts;  // of each hop
+
+    bool operator==(const Relation&) const = default;
+  };
+
+  std::vector<int64_t> sizes;  // nodes of each type
+  std::vector<Relation> relations;
+  int64_t hops;
+  bool replace, layers, disjoint;
 
   bool operator==(const BulkKind&) const = default;
 };
 
-// Edges that each hop draws, and nodes that it finds: hop h finds nodes[h] from edges[h].
+// Edges that each hop draws, nodes that it finds from them, columns that the next hop has then, and entries of what is
+// excluded.
 struct BulkNeed {
-  std::vector<int64_t> edges, nodes;
+  std::vector<int64_t> edges, nodes, columns, excluded;
+
+  explicit BulkNeed(int64_t hops = 0)
+      : edges(static_cast<size_t>(hops)), nodes(edges), columns(edges), excluded(edges) {}
+
+  static constexpr std::array kCounts{&BulkNeed::edges, &BulkNeed::nodes, &BulkNeed::columns, &BulkNeed::excluded};
 };
 
 constexpr int64_t kMostInHop = (int64_t{1} << 31) - 2;  // edges or nodes of a hop of a bulk
@@ -34,42 +49,71 @@ inline int64_t bounded_product(int64_t a, int64_t b) {
   return product > kMostInHop ? kMostInHop + 1 : static_cast<int64_t>(product);
 }
 
-struct BulkRooms {
-  std::vector<int64_t> columns, edges, nodes;  // of each hop; nodes[h] are found by hop h
-
+// Rooms of each hop; columns[0] is of the first hop, columns[h + 1] of those that hop h leads to.
+struct BulkRooms : BulkNeed {
   // Room for what is likely, but at least for `least`, and never more than the worst case.
-  // likely: of each hop, if an earlier call told; else what the mean degree says.
-  BulkRooms(const BulkKind& kind, int64_t batches, int64_t seeds, const BulkNeed& least, const BulkNeed* likely) {
-    const int64_t mean = kind.num_edges / std::max<int64_t>(kind.num_nodes, 1) + 1;
-    int64_t known = seeds, frontier = seeds;
-    for (size_t h = 0; h < kind.fanouts.size(); ++h) {
-      const int64_t fanout = kind.fanouts[h];
-      columns.push_back(kind.layers ? known : frontier);
-      const int64_t worst = bounded_product(columns[h], fanout < 0 ? kind.num_edges : fanout);
-      int64_t expected = worst;
-      if (likely != nullptr) {
-        expected = likely->edges[h];
-      } else if (worst > kCheapEdges) {
-        expected = bounded_product(columns[h], fanout < 0 ? 2 * mean + 14 : std::min(fanout, 2 * mean + 14));
+  // trees: batches, or, where trees are disjoint, seeds; seeds: of each type; pairs: how many are excluded; likely: of
+  // each hop, if an earlier call told; else what the mean degree says.
+  BulkRooms(const BulkKind& kind, int64_t trees, const std::vector<int64_t>& seeds, int64_t pairs,
+            const BulkNeed& least, const BulkNeed* likely)
+      : BulkNeed(kind.hops) {
+    columns.resize(edges.size() + 1);
+    std::vector<int64_t> known = seeds, frontier = seeds;  // of each type, at most
+    columns[0] = columns_of(kind, frontier);
+    for (size_t h = 0; h < edges.size(); ++h) {
+      std::vector<int64_t> found(seeds.size(), 0);
+      int64_t worst = 0, expected = 0;
+      for (const BulkKind::Relation& relation : kind.relations) {
+        const int64_t fanout = relation.fanouts[h], of_columns = std::min(frontier[relation.dst], columns[h]);
+        const int64_t mean = relation.num_edges / std::max<int64_t>(kind.sizes[relation.dst], 1) + 1;
+        const int64_t most = bounded_product(of_columns, fanout < 0 ? relation.num_edges : fanout);
+        const int64_t few = fanout < 0 ? 2 * mean + 14 : std::min(fanout, 2 * mean + 14);
+        worst = bounded_sum(worst, most);
+        expected = bounded_sum(expected, most > kCheapEdges ? bounded_product(of_columns, few) : most);
+        found[relation.src] = bounded_sum(found[relation.src], most);
       }
-      edges.push_back(std::min(worst, std::max(std::min(expected, kMostInHop), least.edges[h])));
-      const int64_t found = std::min(edges[h], bounded_product(batches, kind.num_nodes));
-      nodes.push_back(std::min(found, std::max(likely != nullptr ? likely->nodes[h] : found, least.nodes[h])));
-      frontier = nodes[h];
-      known = std::min(known + frontier, kMostInHop + 1);
+      if (likely != nullptr) expected = likely->edges[h];
+      edges[h] = std::min(worst, std::max(std::min(expected, kMostInHop), least.edges[h]));
+      int64_t all = 0;
+      for (size_t t = 0; t < found.size(); ++t) {
+        found[t] = std::min({found[t], edges[h], bounded_product(trees, kind.sizes[t])});
+        all = bounded_sum(all, found[t]);
+      }
+      all = std::min(all, edges[h]);
+      nodes[h] = std::min(all, std::max(likely != nullptr ? likely->nodes[h] : all, least.nodes[h]));
+      for (size_t t = 0; t < found.size(); ++t) {
+        found[t] = std::min(found[t], nodes[h]);
+        known[t] = bounded_sum(known[t], found[t]);
+      }
+      frontier = kind.layers ? known : found;
+      all = columns_of(kind, frontier);
+      columns[h + 1] = std::min(all, std::max(likely != nullptr ? likely->columns[h] : all, least.columns[h]));
+      if (pairs > 0)
+        excluded[h] = std::max({likely != nullptr ? likely->excluded[h] : 0, least.excluded[h], 4 * pairs});
     }
   }
 
   // For memory that does not have so much: writes half of each hop's room. False if no hop has more room than it is
   // known to need at least, or than is worth another attempt.
   bool halve(const BulkNeed& least, BulkNeed& likely) const {
-    likely = {edges, nodes};
-    for (std::vector<int64_t>* counts : {&likely.edges, &likely.nodes}) {
-      for (int64_t& count : *counts) count /= 2;
+    likely = *this;
+    likely.columns.erase(likely.columns.begin());
+    for (const auto counts : kCounts) {
+      for (int64_t& count : likely.*counts) count /= 2;
     }
     bool is_less = false;
     for (size_t h = 0; h < edges.size(); ++h) is_less |= edges[h] > std::max(least.edges[h], kFewEdges);
     return is_less;
+  }
+
+ private:
+  static int64_t bounded_sum(int64_t a, int64_t b) { return std::min(a + b, kMostInHop + 1); }
+
+  // How many columns all relations have into so many nodes of each type.
+  static int64_t columns_of(const BulkKind& kind, const std::vector<int64_t>& frontier) {
+    int64_t sum = 0;
+    for (const BulkKind::Relation& relation : kind.relations) sum = bounded_sum(sum, frontier[relation.dst]);
+    return sum;
   }
 };
 
@@ -83,8 +127,8 @@ class BulkMemory {
       if (!(entry->kind == kind)) continue;
       entries_.splice(entries_.begin(), entries_, entry);
       likely = entries_.front().need;
-      for (std::vector<int64_t>* counts : {&likely.edges, &likely.nodes}) {
-        for (int64_t& count : *counts) count = scaled(count, seeds, 1024) + kMargin;
+      for (const auto counts : BulkNeed::kCounts) {
+        for (int64_t& count : likely.*counts) count = scaled(count, seeds, 1024) + kMargin;
       }
       return true;
     }
@@ -98,13 +142,14 @@ class BulkMemory {
     auto entry = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.kind == kind; });
     if (entry == entries_.end()) {
       if (entries_.size() == kMostKinds) entries_.pop_back();
-      entries_.push_front(
-          {kind, {std::vector<int64_t>(kind.fanouts.size()), std::vector<int64_t>(kind.fanouts.size())}});
+      entries_.push_front({kind, BulkNeed(kind.hops)});
       entry = entries_.begin();
     }
-    for (size_t h = 0; h < kind.fanouts.size(); ++h) {
-      entry->need.edges[h] = std::max(entry->need.edges[h], scaled(needed.edges[h], 1024, seeds));
-      entry->need.nodes[h] = std::max(entry->need.nodes[h], scaled(needed.nodes[h], 1024, seeds));
+    for (const auto counts : BulkNeed::kCounts) {
+      for (size_t h = 0; h < (needed.*counts).size(); ++h) {
+        int64_t& kept = (entry->need.*counts)[h];
+        kept = std::max(kept, scaled((needed.*counts)[h], 1024, seeds));
+      }
     }
   }
 

@@ -248,7 +248,7 @@ class Drawing {
               scratch.picker.pick_candidates(counter_of(i), first, length, excluded, rule_.fanout, rule_.replace, end);
         } else {
           const int64_t before = first > *relation_.pointer_of(node) ? sums[first - 1] : 0;
-          const WeightedRange range{sums, before, first, length};
+          const WeightedRange<const int64_t*> range{sums, before, first, length};
           end = scratch.picker.pick_weighted(counter_of(i), range, excluded, rule_.fanout, rule_.replace, end);
         }
         continue;

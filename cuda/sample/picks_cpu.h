@@ -58,7 +58,8 @@ class Taken {
 };
 
 // out[i] = range.position_of(unit[i]). All searches take the same steps, without a branch, so their loads overlap.
-inline void find_positions(const WeightedRange& range, const uint64_t* unit, int64_t count, int64_t* out) {
+inline void find_positions(const WeightedRange<const int64_t*>& range, const uint64_t* unit, int64_t count,
+                           int64_t* out) {
   std::fill_n(out, count, range.first);
   for (int64_t left = range.length - 1; left > 0;) {
     const int64_t half = (left + 1) / 2;
@@ -136,8 +137,8 @@ class Picker {
   }
 
   // The same in proportion to weights.
-  int64_t* pick_weighted(const Counter& counter, const WeightedRange& range, const Vector<int64_t>& excluded,
-                         int64_t fanout, bool replace, int64_t* out) {
+  int64_t* pick_weighted(const Counter& counter, const WeightedRange<const int64_t*>& range,
+                         const Vector<int64_t>& excluded, int64_t fanout, bool replace, int64_t* out) {
     removed_.clear();
     uint64_t left = range.units();
     for (const int64_t position : excluded) {

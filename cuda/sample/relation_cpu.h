@@ -188,14 +188,11 @@ struct CandidateRange {
 // Appends to `positions` those of [first, first + length) at which a node's list holds an excluded source.
 inline void find_excluded(const Relation& relation, int64_t node, int64_t first, int64_t length,
                           Vector<int64_t>& positions) {
-  const int64_t* const end = relation.exclude_dst + relation.num_excluded;
-  const auto [from, to] = std::equal_range(relation.exclude_dst, end, node);
-  if (from == to) return;
-  const int64_t* const sources = relation.exclude_src + (from - relation.exclude_dst);
+  const ExcludedPairs all{relation.exclude_src, relation.exclude_dst, 0, relation.num_excluded};
+  const ExcludedPairs pairs = all.into(node);
+  if (pairs.begin == pairs.end) return;
   for (int64_t position = first; position < first + length; ++position) {
-    if (std::binary_search(sources, sources + (to - from), relation.id_at(relation, position))) {
-      positions.push_back(position);
-    }
+    if (pairs.has(relation.id_at(relation, position))) positions.push_back(position);
   }
 }
 
@@ -254,16 +251,12 @@ inline CandidateRange find_candidates(const Relation& relation, int64_t node, in
   if (last_only && relation.time != nullptr && fanout >= 0 && last - first > fanout) {
     if (positions.empty()) return {last - fanout, fanout, 0};
     auto excluded = positions.end();
-    int64_t from = last;
-    for (int64_t left = fanout; left > 0 && from > first; --from) {
-      if (excluded != positions.begin() && *(excluded - 1) == from - 1) {
-        --excluded;
-      } else {
-        --left;
-      }
-    }
+    first = begin_of_last(first, last, fanout, [&](int64_t position) {
+      if (excluded == positions.begin() || *(excluded - 1) != position) return false;
+      --excluded;
+      return true;
+    });
     positions.erase(positions.begin(), excluded);
-    first = from;
   }
   return {first, last - first, static_cast<int64_t>(positions.size())};
 }

@@ -18,16 +18,21 @@ namespace {
 
 constexpr char kSampleBulk[] = "sample_bulk";
 
-// See torch_gnnscale.ops.sample_bulk, which checks the arguments; `threads` is the CPU's.
-BulkResult sample_bulk(const Tensor& colptr, const std::vector<Tensor>& row, const std::vector<Tensor>& edge_id,
-                       const std::vector<int64_t>& spread, const Tensor& seeds, std::vector<int64_t> seed_ptr,
-                       std::vector<int64_t> fanouts, std::vector<int64_t> keys, int64_t options,
-                       std::vector<int64_t> rooms, int64_t /*threads*/) {
+using Tensors = std::vector<Tensor>;
+using Ints = std::vector<int64_t>;
+
+// See torch_gnnscale.ops.PreparedBulks, which checks the arguments; `threads` is the CPU's.
+BulkResult sample_bulk(const Tensors& colptr, const Tensors& row, const Tensors& edge_id, const Tensors& weight,
+                       const Tensors& time, const Ints& spread, const Ints& layout, Ints sizes, const Tensor& seeds,
+                       Ints seed_ptr, const std::optional<Tensor>& seed_time,
+                       const std::optional<Tensor>& seed_start_time, const std::optional<Tensor>& exclude,
+                       Ints exclude_ptr, Ints fanouts, Ints keys, int64_t options, Ints rooms, int64_t /*threads*/) {
   STD_TORCH_CHECK(seeds.is_cuda(), "sample_bulk: seeds are not on a GPU");
   const int32_t device = seeds.get_device_index();
   const torch::stable::accelerator::DeviceGuard guard(device);
   const BulkRequest request =
-      bulk_request(colptr, row, edge_id, spread, seeds, std::move(seed_ptr), std::move(fanouts), std::move(keys),
+      bulk_request(colptr, row, edge_id, weight, time, spread, layout, std::move(sizes), seeds, std::move(seed_ptr),
+                   seed_time, seed_start_time, exclude, std::move(exclude_ptr), std::move(fanouts), std::move(keys),
                    options, std::move(rooms), [](const Tensor& part) { return device_address(kSampleBulk, part); });
   StreamExecutor executor(kSampleBulk, seeds, current_stream(device));
   return BulkDriver<StreamExecutor>(executor, request).run();

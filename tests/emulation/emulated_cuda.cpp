@@ -362,8 +362,14 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
-  emulated::enqueue(0, [=] { std::memcpy(to, from, bytes); });
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
+  if (kind == cudaMemcpyHostToDevice) {  // from pageable memory, which is read before the call returns
+    const char* const begin = static_cast<const char*>(from);
+    emulated::enqueue(
+        1, [to, copy = std::vector<char>(begin, begin + bytes)] { std::memcpy(to, copy.data(), copy.size()); });
+  } else {
+    emulated::enqueue(0, [=] { std::memcpy(to, from, bytes); });
+  }
   return cudaSuccess;
 }
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers.gpu_cases import (
     check_random_aggregation,
+    check_random_bulk,
     check_random_choice,
     check_random_cut,
     check_random_gather,
@@ -20,6 +21,7 @@ from helpers.gpu_cases import (
     check_random_shuffle,
 )
 from helpers.graphs import assert_same, graph_of_degrees
+from helpers.sampling_cases import times_of
 
 import torch_gnnscale
 from torch_gnnscale import ops
@@ -60,6 +62,14 @@ def test_random_gathers(first):
 def test_random_samples(first):
     for seed in range(first, first + 50):
         check_random_sample(seed, put, most=150)
+        LIBRARY.emulated_forget()
+
+
+@pytest.mark.parametrize("first", range(0, 600, 50))
+def test_random_bulks_of_every_mode(first):
+    """Several relations, weights, times, windows, disjoint trees, exclusions."""
+    for seed in range(first, first + 50):
+        check_random_bulk(seed, put)
         LIBRARY.emulated_forget()
 
 
@@ -245,7 +255,45 @@ def test_launches_and_allocations_of_a_batch(fanouts, launches, with_edge_id):
         ops.sample_bulk(graph.colptr, [graph.row], seeds, [0, 30], fanouts, [key], edge_id=edge_id)
 
     draw(1)
-    assert counts_of(lambda: draw(2)) == (launches, 6 if fanouts else 5, 1)
+    assert counts_of(lambda: draw(2)) == (launches, 7 if fanouts else 6, 1)
+
+
+def bulk_of_mode(mode: str) -> Callable[[], object]:
+    """A bulk of two batches of three hops, in one mode."""
+    graph = graph_of_degrees([50] * 20000, seed=1)
+    generator, seeds, column = torch.Generator().manual_seed(1), torch.arange(30), torch.arange(31)
+    weight = ops.weight_sums(graph.colptr, torch.rand(len(graph.row), generator=generator))
+    weighted, timed = mode.startswith("weights"), mode == "windows"
+    given: dict = {}
+    if mode == "exclusions":
+        given["exclude"] = [[torch.stack([graph.row[column[:-1] * 50], column[:-1]])]] * 2
+    if timed:
+        given |= {"seed_time": [[seeds]] * 2, "seed_start_time": [[seeds - 5]] * 2}
+    time = [times_of(graph.colptr, generator)] if timed else None
+    relations = int(mode.split()[0]) if mode.endswith("relations") else 1
+    edges = [
+        ops.StoredEdges(graph.colptr, [graph.row], None, [weight] if weighted else None, time, [1], 0, 0)
+        for _ in range(relations)
+    ]
+    bulks = ops.PreparedBulks(
+        edges, [20000], [15, 10, 5], torch.device("cpu"), replace="replace" in mode, disjoint=timed or mode == "trees",
+        last=timed,
+    )  # fmt: skip
+    return lambda: bulks.sample_many([[seeds], [seeds + 9]], [1, 2], **given)
+
+
+@pytest.mark.parametrize(
+    ("mode", "launches"),
+    [
+        ("uniform", 33), ("weights", 36), ("weights, replace", 33), ("trees", 33), ("windows", 33), ("exclusions", 33),
+        ("2 relations", 33), ("9 relations", 33),
+    ],
+)  # fmt: skip
+def test_launches_of_a_bulk_in_every_mode(mode, launches):
+    """By weight without replacement a hop has one more; no other mode, and no number of relations, adds any."""
+    draw = bulk_of_mode(mode)
+    draw()
+    assert counts_of(draw) == (launches, 7, 1)
 
 
 def test_a_sort_of_candidates_reads_the_bits_that_they_have():

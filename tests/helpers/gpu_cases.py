@@ -9,6 +9,7 @@ from itertools import pairwise
 import reference
 import torch
 from helpers.graphs import Graph, assert_same, graph_of_degrees, with_tensors
+from helpers.sampling_cases import random_case, turned
 from torch import Tensor
 
 from torch_gnnscale import ops
@@ -103,6 +104,49 @@ def check_random_sample(seed: int, put: Put, most: int = 4000) -> None:
     for key, (sample, seeds) in enumerate(zip(found, batches, strict=True)):
         here = with_tensors(sample, Tensor.cpu)
         assert_same(here, graph.sample(ops, seeds, fanouts, key, **options))
+
+
+def stored_edges(graph: ops.Relations, generator: torch.Generator, put: Put) -> list[ops.StoredEdges]:
+    """The edges of all relations in parts, in any memory."""
+    found = []
+    for r, colptr in enumerate(graph.colptr):
+        edges = len(graph.row[r])
+        cuts = sorted(number(generator, 0, edges) for _ in range(number(generator, 0, 2)))
+        spread = [number(generator, 1, 3) for _ in range(len(cuts) + 1)]
+
+        def parts_of(values: Tensor | None, cuts=cuts, spread=spread, edges=edges) -> list[Tensor] | None:
+            if values is None:
+                return None
+            return [
+                put(values[first:last][p::count], choice(generator, PLACES))
+                for (first, last), count in zip(pairwise([0, *cuts, edges]), spread, strict=True)
+                for p in range(count)
+            ]
+
+        values = [parts_of(of[r]) for of in (graph.row, graph.edge_id, graph.weight, graph.time)]
+        ends = graph.src_type[r], graph.dst_type[r]
+        found.append(ops.StoredEdges(put(colptr, choice(generator, PLACES)), *values, spread, *ends))
+    return found
+
+
+def check_random_bulk(seed: int, put: Put, threads: int = 0) -> None:
+    """Batches of a graph of any number of relations, in every mode of bulks: those that the CPU draws one by one."""
+    (graph, seeds, fanouts, key), options = random_case(seed)
+    generator = torch.Generator().manual_seed(seed)
+    options["subgraph"] = "directional"
+    times, starts, exclude = (options.pop(name) for name in ("seed_time", "seed_start_time", "exclude"))
+    expected = ops.PreparedNeighbors(graph, fanouts, **options)
+    del options["subgraph"]
+    batches = [
+        (seeds, key, times, starts, exclude),
+        (turned(seeds), 5, turned(times), turned(starts), None),
+        ([ids[:3] for ids in seeds], -6, None if times is None else [time[:3] for time in times], None, exclude),
+        ([ids[:0] for ids in seeds], 7, None if times is None else [time[:0] for time in times], None, None),
+    ][: number(generator, 1, 4)]  # fmt: skip
+    device = put(torch.zeros(1), "GPU").device
+    bulks = ops.PreparedBulks(stored_edges(graph, generator, put), graph.sizes, fanouts, device, **options)
+    for sample, of in zip(bulks.sample_many(*zip(*batches, strict=True), threads=threads), batches, strict=True):
+        assert_same(with_tensors(sample, Tensor.cpu), expected.sample(*of))
 
 
 def random_drawing(generator: torch.Generator) -> ops.LayerDrawing:

@@ -74,8 +74,12 @@ def check_same_batches(found: NeighborLoader, expected: NeighborLoader, place: s
 
 def draw_by_phases(sampler: Any) -> None:
     """Makes a NeighborSampler of the CPU draw as a GPU does."""
-    csc = SegmentedCSC.cut(sampler.graph.relations[0].csc, torch.device("cpu"), 0, copied=False)
-    sampler.executor = GPUExecutor(sampler.graph, csc)
+    cpu = torch.device("cpu")
+    cscs = [
+        SegmentedCSC.cut(relation.csc, cpu, 0, copied=False, weight=relation.weight, time=relation.time)
+        for relation in sampler.graph.relations
+    ]
+    sampler.executor = GPUExecutor(sampler.graph, cpu, cscs)
 
 
 def random_data(generator: torch.Generator) -> Data:

@@ -33,7 +33,7 @@ def main(plan: str, device: str, out: str) -> None:
         weights = trained_by(loader, EPOCHS, 1, "batch_norm", "auto")
         read = {name: use.rows for name, use in store.stats().items()}
         sampler: Any = loader._sharing.sampler.sampler  # type: ignore[union-attr]
-        edges = sampler.executor.csc.tiers if on_gpu else {}
+        edges = sampler.executor.cscs[0].tiers if on_gpu else {}
         torch.save((weights, read, edges), Path(out) / f"{os.environ['RANK']}.pt")
         dist.barrier()
 

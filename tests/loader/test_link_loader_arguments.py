@@ -316,10 +316,6 @@ def test_links_of_a_loader_are_no_edges_to_a_sampler_of_the_users():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"device": "cuda:0"}, "links with device='cuda:0' are not implemented; use device='cpu'"),
-        ({"device": torch.device("cuda")}, "links with device='cuda' are not implemented; use device='cpu'"),
-        ({"graph_on_gpu": "4GiB"}, "links with graph_on_gpu='4GiB' are not implemented; they are sampled on the CPU"),
-        ({"graph_on_peers": [0.5]}, "links with graph_on_peers=[0.5] are not implemented; they are sampled on the CPU"),
         (
             {"layers": True},
             "layers=True is not an argument of LinkNeighborLoader; pass neighbor_sampler=NeighborSampler(data, "

@@ -1,11 +1,13 @@
 """The loader's batches are the same when they are drawn many at a time, on a CPU or a GPU."""
 
 import copy
+import re
 import warnings
 
 import pytest
 import torch
 from helpers.data import make_data, plain, processes
+from helpers.hetero import make_hetero
 from helpers.loader_cases import check_same_batch, draw_by_phases
 from helpers.slow import SLOW
 from torch_geometric import EdgeIndex
@@ -13,9 +15,9 @@ from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
 from torch_geometric.sampler import BaseSampler
 
-from torch_gnnscale import CSC, FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
+from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops
 from torch_gnnscale.loader.streams import Unpacked, tensors_of
-from torch_gnnscale.sampler.neighbor import check_bulk
+from torch_gnnscale.sampler.neighbor import check_bulk, on_gpu
 from torch_gnnscale.topology import segmented
 from torch_gnnscale.topology.segmented import SegmentedCSC
 
@@ -158,38 +160,34 @@ def test_time_is_counted(way):
 # What is refused #####################################################################################################
 
 
-MODES = [
-    ({"disjoint": True}, "disjoint=True"),
-    ({"subgraph_type": "induced"}, "subgraph_type='induced'"),
-    ({"subgraph_type": "bidirectional"}, "subgraph_type='bidirectional'"),
-    ({"time_attr": "time"}, "a graph with times"),
-    ({"weight_attr": "weight"}, "a weighted graph"),
-]
+SUBGRAPHS = ["induced", "bidirectional"]
 
 
-@pytest.mark.parametrize(("options", "mode"), MODES)
-def test_modes_that_a_gpu_does_not_draw(options, mode):
-    data = make_data()
-    data.time, data.weight = torch.zeros(data.num_nodes, dtype=torch.int64), torch.ones(data.num_edges)
-    with pytest.raises(
-        NotImplementedError, match=f"^{mode} with device='cuda:0' is not implemented; use device='cpu'$"
-    ):
-        check_bulk((sampler := NeighborSampler(data, [3, 2], **options)).graph, sampler.drawing, "device='cuda:0'")
+@pytest.mark.parametrize("subgraph", SUBGRAPHS)
+def test_subgraphs_that_a_gpu_does_not_draw(subgraph):
+    sampler = NeighborSampler(make_data(), [3, 2], subgraph_type=subgraph)
+    message = f"^subgraph_type='{subgraph}' with device='cuda:0' is not implemented; use device='cpu'$"
+    with pytest.raises(NotImplementedError, match=message):
+        check_bulk(sampler.drawing, "device='cuda:0'")
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize(("options", "mode"), MODES)
-def test_modes_that_are_refused_with_a_gpu(options, mode):
-    data = make_data()
-    data.time, data.weight = torch.zeros(data.num_nodes, dtype=torch.int64), torch.ones(data.num_edges)
-    with pytest.raises(NotImplementedError, match=f"^{mode} with device='cuda.*' is not implemented; use device='cpu'"):
-        loader_of(data, "cuda", **options)
+@pytest.mark.parametrize("subgraph", SUBGRAPHS)
+def test_subgraphs_that_are_refused_with_a_gpu(subgraph):
+    message = f"^subgraph_type='{subgraph}' with device='cuda.*' is not implemented; use device='cpu'"
+    with pytest.raises(NotImplementedError, match=message):
+        loader_of(make_data(), "cuda", subgraph_type=subgraph)
 
 
-@pytest.mark.cuda
-def test_links_are_refused_with_a_gpu():
-    with pytest.raises(NotImplementedError, match=r"^links with device='cuda' are not implemented; use device="):
-        LinkNeighborLoader(make_data(), [2], device="cuda")
+@pytest.mark.parametrize(("name", "given"), [("graph_on_gpu", 0.5), ("graph_on_peers", ["1GiB"])])
+def test_budgets_of_several_relations_are_refused(name, given):
+    graph = NeighborSampler(make_hetero(), [3, 2]).graph
+    budget, peers = (given, ()) if name == "graph_on_gpu" else (None, given)
+    message = (
+        f"{name}={given!r} with {len(graph.relations)} edge types is not implemented; without it, each relation is "
+    )
+    with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}"):
+        on_gpu(graph, torch.device("cuda", 0), budget, peers)
 
 
 class Marking(NeighborSampler):
@@ -312,6 +310,11 @@ def test_a_part_of_the_graph_on_the_gpu(share, layers):
     )
 
 
+def drawn_from(graph, seeds):
+    bulks = ops.PreparedBulks([graph.edges()], [len(graph.colptr) - 1], [3, -1], graph.device)
+    return bulks.sample_many([[ids] for ids in seeds], [1, 2])
+
+
 @pytest.mark.parametrize("form", ["beside", "apart", "without ids"])
 def test_first_edges_in_another_memory(device, form):
     """Whatever has room there, samples are the same."""
@@ -320,9 +323,7 @@ def test_first_edges_in_another_memory(device, form):
         edge_id = None if form == "without ids" else csc.edge_id.contiguous()
         csc = CSC(csc.colptr, csc.row.contiguous(), edge_id, csc.num_src)
     seeds = [torch.arange(20), torch.arange(5)]
-    expected = SegmentedCSC.cut(csc, torch.device("cpu"), 0, copied=False).sample(
-        seeds, [3, -1], [1, 2], replace=False, layers=False
-    )
+    expected = drawn_from(SegmentedCSC.cut(csc, torch.device("cpu"), 0, copied=False), seeds)
     if device == "cuda":
         edge_id = None if csc.edge_id is None else csc.edge_id.pin_memory()
         csc = CSC(csc.colptr.pin_memory(), csc.row.pin_memory(), edge_id, csc.num_src)
@@ -331,7 +332,7 @@ def test_first_edges_in_another_memory(device, form):
     for room in (0, csc.colptr.nbytes - 1, csc.colptr.nbytes, csc.colptr.nbytes + 100, size - 1, size):
         graph = SegmentedCSC.cut(csc, torch.device(device), room, copied=False)
         counts.append([len(part) for part in graph.row])
-        found = graph.sample(seeds, [3, -1], [1, 2], replace=False, layers=False)
+        found = drawn_from(graph, seeds)
         for ours, theirs in zip(found, expected, strict=True):
             for name in ("node", "colptr", "edge_index", "edge_id"):
                 assert torch.equal(getattr(ours, name)[0].cpu(), getattr(theirs, name)[0])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers.loader_cases import TIERS, check_random_loader, check_same_batches
+from helpers.mode_cases import check_random_modes
 from helpers.slow import NIGHTLY, SLOW
 from helpers.tiers import node_data
 
@@ -16,6 +17,12 @@ ON_GPU = pytest.mark.cuda
 @pytest.mark.parametrize("way", ["dealt", "phases", pytest.param("cuda", marks=ON_GPU)])
 def test_random_loaders(seed, way, tmp_path):
     check_random_loader(seed, way, tmp_path)
+
+
+@pytest.mark.parametrize("seed", [*range(20), *map(SLOW, range(20, 60)), *map(NIGHTLY, range(60, 300))])
+@pytest.mark.parametrize("way", ["dealt", "phases", pytest.param("cuda", marks=ON_GPU)])
+def test_random_modes(seed, way):
+    check_random_modes(seed, way)
 
 
 STORES = [
@@ -55,10 +62,3 @@ def test_links_beside_rows_in_tiers(device, budgets, prefetch, tmp_path):
     with tiers[0]:
         found = LinkNeighborLoader(tiers, **options, prefetch=prefetch)
         check_same_batches(found, LinkNeighborLoader(expected, **options), device, "cpu")
-
-
-@ON_GPU
-def test_links_that_a_gpu_is_to_draw_are_refused(tmp_path):
-    tiers, _ = over_tiers("cuda", {"gpu": "40%"}, tmp_path)
-    with tiers[0], pytest.raises(NotImplementedError, match=r"^links with device='cuda' are not implemented; use dev"):
-        LinkNeighborLoader(tiers, [4], node_data().edge_index[:, :300], device="cuda")

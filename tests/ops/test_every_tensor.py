@@ -198,7 +198,7 @@ def test_every_operator_with_tensors_is_here():
     """Except for those whose tensors must be contiguous, or have contiguous rows alone."""
     of_graphs = {"node_scores", "relations", "candidates", "edge_set", "in_halves"}  # called by others
     of_shapes = {"empty_rows"}  # which read no number
-    whole = {"huge_pages", "release_pages", "beyond_bulks", "can_aggregate", "can_gather_rows", "board_leave",
+    whole = {"huge_pages", "release_pages", "can_aggregate", "can_gather_rows", "board_leave",
              "board_take"}  # fmt: skip
     given = {name: {**vars(ops)[name].__annotations__, "return": ""} for name in ops.__all__ if name.islower()}
     taking = {name for name, types in given.items() if "Tensor" in str(types)}

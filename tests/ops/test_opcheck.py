@@ -146,12 +146,13 @@ def test_options_that_an_operator_does_not_have(operator):
     arguments = {
         "sample_neighbors": (OPS.hold_relations([graph.colptr], [graph.row], none, none, none, [0], [0], [0], [40]),
                              torch.tensor([[2]]), [ids], none, none, none, [5]),
-        "sample_bulk": (graph.colptr, [graph.row], [], [1], ids, [0, 9], [2], [5]),
+        "sample_bulk": ([graph.colptr], [graph.row], [], [], [], [1], [0, 0, 0, 1, 1, 0, 0, 0], [40], ids, [0, 9], None,
+                        None, None, [], [2], [5]),
         "pick_neighbors": (*graph[:2], *none * 3, 0, 40, ids, [0, 9], [5], None, None, None, 0, 0, 2),
     }[operator]  # fmt: skip
     unknown = {
         "sample_neighbors": 1 << 8,
-        "sample_bulk": sampled.DISJOINT,
+        "sample_bulk": sampled.INDUCED,
         "pick_neighbors": sampled.LAYERS,
     }[operator]
     tail = ([], 1) if operator == "sample_bulk" else (1,)
@@ -315,9 +316,47 @@ def test_sample_bulk(options, device):
     graph = random_graph(50, 4, seed=1)
     given = [graph.colptr, graph.row, torch.arange(len(graph.row)), random_ids(50, 6)]
     colptr, row, edge_id, seeds = (tensor.to(device) for tensor in given)
-    given = [colptr, [row], [edge_id] if options else [], [1], seeds]
+    layout = [0, 0, 0, 1, 1, int(options > 0), 0, 0]
+    given = [
+        [colptr],
+        [row],
+        [edge_id] if options else [],
+        [],
+        [],
+        [1],
+        layout,
+        [50],
+        seeds,
+        [0, 2, 6],
+        None,
+        None,
+        None,
+    ]
     for rooms in ([], [1, 1]):
-        check(OPS.sample_bulk.default, *given, [0, 2, 6], [2, 40], [1, 2], options, rooms, 1, tests=OF_VALUES)
+        check(OPS.sample_bulk.default, *given, [], [2, 40], [1, 2], options, rooms, 1, tests=OF_VALUES)
+
+
+def test_sample_bulk_of_relations_with_everything(device):
+    graph = random_graph(50, 4, seed=1)
+    edges = len(graph.row)
+    weight, time = ops.weight_sums(graph.colptr, torch.rand(edges)), torch.zeros(edges, dtype=torch.int64)
+    pairs = torch.tensor([[int(graph.row[0])], [int((graph.colptr > 0).nonzero()[0]) - 1]])
+    given = [
+        graph.colptr,
+        graph.row,
+        torch.arange(edges),
+        weight,
+        time,
+        random_ids(50, 6),
+        torch.arange(6),
+        pairs.view(-1),
+    ]
+    colptr, row, edge_id, weight, time, seeds, times, exclude = (tensor.to(device) for tensor in given)
+    layout = [0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 1, 1, 1, 0, 0, 0]
+    options = OF_BULK | sampled.DISJOINT | sampled.LAST
+    check(OPS.sample_bulk.default, [colptr] * 2, [row] * 2, [edge_id], [weight], [time], [1, 1], layout, [50], seeds,
+          [0, 2, 6], times, times, exclude, [0, 1, 1, 1, 1], [2, 40, 3, -1], [1, 2], options, [], 1,
+          tests=OF_VALUES)  # fmt: skip
 
 
 @pytest.mark.parametrize("method", [0, 1, 2])

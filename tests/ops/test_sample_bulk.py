@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 import reference
 import torch
+from helpers.gpu_cases import check_random_bulk
 from helpers.graphs import (
     Graph,
     assert_same,
@@ -15,6 +16,8 @@ from helpers.graphs import (
     small_graphs,
     with_tensors,
 )
+from helpers.sampling_cases import random_case
+from helpers.slow import SLOW
 from hypothesis import given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -49,6 +52,11 @@ def in_parts(
         for (first, last), count in zip(pairwise(ends), spread or [1] * (len(ends) - 1), strict=True)
         for p in range(count)
     ]
+
+
+def raw_graph(colptr: torch.Tensor, row: torch.Tensor) -> list:
+    """The first arguments of the operator itself: a relation without ids, weights or times."""
+    return [[colptr], [row], [], [], [], [1], [0, 0, 0, 1, 1, 0, 0, 0], [len(colptr) - 1]]
 
 
 def bulk(
@@ -186,6 +194,22 @@ def test_all_hops_that_a_counter_can_tell_apart(device):
     check(random_graph(100, 3, seed=1), [torch.tensor([1, 2]), torch.tensor([50])], [1] * ops.MAX_HOPS, device)
 
 
+# Modes ###############################################################################################################
+
+
+@pytest.mark.parametrize("block", [*range(4), *map(SLOW, range(4, 12))])
+def test_random_bulks_of_every_mode(device, block):
+    """Relations, weights, times, windows, disjoint trees, exclusions: as on the CPU, one by one."""
+    for number in range(25 * block, 25 * block + 25):
+        check_random_bulk(number, lambda tensor, place: on_place(device, tensor, place), threads=1 + number % 3)
+
+
+def on_place(device: str, tensor: torch.Tensor, place: str) -> torch.Tensor:
+    if device == "cpu":
+        return tensor.clone()
+    return tensor.to(device) if place == "GPU" else tensor.pin_memory()
+
+
 # Room ################################################################################################################
 
 
@@ -194,9 +218,9 @@ def test_all_hops_that_a_counter_can_tell_apart(device):
 def test_whatever_room_there_is_at_first(device, rooms, options):
     graph = random_graph(2000, 12, seed=7)
     batches = [random_ids(2000, 60, seed=b) for b in range(3)]
-    arguments = [on(device, graph.colptr), [on(device, graph.row)], [], [1], on(device, torch.cat(batches)),
-                 [0, 60, 120, 180], [40, -1, 3], [5, 6, -7], WHOLE | REPLACE * options.get("replace", False)
-                 | LAYERS * options.get("layers", False)]  # fmt: skip
+    arguments = [*raw_graph(on(device, graph.colptr), on(device, graph.row)), on(device, torch.cat(batches)),
+                 [0, 60, 120, 180], None, None, None, [], [40, -1, 3], [5, 6, -7],
+                 WHOLE | REPLACE * options.get("replace", False) | LAYERS * options.get("layers", False)]  # fmt: skip
     expected = OPS.sample_bulk(*arguments, [1 << 18, 1 << 18], 2)
     for found, other in zip(OPS.sample_bulk(*arguments, rooms, 2), expected, strict=True):
         assert torch.equal(found, other)
@@ -207,7 +231,9 @@ def test_whatever_room_there_is_at_first(device, rooms, options):
 def test_more_nodes_than_the_table_has_slots(device):
     graph = graph_of_degrees([6000] + [0] * 8000, seed=9)
     colptr, row, seeds = (on(device, tensor) for tensor in (graph.colptr, graph.row, torch.tensor([0])))
-    found = OPS.sample_bulk(colptr, [row], [], [1], seeds, [0, 1], [-1], [4], WHOLE, [10**6, 1], 2)
+    found = OPS.sample_bulk(
+        *raw_graph(colptr, row), seeds, [0, 1], None, None, None, [], [-1], [4], WHOLE, [10**6, 1], 2
+    )
     expected = graph.sample(ops, torch.tensor([0]), [-1], 4)
     assert torch.equal(found[0].cpu(), expected.node[0])
     assert torch.equal(found[2].cpu().view(2, -1), expected.edge_index[0])
@@ -317,27 +343,26 @@ def test_one_batch_on_a_gpu(options, pinned):
         assert_same(with_tensors(found, torch.Tensor.cpu), graph.sample(ops, seeds, fanouts, 3, **options))
 
 
-@pytest.mark.parametrize(
-    ("changes", "of_graph", "mode"),
-    [
-        ({}, {"weight": "row"}, "a weighted graph"),
-        ({"disjoint": True}, {"time": "row"}, "a graph with times"),
-        ({"exclude": "row"}, {}, "exclude"),
-        ({"disjoint": True}, {}, "disjoint=True"),
-        ({"subgraph": "induced"}, {}, "subgraph='induced'"),
-        ({"subgraph": "bidirectional"}, {}, "subgraph='bidirectional'"),
-    ],
-)
-def test_modes_that_a_gpu_does_not_have(changes, of_graph, mode):
+@pytest.mark.cuda
+@pytest.mark.parametrize("number", range(60))
+def test_one_batch_of_every_mode_on_a_gpu(number):
+    (graph, seeds, fanouts, key), options = random_case(number)
+    options["subgraph"] = "directional"
+    there = ops.Relations(*(
+        [None if of is None else of.cuda() for of in entries] if name in ("colptr", "row", "edge_id", "weight", "time")
+        else entries for name, entries in graph._asdict().items()
+    ))  # fmt: skip
+    found = ops.sample_neighbors(there, [ids.cuda() for ids in seeds], fanouts, key, **options)
+    assert_same(with_tensors(found, torch.Tensor.cpu), ops.sample_neighbors(graph, seeds, fanouts, key, **options))
+
+
+@pytest.mark.parametrize("subgraph", ["induced", "bidirectional"])
+def test_subgraphs_that_a_gpu_does_not_have(subgraph):
     with FakeTensorMode():
         colptr, row, seeds = (torch.zeros(n, dtype=torch.int64, device="cuda") for n in (4, 5, 2))
-        options, extra = (
-            {name: [row] if value == "row" else value for name, value in given.items()} for given in (changes, of_graph)
-        )
-        with pytest.raises(NotImplementedError, match=f"^{mode} is not implemented for seeds on a GPU; sample with"):
-            ops.sample_neighbors(ops.relations([colptr], [row], **extra), [seeds], [2], 1, **options)
-        with pytest.raises(NotImplementedError, match=r"^a heterogeneous graph is not implemented"):
-            ops.sample_neighbors(ops.relations([colptr] * 2, [row] * 2), [seeds], [2], 1)
+        message = f"^subgraph='{subgraph}' is not implemented for seeds on a GPU; sample with"
+        with pytest.raises(NotImplementedError, match=message):
+            ops.sample_neighbors(ops.relations([colptr], [row]), [seeds], [2], 1, subgraph=subgraph)
 
 
 def test_a_graph_in_ordinary_memory_is_not_read_by_a_gpu():
@@ -350,7 +375,7 @@ def test_a_graph_in_ordinary_memory_is_not_read_by_a_gpu():
 
 
 def test_the_most_batches_of_a_bulk(monkeypatch):
-    monkeypatch.setattr("torch_gnnscale.ops.bulk.MAX_BATCHES", 3)
+    monkeypatch.setattr("torch_gnnscale.ops.bulk_input.MAX_BATCHES", 3)
     graph, seeds = random_graph(50, 4, seed=1), [torch.arange(2)] * 4
     assert len(bulk(graph, seeds[:3], [2], range(3))) == 3
     with pytest.raises(ValueError, match=r"^keys: expected at most 3 batches, found 4$"):
@@ -360,7 +385,7 @@ def test_the_most_batches_of_a_bulk(monkeypatch):
 def test_shapes_for_tracing():
     with FakeTensorMode(shape_env=ShapeEnv()):
         colptr, row, seeds = (torch.zeros(n, dtype=torch.int64, device="cuda") for n in (4, 5, 2))
-        found = OPS.sample_bulk(colptr, [row], [], [1], seeds, [0, 2], [2, 2], [1], WHOLE, [], 0)
-        assert [value.device.type for value in found] == ["cuda"] * 4 + ["cpu"]
-        assert found[4].shape == (1 * 5 + 1,)
+        found = OPS.sample_bulk(*raw_graph(colptr, row), seeds, [0, 2], None, None, None, [], [2, 2], [1], WHOLE, [], 0)
+        assert [value.device.type for value in found] == ["cuda"] * 5 + ["cpu"]
+        assert found[5].shape == (1 * 5 + 1,)
         assert len(found[3].shape) == 1

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from helpers.graphs import assert_same, graph_of_degrees, random_graph, random_ids
+from helpers.sampling_cases import times_of
 from helpers.slow import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from test_sample_modes import times_of
 
 from torch_gnnscale import ops
 

@@ -4,8 +4,8 @@ import pytest
 import reference
 import torch
 from helpers.graphs import assert_same, graph_of_degrees, random_ids
+from helpers.sampling_cases import random_case, starts_of
 from helpers.slow import SLOW
-from test_sample_modes import random_case, starts_of
 
 from torch_gnnscale import ops
 

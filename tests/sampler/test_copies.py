@@ -8,6 +8,7 @@ import torch
 from helpers.data import make_data
 
 from torch_gnnscale import BidirectionalNeighborSampler, LayerSampler, NeighborSampler
+from torch_gnnscale.sampler import neighbor
 from torch_gnnscale.sampler.layerwise import GPULayers
 from torch_gnnscale.sampler.neighbor import GPUExecutor
 from torch_gnnscale.topology import segmented
@@ -50,21 +51,18 @@ def test_another_gpu_draws_from_its_own_edges(cls, monkeypatch):
     sampler = cls(make_data(), [4, 3])
     cut = cut_of(sampler)
     if cls is NeighborSampler:
-        sampler.executor = GPUExecutor(sampler.graph, cut)
+        sampler.executor = GPUExecutor(sampler.graph, cut.device, [cut])
     else:
         sampler.executor = GPULayers(sampler.graph, cut, sampler.layer_options)
-    monkeypatch.setattr(segmented, "checked_device", torch.device)
+    for module in (segmented, neighbor):
+        monkeypatch.setattr(module, "checked_device", torch.device)
     monkeypatch.setattr(segmented, "unreadable_peer", lambda device, count: None)
     other = sampler.on("meta")
     assert (other.device.type, sampler.device.type) == ("meta", "cpu")
     assert other.executor is not sampler.executor
-    assert (other.executor.csc.device.type, sampler.executor.csc.device.type) == ("meta", "cpu")
+    cscs = [of.executor.cscs[0] if cls is NeighborSampler else of.executor.csc for of in (other, sampler)]
+    assert [csc.device.type for csc in cscs] == ["meta", "cpu"]
     assert other.graph is sampler.graph
-    for device in ("meta", "cpu"):
-        executor = (other if device == "meta" else sampler).executor
-        with pytest.raises(NotImplementedError) as caught:
-            executor.check_links(sampler.links)
-        assert str(caught.value) == f"links with device='{device}' are not implemented; use device='cpu'"
 
 
 @pytest.mark.parametrize("method", ["ladies", "fastgcn", "labor"])

@@ -6,6 +6,7 @@ import pytest
 import torch
 from helpers.data import make_data, plain
 from helpers.hetero import make_hetero
+from helpers.loader_cases import draw_by_phases
 
 from torch_gnnscale import NeighborLoader, NeighborSampler
 from torch_gnnscale.sampler.neighbor import GPUExecutor, HostExecutor
@@ -46,9 +47,12 @@ def test_a_collective_executor_makes_its_sampler_collective():
     assert sampler.collective
 
 
-def test_options_that_are_set_again_are_prepared_again():
+@pytest.mark.parametrize("by_phases", [False, True])
+def test_options_that_are_set_again_are_prepared_again(by_phases):
     data = make_data()
     sampler = NeighborSampler(data, [2])
+    if by_phases:
+        draw_by_phases(sampler)
     seeds = torch.arange(30)
 
     def edges():
@@ -62,19 +66,36 @@ def test_options_that_are_set_again_are_prepared_again():
     assert torch.equal(edges(), few)
     sampler.replace = True
     assert not torch.equal(edges(), few)
-    assert torch.equal(pickle.loads(pickle.dumps(sampler)).sample(seeds, None, key=5).edge, edges())
+    if not by_phases:
+        assert torch.equal(pickle.loads(pickle.dumps(sampler)).sample(seeds, None, key=5).edge, edges())
+
+
+@pytest.mark.parametrize("options", [{}, {"replace": True}, {"layers": True}, {"disjoint": True}])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_a_direction_by_the_phases_of_a_gpu(options, direction):
+    if options.get("layers") and direction == "backward":
+        return
+    data = make_hetero()
+    one, other = (NeighborSampler(data, [3, 2], sample_direction=direction, **options) for _ in range(2))
+    draw_by_phases(other)
+    seeds = {"paper": torch.arange(9), "author": torch.arange(4)}
+    expected, found = (sampler.sample(seeds, None, key=5) for sampler in (one, other))
+    for name in ("node", "row", "col", "edge", "batch"):
+        of_types = getattr(expected, name)
+        assert (of_types is None) == (getattr(found, name) is None)
+        for of, value in (of_types or {}).items():
+            assert torch.equal(getattr(found, name)[of], value)
 
 
 def test_an_executor_says_itself_what_it_refuses():
-    sampler = NeighborSampler(make_data(), [2], disjoint=True)
+    sampler = NeighborSampler(make_data(), [2], subgraph_type="induced")
     csc = SegmentedCSC.cut(sampler.graph.relations[0].csc, torch.device("cpu"), 0, copied=False)
-    phases = GPUExecutor(sampler.graph, csc)
+    phases = GPUExecutor(sampler.graph, torch.device("cpu"), [csc])
     sampler.executor.check(sampler.drawing, "anything")
-    with pytest.raises(NotImplementedError, match=r"^disjoint=True with anything is not implemented; use device="):
+    message = r"^subgraph_type='induced' with {} is not implemented; use device='cpu'$"
+    with pytest.raises(NotImplementedError, match=message.format("anything")):
         phases.check(sampler.drawing, "anything")
-    pairs = torch.zeros((2, 1), dtype=torch.int64)
-    seeds = torch.arange(3)
-    with pytest.raises(NotImplementedError, match=r"^exclusions with device='cpu' are not implemented; use 'cpu'$"):
-        phases.draw([PreparedSeeds([seeds], (0,), pairs=[pairs])], [1], sampler.drawing)
+    with pytest.raises(NotImplementedError, match=message.format("device='cpu'")):
+        phases.draw([PreparedSeeds([torch.arange(3)], (0,))], [1], sampler.drawing)
     batches = NeighborLoader(make_data(), [2], torch.arange(9), batch_size=3, seed=1, neighbor_sampler=sampler)
     assert [plain(batch) for batch in batches]

@@ -14,7 +14,7 @@ from torch_geometric.nn import GraphConv
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NodeSamplerInput
 
 import torch_gnnscale
-from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler, ops
+from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
 from torch_gnnscale.comm.mesh import Ranks
 from torch_gnnscale.loader import accesses
 from torch_gnnscale.loader.keyed_loader import OWN_NAMES
@@ -264,11 +264,6 @@ def test_what_the_contract_leaves_to_the_sampler():
         sampler.sample_inputs(NodeSamplerInput(None, torch.arange(2)), 0)
     with pytest.raises(NotImplementedError, match=r"^KeyedSampler does not sample from links"):
         sampler.sample_inputs(EdgeSamplerInput(None, torch.arange(2), torch.arange(2)), 0)
-    assert ops.beyond_bulks(several_types=True, weighted=False, timed=True, disjoint=False, subgraph="induced") == [
-        "a heterogeneous graph",
-        "a graph with times",
-        "subgraph='induced'",
-    ]
 
 
 def test_a_colptr_without_ends_of_edges_is_refused(data):

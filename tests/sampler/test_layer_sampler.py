@@ -157,8 +157,10 @@ def test_the_same_batches_on_a_gpu(data, method, share):
     for batch, expected in zip(there, loader_of(data, method), strict=True):
         assert batch.edge_weight.device.type == "cuda"
         assert plain(batch.cpu()) == plain(expected)
-    with pytest.raises(NotImplementedError, match=r"^links with device='cuda' are not implemented"):
-        LinkNeighborLoader(data, HOPS, data.edge_index, method="ladies", device="cuda")
+    links = {"edge_label_index": data.edge_index, "method": method, "batch_size": 200, "seed": 1}
+    there = LinkNeighborLoader(data.clone().to("cuda"), HOPS, **links, device="cuda", graph_on_gpu=share)
+    for batch, expected in zip(there, LinkNeighborLoader(data, HOPS, **links), strict=True):
+        assert plain(batch.cpu()) == plain(expected)
 
 
 def test_epochs_differ_runs_resume_and_batches_are_made_ad_hoc(data):

@@ -12,12 +12,12 @@ import torch.multiprocessing
 from helpers.data import make_data
 from helpers.edges import random_edges
 
-from torch_gnnscale import CSC, LayerSampler, NeighborLoader, NeighborSampler
+from torch_gnnscale import CSC, LayerSampler, NeighborLoader, NeighborSampler, ops
 from torch_gnnscale.memory import format_bytes
 from torch_gnnscale.memory import host as host_memory
 from torch_gnnscale.sampler.neighbor import GPUExecutor
 from torch_gnnscale.topology import segmented
-from torch_gnnscale.topology.segmented import Given, SegmentedCSC, _edges_of
+from torch_gnnscale.topology.segmented import Given, SegmentedCSC, _ends_of
 
 CPU = torch.device("cpu")
 SEEDS = [torch.arange(20), torch.arange(5)]
@@ -37,7 +37,8 @@ def sizes_of(csc: CSC) -> tuple[int, int]:
 
 
 def drawn(graph: SegmentedCSC) -> list[torch.Tensor]:
-    samples = graph.sample(SEEDS, [3, -1], [1, 2], replace=False, layers=False)
+    bulks = ops.PreparedBulks([graph.edges()], [len(graph.colptr) - 1], [3, -1], graph.device)
+    samples = bulks.sample_many([[ids] for ids in SEEDS], [1, 2])
     return [
         getattr(sample, name)[0].cpu() for sample in samples for name in ("node", "colptr", "edge_index", "edge_id")
     ]
@@ -61,18 +62,18 @@ def test_a_cut_has_every_edge(num_edges, share):
 
 def test_ids_that_are_no_columns_of_the_sources_matrix_stay_apart():
     csc = csc_of("beside")
-    (edges,) = _edges_of(csc)
+    (edges,) = _ends_of(csc)
     assert edges.shape == (csc.num_edges, 2)
     assert all(torch.equal(mine, given) for mine, given in zip(edges.unbind(1), (csc.row, csc.edge_id), strict=True))
     other = torch.stack([csc.row, csc.edge_id], 1)[:, 1]  # of the same strides, in another matrix
     wide, plain = csc.edge_id.long(), csc.edge_id.contiguous()
     for edge_id in (other, wide, plain):
-        row, found = _edges_of(CSC(csc.colptr, csc.row, edge_id, csc.num_src))
+        row, found = _ends_of(CSC(csc.colptr, csc.row, edge_id, csc.num_src))
         assert row is csc.row
         assert found is edge_id
     one = torch.arange(2 * csc.num_edges, dtype=torch.int32)
     apart = CSC(csc.colptr, one[: csc.num_edges], one[1 : csc.num_edges + 1], csc.num_src)  # begins beside it
-    assert len(_edges_of(apart)) == 2
+    assert len(_ends_of(apart)) == 2
 
 
 def test_graphs_are_equal_if_they_are_the_same():
@@ -117,6 +118,28 @@ def test_edges_interleaved_over_peers(device, copied, peers, form):
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kinds", [("weight",), ("time",), ("weight", "time")])
+def test_weights_and_times_lie_where_their_edges_do(form, kinds):
+    csc = csc_of(form)
+    pointers, edge = sizes_of(csc)
+    values = {kind: torch.arange(csc.num_edges) * 3 + at for at, kind in enumerate(kinds)}
+    room = pointers + 50 * (edge + 8 * len(kinds))
+    for peers, given in (([], None), ([CPU] * 2, Given(csc, 0.5, [1, 1], **values))):
+        graph = SegmentedCSC.cut(csc, CPU, room, bool(peers), peers, 40 * (edge + 8 * len(kinds)), given, **values)
+        graphs = [graph, pickle.loads(pickle.dumps(graph))] if peers else [graph]
+        for of in graphs:
+            sizes = [50, 40, 40, csc.num_edges - 130] if peers else [50, csc.num_edges - 50]
+            assert [len(part) for part in of.row] == sizes
+            for kind in ("weight", "time"):
+                parts = getattr(of, kind)
+                assert (parts is not None) == (kind in kinds)
+                if parts is not None:
+                    assert [len(part) for part in parts] == sizes
+                    assert torch.equal(parts[0], values[kind][:50])
+                    assert torch.equal(parts[-1], values[kind][-sizes[-1] :])
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_another_process_shares_peers_and_host_memory(form):
     csc = csc_of(form)
     pointers, edge = sizes_of(csc)
@@ -155,7 +178,7 @@ def gpus(monkeypatch):
     """GPUs with 10^6 free bytes each, that read each other. Returns what a graph is cut into."""
     asked = []
 
-    def cut(csc, device, room, copied, peers, share, given):
+    def cut(csc, device, room, copied, peers, share, given, **_):
         asked.append((room, copied, [peer.index for peer in peers], share))
 
     monkeypatch.setattr(segmented, "free_on_gpu", lambda device, wanted: 10**6)
@@ -305,13 +328,13 @@ def test_two_processes_on_one_gpu():
     data = make_data()
     options = {"device": "cuda", "graph_on_gpu": "40%", "graph_on_peers": ["20%"]}
     samplers = [NeighborSampler(data, [3, 2], **options), LayerSampler(data, [20, 10], **options)]
-    csc = samplers[0].executor.csc
+    csc = samplers[0].executor.cscs[0]
     assert csc.tiers == {"gpu": 1, "peers": 1, "host": 1}
     several = NeighborSampler(data, [3, 2], device="cuda")  # one GPU stands for three peers
     given = samplers[0].graph.relations[0].csc
     pointers, edge = sizes_of(given)
     cut = SegmentedCSC.cut(given, csc.device, pointers, True, [csc.device] * 3, 50 * edge, Given(given, None, [1] * 3))
-    several.executor = GPUExecutor(several.graph, cut)
+    several.executor = GPUExecutor(several.graph, csc.device, [cut])
     context = torch.multiprocessing.get_context("spawn")
     found = context.Queue()
     process = context.Process(target=draw_there, args=([*samplers, several], found))

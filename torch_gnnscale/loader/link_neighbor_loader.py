@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.typing import EdgeType, InputEdges
 
 from .._host import on_host
+from ..memory import Budget
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.graph import end_types
 from ..sampler.links import ExcludeSeedEdges, Negatives, StrictNegatives, negatives_of
@@ -104,9 +105,10 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         seed: decides every draw and the order; by default drawn from ``generator`` or torch's own generator.
         prefetch: how many batches threads prepare while the model trains; the default is that of
             :class:`torch_gnnscale.NeighborLoader`.
-        bulk: how many batches are sampled by one call, as in :class:`torch_gnnscale.NeighborLoader`; by default 1.
+        bulk: how many batches are sampled by one call, as in :class:`torch_gnnscale.NeighborLoader`.
         edge_layout: the layout of a batch's edges (see :data:`torch_gnnscale.loader.fields.EdgeLayout`).
-        shard, seed_order, uneven: as in :class:`torch_gnnscale.NeighborLoader`.
+        shard, seed_order, uneven, device, graph_on_gpu, graph_on_peers: as in :class:`torch_gnnscale.NeighborLoader`.
+            With a GPU as ``device``, the host draws negatives, and the GPU the neighborhoods.
         edge_label_start_time: a time per link, in the form of ``edge_label_time``, which is needed beside it: the trees
             of a link have only edges of times from the one to the other, both included. Negatives are not later than
             ``edge_label_time``, and may be earlier than this.
@@ -115,8 +117,8 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         **kwargs: ``input_id``, ``custom_cls`` and the arguments of :class:`torch.utils.data.DataLoader`.
 
     Raises:
-        NotImplementedError: what only :class:`torch_gnnscale.NeighborLoader` has: a GPU, ``layers=True`` (pass a
-            sampler that has it), ``split``.
+        NotImplementedError: what only :class:`torch_gnnscale.NeighborLoader` has: ``layers=True`` (pass a sampler that
+            has it), ``split``; with a GPU, a ``subgraph_type`` other than ``directional``.
         TypeError, ValueError, IndexError: a malformed graph, fanout, link, label, time or weight. While iterating: a
             link for which there is no negative.
     """
@@ -159,13 +161,20 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         shard: Shard = None,
         seed_order: SharedOrder | None = None,
         uneven: Uneven = "pad",
+        device: torch.device | str | None = None,
+        graph_on_gpu: Budget | None = None,
+        graph_on_peers: Sequence[Budget] = (),
         edge_label_start_time: Tensor | dict[EdgeType, Tensor] | None = None,
         time_window: float | None = None,
         **kwargs: Any,
     ) -> None:
         arguments = dict(locals(), split=kwargs.pop("split", None))
         over = given_data(data)
-        _pop_options_of_seeds(kwargs)
+        if kwargs.pop("layers", False):
+            raise NotImplementedError(
+                "layers=True is not an argument of LinkNeighborLoader; pass neighbor_sampler=NeighborSampler(data, "
+                "num_neighbors, layers=True)"
+            )
         given = GivenLinks.of(
             over, edge_label_index, edge_label, edge_label_time, edge_label_start_time, kwargs.pop("input_id", None),
             kwargs.get("batch_size", 1), neg_sampling, neg_sampling_ratio,
@@ -225,18 +234,3 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         each = [negatives_of(self.neg_sampling, entry.input_type) for entry in each_type(self.input_data)]
         said = [None if negatives is None else [negatives.mode.value, negatives.amount] for negatives in each]
         return {**super()._fingerprint(), "negatives": said if isinstance(self.input_data, LinksByType) else said[0]}
-
-
-def _pop_options_of_seeds(options: dict[str, Any]) -> None:
-    """Removes arguments that only NeighborLoader has. Raises NotImplementedError unless they have the values by which
-    nothing is asked for."""
-    if (device := options.pop("device", None)) is not None and str(device) != "cpu":
-        raise NotImplementedError(f"links with device={str(device)!r} are not implemented; use device='cpu'")
-    for name in ("graph_on_gpu", "graph_on_peers"):
-        if (budget := options.pop(name, None)) not in (None, (), []):
-            raise NotImplementedError(f"links with {name}={budget!r} are not implemented; they are sampled on the CPU")
-    if options.pop("layers", False):
-        raise NotImplementedError(
-            "layers=True is not an argument of LinkNeighborLoader; pass neighbor_sampler=NeighborSampler(data, "
-            "num_neighbors, layers=True)"
-        )

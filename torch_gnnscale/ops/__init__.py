@@ -18,7 +18,8 @@ from .aggregation import (
     sum_dtype,
 )
 from .arguments import ID_DTYPES, MAX_COUNT, first_outside, limit_threads
-from .bulk import MAX_BATCHES, beyond_bulks, in_halves, sample_bulk
+from .bulk import PreparedBulks, sample_bulk
+from .bulk_input import MAX_BATCHES, StoredEdges, in_halves
 from .generate import dropout_rows, permutation, random_bits, rmat_edges
 from .graph_arguments import MAX_FANOUT, MAX_HOPS, Relations, Sample, Subgraph, relations
 from .layer_drawing import (
@@ -69,16 +70,15 @@ from .topology import (
 __all__ = [
     "BOARD_NUMBERS", "Candidates", "Cut", "EdgeSet", "ID_DTYPES", "LayerDrawing", "MAX_BATCHES", "MAX_COUNT",
     "MAX_FANOUT", "MAX_HOPS", "MAX_ITERATIONS", "MAX_PARTS", "MAX_ROUNDS", "MAX_STEPS", "Picks", "PoolStats",
-    "PreparedLayerBulks", "PreparedLayers", "PreparedNeighbors", "REDUCTIONS", "Relabelled", "Relations", "Sample",
-    "Side", "Subgraph", "aggregate", "beyond_bulks", "board_leave", "board_size", "board_take", "can_aggregate",
-    "can_gather_rows", "can_widen", "candidates", "check_colptr", "choose_edges", "choose_nodes", "colptr_of_sorted",
-    "contract", "coo_to_csc", "count_ids", "cut_batch", "dropout_rows", "edge_attention",
-    "edge_attention_backward", "edge_dot", "edge_set", "empty_bytes", "empty_rows",
-    "extreme_backward", "first_outside", "gather_rows", "gather_tiers", "huge_pages", "in_halves", "join_rows",
-    "limit_threads",
-    "map_file", "map_shared", "node_scores", "pack_rows", "permutation", "pick_neighbors", "place_dtype", "pool_limit",
-    "pool_stats", "pool_trim", "propagate_labels", "random_bits", "relabel", "relations", "release_pages", "renumber",
-    "reverse_edges", "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_layers", "sample_layers_bulk",
-    "sample_negatives", "sample_neighbors", "score_unit", "select_rows", "share_of_extremes",
-    "shuffle_rows", "sum_dtype", "transpose", "weigh_edges", "weight_sums",
+    "PreparedBulks", "PreparedLayerBulks", "PreparedLayers", "PreparedNeighbors", "REDUCTIONS", "Relabelled",
+    "Relations", "Sample", "Side", "StoredEdges", "Subgraph", "aggregate", "board_leave", "board_size", "board_take",
+    "can_aggregate", "can_gather_rows", "can_widen", "candidates", "check_colptr", "choose_edges", "choose_nodes",
+    "colptr_of_sorted", "contract", "coo_to_csc", "count_ids", "cut_batch", "dropout_rows", "edge_attention",
+    "edge_attention_backward", "edge_dot", "edge_set", "empty_bytes", "empty_rows", "extreme_backward", "first_outside",
+    "gather_rows", "gather_tiers", "huge_pages", "in_halves", "join_rows", "limit_threads", "map_file", "map_shared",
+    "node_scores", "pack_rows", "permutation", "pick_neighbors", "place_dtype", "pool_limit", "pool_stats", "pool_trim",
+    "propagate_labels", "random_bits", "relabel", "relations", "release_pages", "renumber", "reverse_edges",
+    "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_layers", "sample_layers_bulk", "sample_negatives",
+    "sample_neighbors", "score_unit", "select_rows", "share_of_extremes", "shuffle_rows", "sum_dtype", "transpose",
+    "weigh_edges", "weight_sums",
 ]  # fmt: skip

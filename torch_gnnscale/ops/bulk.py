@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .._warn import warn
-from .arguments import OPS, check_ids, check_int, check_key, check_readable, resolve_threads
-from .graph_arguments import LAYERS, REPLACE, WITH_COL, WITH_EDGE_ID, Sample, Subgraph, check_fanouts, relations
-from .rows import MAX_TIERS, check_spread, open_peer
-
-MAX_BATCHES = (1 << 24) - 1
-"""Batches of one call of :func:`sample_bulk`."""
+from .arguments import OPS, check_ids, check_key, resolve_threads
+from .bulk_input import StoredEdges, check_bulk_input, check_places, in_halves, split_bulk
+from .graph_arguments import (
+    DISJOINT,
+    LAST,
+    LAYERS,
+    REPLACE,
+    WITH_COL,
+    WITH_EDGE_ID,
+    Sample,
+    check_fanouts,
+    excluded_pairs,
+    name_of,
+    times_of,
+)
 
 
 def sample_bulk(
@@ -75,143 +84,202 @@ def sample_bulk(
         torch.OutOfMemoryError: the device has no memory for as much as the batches are known to need.
     """
     given = check_bulk_input(colptr, row, seeds, seed_ptr, keys, edge_id, spread)
-    fanouts = check_fanouts(list(fanouts), 1)
-    options = REPLACE * bool(replace) | LAYERS * bool(layers)
-    options |= WITH_EDGE_ID * bool(with_edge_id) | WITH_COL * bool(with_col)
-    node, pointer, edge_index, edge, counts = OPS.sample_bulk(
-        given.colptr, given.row, given.edge_id, given.spread, given.seeds, given.seed_ptr, fanouts, given.keys,
-        options, [], resolve_threads(threads),
+    edges = StoredEdges(
+        given.colptr, given.row, given.edge_id if edge_id is not None else None, None, None, given.spread
+    )
+    prepared = PreparedBulks(
+        [edges], [len(given.colptr) - 1], fanouts, given.seeds.device, replace=replace, layers=layers,
+        with_edge_id=with_edge_id, with_col=with_col,
     )  # fmt: skip
-    if (at := int(counts[-1])) >= 0:
+    samples, at = prepared.draw(given.seeds, given.seed_ptr, given.keys, threads=threads)
+    if at >= 0:
         size = len(given.colptr) - 1
         raise IndexError(f"seeds[{at}] = {int(seeds[at])} is out of range: expected nodes in [0, {size})")
-    return split_bulk(
-        len(given.keys), len(fanouts), layers, with_col, node, pointer, edge_index, edge if with_edge_id else None,
-        None, counts,
-    )  # fmt: skip
+    return samples
 
 
-def in_halves(
-    draw: Callable[[Sequence[Tensor], Sequence[int]], list[Sample]], seeds: Sequence[Tensor], keys: Sequence[int]
-) -> list[Sample]:
-    """What ``draw`` returns for batches of seeds, of one key each. Where the device has no memory for all of them at
-    once, a warning says so, and each half of them is drawn for itself, with the same samples."""
-    try:
-        return draw(seeds, keys)
-    except torch.OutOfMemoryError as error:
-        if len(keys) < 2:
-            raise
-        text = str(error)
-    half = len(keys) // 2  # drawn after the handler, whose error keeps what the call had
-    warn(f"bulk: {len(keys)} batches are drawn as {half} and {len(keys) - half}, for memory ran out: {text}")
-    return in_halves(draw, seeds[:half], keys[:half]) + in_halves(draw, seeds[half:], keys[half:])
+class PreparedBulks:
+    """Bulks in every mode, of a graph and options that are checked once: each batch equals bit for bit what
+    :func:`sample_neighbors` draws with its key, which says what the modes do. :func:`sample_bulk` has the steps.
 
+    All relations draw in the same launches. Segments of edges, one for each relation and batch, stand by the node type
+    of their sources, then by batch, then by relation, so that those which find nodes of one type and batch stand
+    together, in the order in which a single batch draws them. Where trees are disjoint, the hash table has (tree, node)
+    for (batch, node). By weight without replacement, a thread makes all draws of a node; otherwise each draw has one.
+    Excluded edges are looked for in the lists of the nodes that excluded pairs lead to, and left out of their draws.
 
-class BulkInput(NamedTuple):
-    """What a bulk is sampled from, checked: see :func:`sample_bulk`."""
+    Args:
+        edges: of each relation, in the order of their numbers; where ``device`` can read them (:func:`sample_bulk`).
+            Weights and times are int64, as of :func:`relations`.
+        sizes: the number of nodes of each type.
+        fanouts, replace, disjoint, last, layers, with_edge_id, with_col: as of :func:`sample_neighbors`.
+        device: where bulks are drawn and returned.
 
-    colptr: Tensor
-    row: list[Tensor]
-    edge_id: list[Tensor]
-    spread: list[int]
-    seeds: Tensor
-    seed_ptr: list[int]
-    keys: list[int]
+    Raises:
+        TypeError, ValueError: wrong dtypes, shapes, devices, numbers of entries or fanouts; times without ``disjoint``.
+    """
 
+    def __init__(
+        self,
+        edges: Sequence[StoredEdges],
+        sizes: Sequence[int],
+        fanouts: Sequence[int] | Sequence[Sequence[int]],
+        device: torch.device,
+        *,
+        replace: bool = False,
+        disjoint: bool = False,
+        last: bool = False,
+        layers: bool = False,
+        with_edge_id: bool = True,
+        with_col: bool = True,
+    ) -> None:
+        self._device, self._sizes, self._with_col, self._layers = device, list(sizes), with_col, layers
+        by_relation = check_fanouts(fanouts, len(edges))
+        self._hops = hops = len(by_relation) // max(len(edges), 1)
+        self.timed = any(of.time is not None for of in edges)
+        if self.timed and not disjoint:
+            raise ValueError("time: expected disjoint=True, for each seed has a time of its own")
+        order = sorted(range(len(edges)), key=lambda number: edges[number].src_type)
+        self._order, sorted_edges = order, [edges[number] for number in order]
+        for of in sorted_edges:
+            check_places(of, device)
+        self._dst = [of.dst_type for of in sorted_edges]
+        self._of_type = [sum(of.src_type == t for of in edges) for t in range(len(self._sizes))]
+        values = zip(*(of.values for of in sorted_edges), strict=True) if edges else ([], [], [], [])
+        layout = [
+            [of.src_type, of.dst_type, number, len(of.spread), len(of.row), *(len(v) > 0 for v in of.values[1:])]
+            for number, of in zip(order, sorted_edges, strict=True)
+        ]
+        self._graph = (
+            [of.colptr for of in sorted_edges], *([part for of in kind for part in of] for kind in values),
+            [count for of in sorted_edges for count in of.spread],
+            [int(entry) for of in layout for entry in of], self._sizes,
+        )  # fmt: skip
+        self._fanouts = [fanout for r in order for fanout in by_relation[r * hops : (r + 1) * hops]]
+        self._disjoint, self._with_edge_id = disjoint, with_edge_id
+        flags = {REPLACE: replace, DISJOINT: disjoint, LAST: last, LAYERS: layers, WITH_EDGE_ID: with_edge_id,
+                 WITH_COL: with_col}  # fmt: skip
+        self._options = sum(option for option, asked in flags.items() if asked)
 
-def check_bulk_input(
-    colptr: Tensor,
-    row: Tensor | Sequence[Tensor],
-    seeds: Tensor,
-    seed_ptr: Sequence[int],
-    keys: Sequence[int],
-    edge_id: Tensor | Sequence[Tensor] | None,
-    spread: Sequence[int] | None,
-) -> BulkInput:
-    """Raises TypeError or ValueError for what :func:`sample_bulk` does not take; it has the arguments."""
-    graph = relations([colptr], [torch.empty(0, dtype=torch.int64)])
-    check_ids("seeds", seeds)
-    rows, ids = _parts("row", row, spread), [] if edge_id is None else _parts("edge_id", edge_id, spread)
-    if edge_id is not None and (found := sum(map(len, ids))) != (count := sum(map(len, rows))):
-        raise ValueError(f"edge_id: expected one for each of {count} edges, found {found}")
-    if edge_id is not None and len(ids) != len(rows):
-        raise ValueError(f"edge_id: expected {len(rows)} parts, as many as row has, found {len(ids)}")
-    check_readable("colptr", graph.colptr[0], seeds.device, "the seeds are")
-    for name, parts in (("row", rows), ("edge_id", ids)):
-        for part in parts:
-            if part.device.type == seeds.device.type == "cuda":
-                open_peer("seeds", seeds.device, part.device)
-            else:
-                check_readable(name, part, seeds.device, "the seeds are")
-    keys = [check_key(key) for key in keys]
-    if len(keys) > MAX_BATCHES:
-        raise ValueError(f"keys: expected at most {MAX_BATCHES} batches, found {len(keys)}")
-    ends = [check_int("seed_ptr", end, 0) for end in seed_ptr]
-    if len(ends) != len(keys) + 1:
-        raise ValueError(f"seed_ptr: expected {len(keys) + 1} entries for {len(keys)} keys, found {len(ends)}")
-    if ends != sorted(ends) or ends[0] != 0 or ends[-1] != len(seeds):
-        raise ValueError(f"seed_ptr: expected numbers that do not fall, from 0 to {len(seeds)} seeds, found {ends}")
-    of_tiers = [1] * len(rows) if spread is None else list(spread)
-    return BulkInput(graph.colptr[0], rows, ids, of_tiers, seeds.to(torch.int64).contiguous(), ends, keys)
+    def sample_many(
+        self,
+        seeds: Sequence[Sequence[Tensor]],
+        keys: Sequence[int],
+        seed_time: Sequence[Sequence[Tensor | None] | None] | None = None,
+        seed_start_time: Sequence[Sequence[Tensor | None] | None] | None = None,
+        exclude: Sequence[Sequence[Tensor | None] | None] | None = None,
+        threads: int = 0,
+    ) -> list[Sample]:
+        """A sample for each batch, views of buffers that all of them share. All are drawn by one call, or, with a
+        warning, by several where the device's memory runs out.
 
+        Args:
+            seeds, keys, seed_time, seed_start_time, exclude: of each batch, as of :func:`sample_neighbors`; on any
+                device.
+            threads: see the package; of no effect on a GPU.
 
-def split_bulk(
-    batches: int,
-    hops: int,
-    layers: bool,
-    with_col: bool,
-    node: Tensor,
-    colptr: Tensor,
-    edge_index: Tensor,
-    edge_id: Tensor | None,
-    edge_weight: Tensor | None,
-    counts: Tensor,
-) -> list[Sample]:
-    """The samples of a bulk, views of the buffers that an operator returned. ``layers``: every hop expands all nodes
-    found so far. ``with_col``: ``edge_index`` has destinations beside the sources."""
-    num_nodes_of = counts[: batches * (hops + 1)].view(batches, hops + 1)
-    num_edges_of = counts[batches * (hops + 1) : -1].view(batches, hops)
-    nodes, edges = num_nodes_of.sum(1).tolist(), num_edges_of.sum(1).tolist()
-    known = num_nodes_of[:, :hops]
-    columns = ((known.cumsum(1) if layers else known).sum(1) + 1).tolist()
-    num_nodes, num_edges = num_nodes_of.tolist(), num_edges_of.tolist()
-    ends_of_edges = edge_index.split([count * (1 + with_col) for count in edges])
-    edge_ids: list[list[Tensor]] = [[]] * batches if edge_id is None else [[part] for part in edge_id.split(edges)]
-    weights: list[list[Tensor]] = [[]] * batches
-    if edge_weight is not None:
-        weights = [[part] for part in edge_weight.split(edges)]
-    return [
-        Sample([n], [c], [e.view(1 + with_col, -1)], i, [], [num_nodes[b]], [num_edges[b]], w)
-        for b, (n, c, e, i, w) in enumerate(
-            zip(node.split(nodes), colptr.split(columns), ends_of_edges, edge_ids, weights, strict=True)
+        Raises:
+            TypeError, ValueError, IndexError, RuntimeError, torch.OutOfMemoryError: as of :func:`sample_bulk`; times or
+                pairs as of :func:`sample_neighbors`.
+        """
+        none = [None] * len(keys)
+        given = [none if of is None else of for of in (seed_time, seed_start_time, exclude)]
+        numbers = [f"[{b}]" if len(keys) > 1 else "" for b in range(len(keys))]
+        batches = [self._batch(*of_batch) for of_batch in zip(numbers, seeds, *given, strict=True)]
+        keys = [check_key(key) for key in keys]
+        return in_halves(lambda some, keys: self._sample(some, keys, threads), batches, keys)
+
+    def _batch(self, of_batch: str, seeds: Sequence[Tensor], times: Any, starts: Any, pairs: Any) -> _Batch:
+        """A batch, checked; ``of_batch``: its number in errors."""
+        types, timed = len(self._sizes), self.timed
+        if len(seeds) != types:
+            raise ValueError(f"seeds{of_batch}: expected one entry for each of {types} node types, found {len(seeds)}")
+        names = [name_of(f"seeds{of_batch}", t, types) for t in range(types)]
+        for name, ids in zip(names, seeds, strict=True):
+            check_ids(name, ids)
+        of_seeds = times_of("seed_time", timed, list(seeds), times, timed)
+        if starts is not None:
+            starts = times_of("seed_start_time", timed, list(seeds), starts, False)
+        return _Batch(
+            names, seeds, of_seeds, starts, None if pairs is None else excluded_pairs(pairs, len(self._order))
         )
-    ]
+
+    def _sample(self, batches: Sequence[_Batch], keys: Sequence[int], threads: int) -> list[Sample]:
+        """The samples of batches, by one call."""
+        types = range(len(self._sizes))
+        seeds = [batch.seeds[t] for t in types for batch in batches]
+        time = start_time = None
+        if self.timed:
+            time = self._by_group(seeds, [batch.times for batch in batches])
+            if any(batch.starts is not None for batch in batches):
+                start_time = self._by_group(seeds, [batch.starts for batch in batches])
+        exclude, exclude_ptr = self._pairs(batches)
+        ids = _on(self._device, [of_group.to(torch.int64) for of_group in seeds])
+        samples, at = self.draw(
+            ids, [0, *accumulate(map(len, seeds))], list(keys), time, start_time, exclude, exclude_ptr, threads
+        )
+        if at >= 0:
+            for batch in batches:
+                for name, of_type, size in zip(batch.names, batch.seeds, self._sizes, strict=True):
+                    check_ids(name, of_type, size, "nodes")
+        return samples
+
+    def _by_group(self, seeds: Sequence[Tensor], times: Sequence[Sequence[Tensor | None] | None]) -> Tensor:
+        """Times of seeds, by node type and batch; of seeds without any, the least of all times."""
+        given = [None if of is None else of[t] for t in range(len(self._sizes)) for of in times]
+        least = torch.iinfo(torch.int64).min
+        pairs = zip(seeds, given, strict=True)
+        return _on(self._device, [torch.full((len(ids),), least) if of is None else of for ids, of in pairs])
+
+    def _pairs(self, batches: Sequence[_Batch]) -> tuple[Tensor | None, list[int]]:
+        """The excluded pairs of all segments, and where each one's begin."""
+        found, first = [], 0
+        for count in self._of_type:
+            for batch in batches:
+                for number in self._order[first : first + count]:
+                    pairs = None if batch.pairs is None else batch.pairs[number]
+                    found.append(torch.empty(2, 0, dtype=torch.int64) if pairs is None else pairs)
+            first += count
+        ends = [0, *accumulate(pairs.size(1) for pairs in found)]
+        return (_on(self._device, found, 1).view(-1), ends) if ends[-1] else (None, [])
+
+    def draw(
+        self,
+        seeds: Tensor,
+        seed_ptr: list[int],
+        keys: list[int],
+        time: Tensor | None = None,
+        start_time: Tensor | None = None,
+        exclude: Tensor | None = None,
+        exclude_ptr: Sequence[int] = (),
+        threads: int = 0,
+    ) -> tuple[list[Sample], int]:
+        """The samples, and the position of the first seed that is no node, or -1; arguments as the operator takes them:
+        seeds stand by node type, then by batch."""
+        node, colptr, edge_index, edge, tree, counts = OPS.sample_bulk(
+            *self._graph, seeds, seed_ptr, time, start_time, exclude, exclude_ptr, self._fanouts, keys, self._options,
+            [], resolve_threads(threads),
+        )  # fmt: skip
+        return split_bulk(
+            len(keys), self._hops, self._layers, self._with_col, node, colptr, edge_index,
+            edge if self._with_edge_id else None, None, counts, self._of_type, self._dst, self._order,
+            tree if self._disjoint else None,
+        ), int(counts[-1])  # fmt: skip
 
 
-def beyond_bulks(
-    *, several_types: bool, weighted: bool, timed: bool, disjoint: bool, subgraph: Subgraph, excluding: bool = False
-) -> list[str]:
-    """The modes in use, by name, that :func:`sample_bulk` does not have and :func:`sample_neighbors` has on a CPU."""
-    modes = {
-        "a heterogeneous graph": several_types,
-        "a weighted graph": weighted,
-        "a graph with times": timed,
-        "exclude": excluding,
-        "disjoint=True": disjoint,
-        f"subgraph={subgraph!r}": subgraph != "directional",
-    }
-    return [mode for mode, in_use in modes.items() if in_use]
+class _Batch(NamedTuple):
+    """What is sampled for a batch, by node type or relation; see :meth:`PreparedBulks.sample_many`."""
+
+    names: list[str]
+    """Of ``seeds``, for errors."""
+    seeds: Sequence[Tensor]
+    times: list[Tensor | None]
+    starts: list[Tensor | None] | None
+    pairs: list[Tensor | None] | None
 
 
-def _parts(name: str, given: Tensor | Sequence[Tensor], spread: Sequence[int] | None) -> list[Tensor]:
-    """Stored edges as a list of parts, checked."""
-    parts: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
-    if spread is None and not 1 <= len(parts) <= MAX_TIERS:
-        raise ValueError(f"{name}: expected 1 to {MAX_TIERS} parts, found {len(parts)}")
-    for part in parts:
-        check_ids(name, part)
-        if part.dtype != parts[0].dtype:
-            raise TypeError(f"{name}: expected parts of one dtype, found {parts[0].dtype} and {part.dtype}")
-    if spread is not None:
-        check_spread(name, list(map(len, parts)), spread)
-    return parts
+def _on(device: torch.device, parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """The parts in one tensor on the device; those in host memory are copied at once."""
+    if all(part.device == parts[0].device for part in parts):
+        return torch.cat(list(parts), dim).to(device, non_blocking=True).contiguous()
+    return torch.cat([part.to(device, non_blocking=True) for part in parts], dim).contiguous()

@@ -193,3 +193,44 @@ def _checked_reverse(reverse: Sequence[int] | None, src_type: list[int], dst_typ
         if other >= 0 and ends[other] != ends[r][::-1]:
             raise ValueError(f"reverse[{r}]: expected a relation from type {ends[r][1]} to {ends[r][0]}")
     return list(reverse)
+
+
+def name_of(name: str, number: int, count: int) -> str:
+    """The name of one of ``count`` entries."""
+    return f"{name}[{number}]" if count > 1 else name
+
+
+def times_of(
+    name: str, timed: bool, seeds: list[Tensor], given: Sequence[Tensor | None] | None, needed: bool
+) -> list[Tensor | None]:
+    """Times of a batch's seeds, None unless the graph is ``timed``; ``needed``: types with seeds must have some."""
+    times: list[Tensor | None] = [None] * len(seeds) if given is None else list(given)
+    if len(times) != len(seeds):
+        raise ValueError(f"{name}: expected one entry for each of {len(seeds)} node types, found {len(times)}")
+    for t, (ids, time) in enumerate(zip(seeds, times, strict=True)):
+        if time is not None or (needed and ids.numel()):
+            check_vector(name, time, ids.numel(), t)
+            assert time is not None
+            times[t] = time.contiguous() if timed else None
+    return times
+
+
+def excluded_pairs(pairs: Sequence[Tensor | None], count: int) -> list[Tensor | None]:
+    """The excluded pairs of each of ``count`` relations, contiguous; raises for what is none."""
+    if len(pairs) != count:
+        raise ValueError(f"exclude: expected one entry for each of {count} relations, found {len(pairs)}")
+    for r, entry in enumerate(pairs):
+        if entry is not None:
+            _check_pairs(f"exclude[{r}]", entry)
+    return [None if entry is None else entry.contiguous() for entry in pairs]
+
+
+def _check_pairs(name: str, pairs: Tensor) -> None:
+    """Raises unless they are pairs sorted by destination, then source."""
+    check_tensor(name, pairs)
+    if pairs.dtype != torch.int64 or pairs.dim() != 2 or pairs.size(0) != 2:
+        raise TypeError(f"{name}: expected int64 of shape [2, m], found {pairs.dtype} {tuple(pairs.shape)}")
+    source, destination = pairs
+    same = destination[1:] == destination[:-1]
+    if bool(((destination[1:] < destination[:-1]) | (same & (source[1:] < source[:-1]))).any()):
+        raise ValueError(f"{name}: expected pairs sorted by destination, then source")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .arguments import MAX_COUNT, OPS, check_choice, check_ids, check_int, check_readable, check_tensor, resolve_threads
-from .bulk import check_bulk_input, in_halves, split_bulk
+from .bulk_input import check_bulk_input, in_halves, split_bulk
 from .graph_arguments import (
     INCLUDE_DST,
     KEEP_KNOWN,

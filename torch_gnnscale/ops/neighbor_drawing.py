@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from .arguments import ID_DTYPES, OPS, check_choice, check_ids, check_key, check_tensor, resolve_threads
-from .bulk import beyond_bulks, sample_bulk
+from .bulk import PreparedBulks
+from .bulk_input import StoredEdges
 from .graph_arguments import (
     DISJOINT,
     LAST,
@@ -24,7 +25,9 @@ from .graph_arguments import (
     Sample,
     Subgraph,
     check_fanouts,
-    check_vector,
+    excluded_pairs,
+    name_of,
+    times_of,
 )
 
 
@@ -56,8 +59,8 @@ def sample_neighbors(
     - by weight, one after the other, in proportion to the integer weights of those that are left;
     - with replacement, k independent ones.
 
-    Seeds on a GPU are sampled there by :func:`sample_bulk`, as a bulk of one batch, with the same result; its rules say
-    where the graph may lie.
+    If some seeds are on a GPU, it samples a bulk of one batch, with the same result (:class:`PreparedBulks`); the rules
+    of :func:`sample_bulk` say where the graph may lie.
 
     Args:
         graph: from :func:`relations`.
@@ -85,7 +88,7 @@ def sample_neighbors(
 
     Raises:
         TypeError, ValueError, IndexError: wrong dtypes, shapes, numbers of entries or fanouts; seeds out of range.
-        NotImplementedError: seeds on a GPU with types, weights, times, exclusions, disjoint trees or another subgraph.
+        NotImplementedError: seeds on a GPU with another subgraph than ``directional``.
         RuntimeError: values of the graph, which :func:`relations` does not look at, are malformed.
     """
     prepared = PreparedNeighbors(
@@ -156,13 +159,13 @@ class PreparedNeighbors:
         ids = self._checked("seeds", seeds)
         for entry in ids:
             if entry.is_cuda:
-                return self._sample_on_gpu(ids[0], key, exclude)
+                return self._sample_on_gpu(entry.device, ids, key, seed_time, seed_start_time, exclude)
         graph, times, starts = self._graph, [], []
         if graph.timed or seed_time is not None:
-            times = _times_of("seed_time", graph, ids, seed_time, graph.timed)
+            times = times_of("seed_time", graph.timed, ids, seed_time, graph.timed)
         if seed_start_time is not None:
-            starts = _times_of("seed_start_time", graph, ids, seed_start_time, False)
-        pairs = [] if exclude is None else _excluded(exclude, self._relations)
+            starts = times_of("seed_start_time", graph.timed, ids, seed_start_time, False)
+        pairs = [] if exclude is None else excluded_pairs(exclude, self._relations)
         key, threads = check_key(key), resolve_threads(threads)
         try:
             found = self._run(ids, times, starts, pairs, [key], threads)
@@ -210,12 +213,12 @@ class PreparedNeighbors:
             ids += of_batch
             if graph.timed or seed_time is not None:
                 of_seeds = None if seed_time is None else seed_time[b]
-                times += _times_of("seed_time", graph, of_batch, of_seeds, graph.timed)
+                times += times_of("seed_time", graph.timed, of_batch, of_seeds, graph.timed)
             if seed_start_time is not None:
-                starts += _times_of("seed_start_time", graph, of_batch, seed_start_time[b], False)
+                starts += times_of("seed_start_time", graph.timed, of_batch, seed_start_time[b], False)
             if exclude is not None:
                 excluded = exclude[b]
-                pairs += [None] * self._relations if excluded is None else _excluded(excluded, self._relations)
+                pairs += [None] * self._relations if excluded is None else excluded_pairs(excluded, self._relations)
         for entry in ids:
             if entry.is_cuda:
                 raise ValueError(f"seeds: expected them in host memory, found some on {entry.device}")
@@ -240,14 +243,14 @@ class PreparedNeighbors:
         ids = []
         for t, entry in enumerate(seeds):
             if not (isinstance(entry, Tensor) and entry.dtype in ID_DTYPES and entry.dim() == 1):
-                check_ids(_name(name, t, self._types), entry)
+                check_ids(name_of(name, t, self._types), entry)
             ids.append(entry.contiguous())
         return ids
 
     def _check_range(self, name: str, ids: list[Tensor], threads: int) -> None:
         """Raises IndexError for seeds of a batch that are no nodes."""
         for t, entry in enumerate(ids):
-            check_ids(_name(name, t, self._types), entry, self._graph.sizes[t], "nodes", threads)
+            check_ids(name_of(name, t, self._types), entry, self._graph.sizes[t], "nodes", threads)
 
     def _run(
         self,
@@ -270,30 +273,40 @@ class PreparedNeighbors:
         num_edges = [counts[hops] for hops in self._edge_hops]
         return Sample(found[:a], found[b:c], found[a:b], found[c:d], found[d:e], num_nodes, num_edges)
 
-    def _sample_on_gpu(self, seeds: Tensor, key: int, exclude: Sequence[Tensor | None] | None) -> Sample:
-        """A bulk of one batch, unless a mode is asked for that bulks do not have."""
-        graph, options = self._graph, self._options
-        modes = beyond_bulks(
-            several_types=self._types > 1 or self._relations != 1,
-            weighted=_some(graph.weight),
-            timed=graph.timed,
-            disjoint=bool(options & DISJOINT),
-            subgraph=self._subgraph,
-            excluding=exclude is not None and _some(exclude),
-        )
-        if modes:
+    def _sample_on_gpu(
+        self,
+        device: torch.device,
+        seeds: list[Tensor],
+        key: int,
+        seed_time: Sequence[Tensor | None] | None,
+        seed_start_time: Sequence[Tensor | None] | None,
+        exclude: Sequence[Tensor | None] | None,
+    ) -> Sample:
+        """A bulk of one batch."""
+        if self._subgraph != "directional":
             raise NotImplementedError(
-                f"{modes[0]} is not implemented for seeds on a GPU; sample with all tensors in host memory"
+                f"subgraph={self._subgraph!r} is not implemented for seeds on a GPU; sample with all tensors in host "
+                f"memory"
             )
-        return sample_bulk(
-            graph.colptr[0], graph.row[0], seeds, [0, len(seeds)], self._fanouts, [key], edge_id=graph.edge_id[0],
-            replace=bool(options & REPLACE), layers=bool(options & LAYERS),
-            with_edge_id=bool(options & WITH_EDGE_ID), with_col=bool(options & WITH_COL),
-        )[0]  # fmt: skip
+        graph, options, hops = self._graph, self._options, len(self._fanouts) // max(self._relations, 1)
+        edges = [
+            StoredEdges(
+                graph.colptr[r], [graph.row[r]], _in_a_list(graph.edge_id[r]), _in_a_list(graph.weight[r]),
+                _in_a_list(graph.time[r]), [1], graph.src_type[r], graph.dst_type[r],
+            )
+            for r in range(self._relations)
+        ]  # fmt: skip
+        bulks = PreparedBulks(
+            edges, graph.sizes, [self._fanouts[r * hops : (r + 1) * hops] for r in range(self._relations)], device,
+            replace=bool(options & REPLACE), disjoint=bool(options & DISJOINT), last=bool(options & LAST),
+            layers=bool(options & LAYERS), with_edge_id=bool(options & WITH_EDGE_ID),
+            with_col=bool(options & WITH_COL),
+        )  # fmt: skip
+        return bulks.sample_many([seeds], [key], [seed_time], [seed_start_time], [exclude])[0]
 
 
-def _name(name: str, number: int, count: int) -> str:
-    return f"{name}[{number}]" if count > 1 else name
+def _in_a_list(values: Tensor | None) -> list[Tensor] | None:
+    return None if values is None else [values]
 
 
 def _ranges(begin: int, count: int, size: int) -> list[slice]:
@@ -301,48 +314,9 @@ def _ranges(begin: int, count: int, size: int) -> list[slice]:
     return [slice(begin + number * size, begin + (number + 1) * size) for number in range(count)]
 
 
-def _some(entries: Sequence[Tensor | None]) -> bool:
-    return any(entry is not None for entry in entries)
-
-
 def _unless_none(entries: Sequence | None) -> Sequence | None:
     """Entries of which some are not None; else None."""
     return entries if entries is None or any(entry is not None for entry in entries) else None
-
-
-def _times_of(
-    name: str, graph: Relations, seeds: list[Tensor], given: Sequence[Tensor | None] | None, needed: bool
-) -> list[Tensor | None]:
-    """Times of a batch's seeds; ``needed``: types with seeds must have some."""
-    times: list[Tensor | None] = [None] * len(seeds) if given is None else list(given)
-    if len(times) != len(seeds):
-        raise ValueError(f"{name}: expected one entry for each of {len(seeds)} node types, found {len(times)}")
-    for t, (ids, time) in enumerate(zip(seeds, times, strict=True)):
-        if time is not None or (needed and ids.numel()):
-            check_vector(name, time, ids.numel(), t)
-            assert time is not None
-            times[t] = time.contiguous() if graph.timed else None
-    return times
-
-
-def _excluded(pairs: Sequence[Tensor | None], count: int) -> list[Tensor | None]:
-    if len(pairs) != count:
-        raise ValueError(f"exclude: expected one entry for each of {count} relations, found {len(pairs)}")
-    for r, entry in enumerate(pairs):
-        if entry is not None:
-            _check_pairs(f"exclude[{r}]", entry)
-    return [None if entry is None else entry.contiguous() for entry in pairs]
-
-
-def _check_pairs(name: str, pairs: Tensor) -> None:
-    """Raises unless they are pairs sorted by destination, then source."""
-    check_tensor(name, pairs)
-    if pairs.dtype != torch.int64 or pairs.dim() != 2 or pairs.size(0) != 2:
-        raise TypeError(f"{name}: expected int64 of shape [2, m], found {pairs.dtype} {tuple(pairs.shape)}")
-    source, destination = pairs
-    same = destination[1:] == destination[:-1]
-    if bool(((destination[1:] < destination[:-1]) | (same & (source[1:] < source[:-1]))).any()):
-        raise ValueError(f"{name}: expected pairs sorted by destination, then source")
 
 
 def weight_sums(colptr: Tensor, weight: Tensor) -> Tensor:

@@ -114,15 +114,19 @@ def _(node, num_nodes, colptr, row, owner, parts, part):
 
 
 @torch.library.register_fake("gnnscale::sample_bulk")
-def _(colptr, row, edge_id, spread, seeds, seed_ptr, fanouts, keys, options, rooms, threads):
+def _(colptr, row, edge_id, weight, time, spread, layout, sizes, seeds, seed_ptr, seed_time, seed_start_time, exclude,
+      exclude_ptr, fanouts, keys, options, rooms, threads):  # fmt: skip
     context = torch.library.get_ctx()
-    edges, hops, batches = context.new_dynamic_size(), len(fanouts), len(keys)
+    edges, batches, relations = context.new_dynamic_size(), len(keys), len(colptr)
+    nodes, hops = context.new_dynamic_size(), len(fanouts) // max(relations, 1)
+    counts = batches * (len(sizes) * (hops + 1) + relations * hops) + 1
     return (
-        seeds.new_empty(context.new_dynamic_size()),
+        seeds.new_empty(nodes),
         seeds.new_empty(context.new_dynamic_size()),
         seeds.new_empty(edges * (2 if options & WITH_COL else 1)),
         seeds.new_empty(edges if options & WITH_EDGE_ID else 0),
-        torch.empty(batches * (2 * hops + 1) + 1, dtype=torch.int64, device="cpu"),
+        seeds.new_empty(nodes if options & DISJOINT else 0),
+        torch.empty(counts, dtype=torch.int64, device="cpu"),
     )
 
 

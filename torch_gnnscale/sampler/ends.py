@@ -76,7 +76,7 @@ def seeds_of_ends(
     def complete(batch: MiniBatch) -> None:
         if disjoint and batch.trees is not None:
             link = torch.cat(list(_by_end(drawn, "numbers").values()))
-            batch.trees = [None if tree is None else link.index_select(0, tree) for tree in batch.trees]
+            batch.trees = [None if tree is None else link.to(tree.device).index_select(0, tree) for tree in batch.trees]
         metadata, begins = {}, dict.fromkeys(found, 0)
         for links in drawn:
             metadata[links.edge_type] = links.metadata(found, begins)

@@ -46,7 +46,9 @@ class Executor:
     raises NotImplementedError."""
 
     device: torch.device = torch.device("cpu")
-    """The device of seeds and samples."""
+    """The device of samples."""
+    seeds_on: torch.device | None = torch.device("cpu")
+    """Where seeds must lie; None: anywhere."""
     collective: bool = False
     """Whether all ranks of a process group must sample together."""
 

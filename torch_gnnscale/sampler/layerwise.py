@@ -72,7 +72,7 @@ class LayerSampler(OnExecutor):
         device, graph_on_gpu, graph_on_peers: as in :class:`torch_gnnscale.NeighborSampler`.
 
     Raises:
-        NotImplementedError: several types; on a GPU, links, and the stores of a part.
+        NotImplementedError: several types; on a GPU, the stores of a part.
         TypeError, ValueError, IndexError: a malformed graph; an option that is unknown or does not fit the method.
     """
 
@@ -220,13 +220,15 @@ class HostLayers(Executor):
 
 
 class GPULayers(Executor):
-    """Draws on a GPU, from a graph there, on its peers or in pinned host memory. Links raise NotImplementedError.
+    """Draws on a GPU, from a graph there, on its peers or in pinned host memory.
 
     Args:
         graph: of one type.
         csc: the same graph, as the GPU reads it.
         options: those of all batches.
     """
+
+    seeds_on = None
 
     def __init__(self, graph: SampledGraph, csc: SegmentedCSC, options: LayerOptions) -> None:
         super().__init__(graph)
@@ -240,10 +242,6 @@ class GPULayers(Executor):
 
     def __reduce__(self):
         return GPULayers, (self.graph, self.csc, self.options)
-
-    def check_links(self, links: LinkSampling) -> None:
-        """Raises NotImplementedError: links are not sampled here."""
-        raise NotImplementedError(f"links with device={str(self.device)!r} are not implemented; use device='cpu'")
 
     def draw(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int], options: LayerOptions) -> list[ops.Sample]:
         """As :meth:`Executor.draw`: all batches are drawn at once."""

@@ -72,8 +72,8 @@ class NeighborSampler(OnExecutor):
             column pointers alone. :meth:`on` gives another process's GPU the same edges.
 
     Raises:
-        NotImplementedError: times with ``sample_direction='backward'``; on a GPU, types, weights, times, disjoint
-            trees, ``bidirectional``, ``induced``, ``backward``, and links.
+        NotImplementedError: times with ``sample_direction='backward'``; on a GPU, ``bidirectional``, ``induced``, and
+            budgets for a graph of several relations.
         TypeError, ValueError, IndexError: a malformed graph, fanout, time or weight.
     """
 
@@ -156,9 +156,8 @@ class NeighborSampler(OnExecutor):
             self.graph.move_to_huge_pages()
             self.executor = HostExecutor(self.graph)
         else:
-            check_bulk(self.graph, self.drawing, f"device={str(device)!r}")
-            csc = SegmentedCSC.on_gpu(self.graph.relations[0].csc, where, graph_on_gpu, graph_on_peers)
-            self.executor = GPUExecutor(self.graph, csc)
+            check_bulk(self.drawing, f"device={str(device)!r}")
+            self.executor = GPUExecutor(self.graph, where, on_gpu(self.graph, where, graph_on_gpu, graph_on_peers))
         if self._subgraph_type == SubgraphType.bidirectional:
             self._warn_of_missing_ids()
 
@@ -179,7 +178,8 @@ class NeighborSampler(OnExecutor):
         if not isinstance(self.executor, GPUExecutor):
             raise ValueError(f"device: expected a sampler on a GPU, found one on {self.device}")
         other = copy.copy(self)
-        other.executor = GPUExecutor(self.graph, self.executor.csc.on(device))
+        cscs = [csc.on(device) for csc in self.executor.cscs]
+        other.executor = GPUExecutor(self.graph, checked_device(device), cscs)
         return other
 
     @property
@@ -310,22 +310,35 @@ _OF_DRAWING = frozenset(
 """The attributes that :attr:`NeighborSampler.drawing` is made of."""
 
 
-def check_bulk(graph: SampledGraph, drawing: Drawing, how: str) -> None:
-    """Raises NotImplementedError naming the first mode in use that :func:`torch_gnnscale.ops.sample_bulk` lacks.
+def check_bulk(drawing: Drawing, how: str) -> None:
+    """Raises NotImplementedError for a mode in use that :class:`torch_gnnscale.ops.PreparedBulks` lacks.
 
     ``how`` is the argument that requires it, such as "device='cuda:0'".
     """
-    modes = ops.beyond_bulks(
-        several_types=graph.is_hetero,
-        weighted=any(relation.weight is not None for relation in graph.relations),
-        timed=any(relation.time is not None for relation in graph.relations),
-        disjoint=drawing.disjoint,
-        subgraph="directional",
-    )
     if drawing.subgraph != "directional":
-        modes.append(f"subgraph_type={drawing.subgraph!r}")
-    if modes:
-        raise NotImplementedError(f"{modes[0]} with {how} is not implemented; use device='cpu'")
+        mode = f"subgraph_type={drawing.subgraph!r}"
+        raise NotImplementedError(f"{mode} with {how} is not implemented; use device='cpu'")
+
+
+def on_gpu(
+    graph: SampledGraph, device: torch.device, budget: Budget | None, peers: Sequence[Budget]
+) -> list[SegmentedCSC]:
+    """The edges of all relations as a GPU reads them, each by :meth:`SegmentedCSC.on_gpu`.
+
+    Raises:
+        NotImplementedError: budgets for several relations.
+        MemoryError, OSError, TypeError, ValueError: as of :meth:`SegmentedCSC.on_gpu`.
+    """
+    if len(graph.relations) != 1 and (budget is not None or len(peers) > 0):
+        name, value = ("graph_on_peers", peers) if budget is None else ("graph_on_gpu", budget)
+        raise NotImplementedError(
+            f"{name}={value!r} with {len(graph.relations)} edge types is not implemented; without it, each relation is "
+            f"on the GPU if it fits there, else in pinned host memory"
+        )
+    return [
+        SegmentedCSC.on_gpu(relation.csc, device, budget, peers, relation.weight, relation.time)
+        for relation in graph.relations
+    ]
 
 
 class HostExecutor(Executor):
@@ -357,26 +370,40 @@ class HostExecutor(Executor):
 
 class GPUExecutor(Executor):
     """Draws on a GPU from a graph in its memory, that of its peers or pinned host memory, always by
-    :func:`torch_gnnscale.ops.sample_bulk`."""
+    :class:`torch_gnnscale.ops.PreparedBulks`. Seeds, times and exclusions may lie in host memory.
 
-    def __init__(self, graph: SampledGraph, csc: SegmentedCSC) -> None:
+    Args:
+        graph: what is sampled.
+        device: the GPU.
+        cscs: the edges of each relation, as the GPU reads them.
+    """
+
+    seeds_on = None
+    _last: tuple[Drawing, ops.PreparedBulks] | None = None
+    """The options of the last bulk, and what was prepared of them."""
+
+    def __init__(self, graph: SampledGraph, device: torch.device, cscs: Sequence[SegmentedCSC]) -> None:
         super().__init__(graph)
-        self.csc = csc
-        self.device = csc.device
+        self.cscs = list(cscs)
+        self.device = device
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last": None}
 
     def check(self, drawing: Drawing, how: str) -> None:
         """As :meth:`Executor.check`: what bulks lack."""
-        check_bulk(self.graph, drawing, how)
-
-    def check_links(self, links: LinkSampling) -> None:
-        """Raises NotImplementedError: links are not sampled here."""
-        raise NotImplementedError(f"links with device={str(self.device)!r} are not implemented; use device='cpu'")
+        check_bulk(drawing, how)
 
     def draw(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int], options: Drawing) -> list[ops.Sample]:
-        """As :meth:`Executor.draw`; times and exclusions raise NotImplementedError."""
-        if any(of.pairs is not None for of in seeds):
-            raise NotImplementedError(f"exclusions with device={str(self.device)!r} are not implemented; use 'cpu'")
-        self.check(options, f"device={str(self.device)!r}")
-        return self.csc.sample(
-            [of.nodes[0] for of in seeds], options.fanouts[0], keys, replace=options.replace, layers=options.layers
-        )
+        """As :meth:`Executor.draw`: all batches in one bulk."""
+        last = self._last
+        if last is None or (last[0] is not options and last[0] != options):
+            self.check(options, f"device={str(self.device)!r}")
+            given = {name: value for name, value in options._asdict().items() if name != "subgraph"}
+            stored = self.graph.stored
+            ends = zip(self.cscs, stored.src_type, stored.dst_type, strict=True)
+            edges = [csc.edges(src, dst) for csc, src, dst in ends]
+            bulks = ops.PreparedBulks(edges, stored.sizes, given.pop("fanouts"), self.device, **given)
+            last = self._last = options, bulks
+        nodes, _, times, starts, pairs, *_ = map(list, zip(*seeds, strict=True)) if seeds else ([] for _ in range(6))
+        return last[1].sample_many(nodes, keys, times, starts, pairs)

@@ -194,7 +194,7 @@ class OnExecutor(PyGAttributes, KeyedSampler):
         """:meth:`draw` for many batches. On a CPU, threads take whole batches; on a GPU, all are drawn at once.
 
         Raises:
-            NotImplementedError: links, or a mode that :func:`torch_gnnscale.ops.sample_bulk` does not have, on a GPU.
+            NotImplementedError: a mode that the executor lacks.
         """
         for kind in {type(batch.inputs) for batch in batches}:
             self.check_many(kind, "bulk")
@@ -207,11 +207,11 @@ class OnExecutor(PyGAttributes, KeyedSampler):
         """What is sampled for a batch."""
         inputs: Any = batch.inputs
         if type(inputs) is NodeSamplerInput:  # the usual case first
-            return seeds_of_nodes(self.graph, inputs, self.executor.device)
+            return seeds_of_nodes(self.graph, inputs, self.executor.seeds_on)
         if isinstance(inputs, AnchorInput):
             return inputs.lists.seeds(inputs, batch.key, self.disjoint)
         if isinstance(inputs, NodeSamplerInput):
-            return seeds_of_nodes(self.graph, inputs, self.executor.device)
+            return seeds_of_nodes(self.graph, inputs, self.executor.seeds_on)
         self.executor.check_links(self.links)
         return self.links.seeds(inputs, neg_sampling, batch.key, self.disjoint)
 
@@ -292,7 +292,9 @@ class OnExecutor(PyGAttributes, KeyedSampler):
         """
         check_starts(self.graph, seeds, seed_time, seed_start_time)
         batch = _unnumbered(None, key)
-        self._complete(batch, prepared_seeds(self.graph, self.device, seeds, seed_time, seed_start_time, exclude))
+        self._complete(
+            batch, prepared_seeds(self.graph, self.executor.seeds_on, seeds, seed_time, seed_start_time, exclude)
+        )
         return output_of(batch)
 
 
@@ -345,5 +347,5 @@ def _renumbered_trees(trees: Sequence[Any], seeds: list[tuple[int, int]]) -> Seq
     for number, count in seeds:
         first[number] = torch.arange(begin, begin + count)
         begin += count
-    renumber = torch.cat([first[number] for number in sorted(first)])
+    renumber = torch.cat([first[number] for number in sorted(first)]).to(trees[0].device)
     return [renumber.index_select(0, tree) for tree in trees]  # in a third of the time of renumber[tree]

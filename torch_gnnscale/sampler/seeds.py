@@ -154,8 +154,9 @@ _ONLY = (0,)
 """The node types that have seeds in a homogeneous graph."""
 
 
-def seeds_of_nodes(graph: SampledGraph, inputs: NodeSamplerInput, device: torch.device) -> PreparedSeeds:
-    """The seeds of one or several types, with (input_id, time), in which each is by type if there are several.
+def seeds_of_nodes(graph: SampledGraph, inputs: NodeSamplerInput, device: torch.device | None) -> PreparedSeeds:
+    """The seeds of one or several types, with (input_id, time), in which each is by type if there are several. They go
+    to ``device``, or, if that is None, stay where they are.
 
     Raises:
         TypeError, ValueError: seeds that could be a mask, or another number of ``input_id`` than of seeds.
@@ -183,11 +184,11 @@ def seeds_of_nodes(graph: SampledGraph, inputs: NodeSamplerInput, device: torch.
 
 
 def prepared_seeds(
-    graph: SampledGraph, device: torch.device, seeds: Seeds, seed_time: Seeds | None = None,
+    graph: SampledGraph, device: torch.device | None, seeds: Seeds, seed_time: Seeds | None = None,
     start_time: Seeds | None = None, exclude: Any = None, metadata: Any = None,
 ) -> PreparedSeeds:  # fmt: skip
-    """What is asked for, checked against the graph; seeds on ``device``. Arguments as of :meth:`NeighborSampler.sample`
-    and :class:`PreparedSeeds`."""
+    """What is asked for, checked against the graph. ``device``: where seeds go; None: they stay where they are. Others
+    as of :meth:`NeighborSampler.sample` and :class:`PreparedSeeds`."""
     given = typed(graph, "seeds", seeds)
     numbers = [graph.node_index(node_type) for node_type in given]
     nodes = [NO_IDS] * len(graph.sizes)
@@ -208,10 +209,11 @@ def prepared_seeds(
     )
 
 
-def _seeds_on(device: torch.device, seeds: Any) -> Tensor:
-    """Ids of any integer type as int32 or int64 on the device; raises TypeError for anything else, also for a dict."""
+def _seeds_on(device: torch.device | None, seeds: Any) -> Tensor:
+    """Ids of any integer type as int32 or int64 on the device; raises TypeError for anything else, also for a dict.
+    None: where they are."""
     ids = seeds if isinstance(seeds, Tensor) and seeds.dtype == torch.int64 else as_ids("seeds", seeds)
-    return ids if ids.device == device else ids.to(device)  # `to` takes longer, also where there is nothing to do
+    return ids if device is None or ids.device == device else ids.to(device)  # `to` takes longer if it does nothing
 
 
 def typed(graph: SampledGraph, name: str, value: Any) -> dict:
@@ -248,7 +250,7 @@ def _seed_times(
             raise ValueError(without_times("seed_time", node_type))
         else:
             try:
-                result[number] = own.index_select(0, nodes[number])
+                result[number] = own.index_select(0, nodes[number].to(own.device))
             except (IndexError, RuntimeError):
                 check_ids("seeds", nodes[number], len(own), "nodes")
                 raise
@@ -301,7 +303,7 @@ def check_starts(graph: SampledGraph, given: Seeds, seed_time: Seeds | None, sta
             check_times(f"seed_time{of}", end, ids.numel())
         elif (own := (graph.node_time or {}).get(node_type)) is not None:
             check_ids("seeds", ids, len(own), "nodes")
-            end = own[ids.to(torch.int64)]
+            end = own[ids.to(own.device, torch.int64)]
         else:
             continue  # sampling says that the ends are missing
         check_windows(f"seed_start_time{of}", start, f"seed_time{of}", end)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -39,11 +38,13 @@ class Given(NamedTuple):
     csc: CSC
     budget: Budget | None
     peers: Sequence[Budget]
+    weight: Tensor | None = None
+    time: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class SegmentedCSC:
-    """A homogeneous graph as :func:`torch_gnnscale.ops.sample_bulk` reads it, its edges cut into segments.
+    """The edges of a relation as bulks read them (:class:`torch_gnnscale.ops.PreparedBulks`), cut into segments.
 
     The edges lie in up to three tiers, in the order of the CSC: on the GPU that draws, interleaved over its peers (Data
     Tiering, section 5.5), and in host memory. A segment is what one memory has of a tier. Made by :meth:`on_gpu` or
@@ -61,6 +62,10 @@ class SegmentedCSC:
     """The sources of each segment's edges, on ``device``, on a peer or in pinned host memory."""
     edge_id: list[Tensor] | None
     """The user's ids of each segment's edges; None where an edge's id is its position."""
+    weight: list[Tensor] | None
+    """The sums of weights of each segment's edges; None without weights."""
+    time: list[Tensor] | None
+    """The times of each segment's edges; None without times."""
     tiers: dict[str, int]
     """The number of segments of each tier that has edges: of ``gpu``, ``peers`` and ``host``, in this order."""
     stored: list[list[Stored]]
@@ -72,7 +77,13 @@ class SegmentedCSC:
 
     @classmethod
     def on_gpu(
-        cls, csc: CSC, device: torch.device, budget: Budget | None = None, peers: Sequence[Budget] = ()
+        cls,
+        csc: CSC,
+        device: torch.device,
+        budget: Budget | None = None,
+        peers: Sequence[Budget] = (),
+        weight: Tensor | None = None,
+        time: Tensor | None = None,
     ) -> SegmentedCSC:
         """A copy of ``csc`` that a GPU reads.
 
@@ -88,6 +99,7 @@ class SegmentedCSC:
             budget: bytes, a string such as "4GiB", or a share of the graph.
             peers: such a budget for each of the GPUs 0, 1, ... over which edges are interleaved; they must be equal.
                 If ``device`` cannot read one of them, their edges go to host memory, with a warning.
+            weight, time: of each edge, as of :func:`torch_gnnscale.ops.relations`; they lie where the edge does.
 
         Raises:
             MemoryError: less memory is free on a GPU than the budgets take, or less in the host than the rest needs;
@@ -96,7 +108,7 @@ class SegmentedCSC:
             OSError: host memory cannot be pinned.
             TypeError, ValueError: not a budget, or budgets of peers that differ.
         """
-        edges, given = _edges_of(csc), Given(csc, budget, peers)
+        edges, given = _edges_of(csc, weight, time), Given(csc, budget, peers, weight, time)
         size = csc.colptr.nbytes + sum(tensor.nbytes for tensor in edges)
         pinned = all(tensor.is_pinned() for tensor in (csc.colptr, *edges) if tensor.numel())
         of_peers = peer_budgets("graph_on_peers", peers, size)
@@ -128,12 +140,13 @@ class SegmentedCSC:
             if wanted > (left := free_on_gpu(peer, wanted)):
                 raise MemoryError(f"graph_on_peers: expected {wanted} bytes of memory on {peer}, found {left} free")
         share = of_peers[0] if of_peers else 0
-        return cls.cut(csc, device, room, copied=not pinned or bool(others), peers=others, share=share, given=given)
+        copied = not pinned or bool(others)
+        return cls.cut(csc, device, room, copied, others, share, given, weight=weight, time=time)
 
     @classmethod
     def cut(
         cls, csc: CSC, device: torch.device, room: int, copied: bool, peers: Sequence[torch.device] = (),
-        share: int = 0, given: Given | None = None,
+        share: int = 0, given: Given | None = None, *, weight: Tensor | None = None, time: Tensor | None = None,
     ) -> SegmentedCSC:  # fmt: skip
         """The first edges on ``device``, as many as ``room`` bytes hold beside ``colptr``, the next ones interleaved
         over ``peers``, as many as ``share`` bytes on each of them hold.
@@ -141,7 +154,8 @@ class SegmentedCSC:
         The other edges are those of ``csc`` itself or, if ``copied``, copies in pinned host memory; so is ``colptr`` if
         there is no room for it.
         """
-        edges, colptr, count = _edges_of(csc), csc.colptr, 0
+        edges, colptr, count = _edges_of(csc, weight, time), csc.colptr, 0
+        kinds = [name for name, of in (("weight", weight), ("time", time)) if of is not None]
         edge_bytes = max(sum(tensor[:1].nbytes for tensor in edges), 1)
         if colptr_there := colptr.nbytes <= room:
             count = min((room - colptr.nbytes) // edge_bytes, csc.num_edges)
@@ -166,19 +180,30 @@ class SegmentedCSC:
             budget = None if given is None else given.budget
             memory, copies = _copied(in_host, insist=budget is not None and is_bytes(budget))
             stored = [copies.pop(0) if any(arrays is one for one in in_host) else arrays for arrays in stored]
-        return cls._of(device, stored, {name: len(tier) for name, tier in segments.items()}, memory, given)
+        return cls._of(device, stored, {name: len(tier) for name, tier in segments.items()}, memory, given, kinds)
 
     @classmethod
     def _of(
         cls, device: torch.device, stored: list[list[Stored]], tiers: dict[str, int], memory: HostMemory | None,
-        given: Given | None,
+        given: Given | None, kinds: Sequence[str],
     ) -> SegmentedCSC:  # fmt: skip
-        """The graph of these arrays; those in ``memory`` are pinned for ``device``."""
+        """The graph of these arrays; those in ``memory`` are pinned for ``device``. ``kinds``: of the last arrays of a
+        segment, "weight" or "time"."""
         if memory is not None and device.type == "cuda":
             memory.pin(device)
         (colptr,), *segments = ([_opened(array, memory) for array in arrays] for arrays in stored)
-        row, *edge_id = zip(*map(_columns, segments), strict=True)
-        return cls(device, colptr, list(row), list(edge_id[0]) if edge_id else None, tiers, stored, memory, given)
+        more = len(kinds)
+        row, *edge_id = zip(*(_columns(arrays[: len(arrays) - more]) for arrays in segments), strict=True)
+        values = {kind: [arrays[at - more] for arrays in segments] for at, kind in enumerate(kinds)}
+        return cls(
+            device, colptr, list(row), list(edge_id[0]) if edge_id else None, values.get("weight"), values.get("time"),
+            tiers, stored, memory, given,
+        )  # fmt: skip
+
+    @property
+    def _kinds(self) -> list[str]:
+        """The values of edges besides their ends and ids."""
+        return [kind for kind in ("weight", "time") if getattr(self, kind) is not None]
 
     def on(self, device: torch.device | str | int) -> SegmentedCSC:
         """The same graph for another GPU of this machine: what the GPU has is copied there, peers and host memory are
@@ -195,7 +220,8 @@ class SegmentedCSC:
         if where.type == "cpu":
             raise ValueError(f"device: expected a GPU for a graph of {self.device}, found cpu")
         if "peers" not in self.tiers:
-            return SegmentedCSC.on_gpu(self.given.csc, where, self.given.budget, self.given.peers)
+            csc, budget, peers, weight, time = self.given
+            return SegmentedCSC.on_gpu(csc, where, budget, peers, weight, time)
         if (number := unreadable_peer(where, self.tiers["peers"])) is not None:
             raise ValueError(f"device: expected a GPU that can read GPU {number}, found {where}")
         own = 1 + self.tiers.get("gpu", 0)  # colptr, and the tier of the GPU
@@ -203,33 +229,25 @@ class SegmentedCSC:
             [array.to(where) if isinstance(array, Tensor) else array for array in arrays] if number < own else arrays
             for number, arrays in enumerate(self.stored)
         ]
-        return SegmentedCSC._of(where, stored, self.tiers, self.memory, self.given)
+        return SegmentedCSC._of(where, stored, self.tiers, self.memory, self.given, self._kinds)
 
     def __reduce__(self):
         assert self.given is not None
         if "peers" not in self.tiers:
-            return SegmentedCSC.on_gpu, (self.given.csc, self.device, self.given.budget, self.given.peers)
-        return SegmentedCSC._of, (self.device, self.stored, self.tiers, self.memory, self.given)
+            csc, *others = self.given
+            return SegmentedCSC.on_gpu, (csc, self.device, *others)
+        return SegmentedCSC._of, (self.device, self.stored, self.tiers, self.memory, self.given, self._kinds)
 
     @property
     def spread(self) -> list[int]:
         """The number of segments of each tier: see :func:`torch_gnnscale.ops.sample_bulk`."""
         return list(self.tiers.values())
 
-    def sample(
-        self, seeds: Sequence[Tensor], fanouts: Sequence[int], keys: Sequence[int], *, replace: bool, layers: bool
-    ) -> list[ops.Sample]:
-        """A sample for each batch of seeds: see :func:`torch_gnnscale.ops.sample_bulk`. All are drawn by one call, or,
-        with a warning, by several where the GPU's memory runs out."""
-
-        def draw(seeds: Sequence[Tensor], keys: Sequence[int]) -> list[ops.Sample]:
-            there = torch.cat(list(seeds)).to(self.device, non_blocking=True)
-            return ops.sample_bulk(
-                self.colptr, self.row, there, [0, *accumulate(map(len, seeds))], fanouts, keys, edge_id=self.edge_id,
-                spread=self.spread, replace=replace, layers=layers,
-            )  # fmt: skip
-
-        return ops.in_halves(draw, seeds, keys)
+    def edges(self, src_type: int = 0, dst_type: int = 0) -> ops.StoredEdges:
+        """The edges as bulks take them, of a relation between these node types."""
+        return ops.StoredEdges(
+            self.colptr, self.row, self.edge_id, self.weight, self.time, self.spread, src_type, dst_type
+        )
 
 
 def check_graph_budgets(device: torch.device, budget: Budget | None, peers: Sequence[Budget]) -> None:
@@ -261,8 +279,13 @@ def _copied(segments: list[list[Tensor]], insist: bool) -> tuple[HostMemory, lis
     return memory, copies
 
 
-def _edges_of(csc: CSC) -> list[Tensor]:
-    """The sources and, if there are any, the edge ids: one matrix of shape [E, 2] if they are its columns in memory."""
+def _edges_of(csc: CSC, weight: Tensor | None, time: Tensor | None) -> list[Tensor]:
+    """The sources and, if there are any, the edge ids: one matrix of shape [E, 2] if they are its columns in memory.
+    Then the weights and the times, if there are any."""
+    return [*_ends_of(csc), *(of for of in (weight, time) if of is not None)]
+
+
+def _ends_of(csc: CSC) -> list[Tensor]:
     row, edge_id = csc.row, csc.edge_id
     if edge_id is None:
         return [row]
@@ -273,5 +296,5 @@ def _edges_of(csc: CSC) -> list[Tensor]:
 
 
 def _columns(edges: list[Tensor]) -> list[Tensor]:
-    """The sources and the edge ids of what :func:`_edges_of` returned."""
+    """The sources and the edge ids of what :func:`_ends_of` returned."""
     return list(edges[0].unbind(1)) if edges[0].dim() == 2 else edges

@@ -1,0 +1,186 @@
+"""What bulks are drawn from, checked, and how what operators return becomes samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from .._warn import warn
+from .arguments import check_ids, check_int, check_key, check_readable
+from .graph_arguments import Sample, relations
+from .rows import MAX_TIERS, check_spread, open_peer
+
+T = TypeVar("T")
+MAX_BATCHES = (1 << 24) - 1
+"""Batches of one call of :func:`sample_bulk`; where trees are disjoint, seeds."""
+
+
+class StoredEdges(NamedTuple):
+    """The edges of one relation as bulks read them, each kind of values in as many parts."""
+
+    colptr: Tensor
+    row: list[Tensor]
+    edge_id: list[Tensor] | None
+    weight: list[Tensor] | None
+    time: list[Tensor] | None
+    spread: list[int]
+    """The parts of each tier: see :func:`sample_bulk`."""
+    src_type: int = 0
+    dst_type: int = 0
+
+    @property
+    def values(self) -> list[list[Tensor]]:
+        """row, edge_id, weight and time; those that edges lack have no parts."""
+        return [self.row, *([] if of is None else of for of in (self.edge_id, self.weight, self.time))]
+
+
+class BulkInput(NamedTuple):
+    """What a bulk is sampled from, checked: see :func:`sample_bulk`."""
+
+    colptr: Tensor
+    row: list[Tensor]
+    edge_id: list[Tensor]
+    spread: list[int]
+    seeds: Tensor
+    seed_ptr: list[int]
+    keys: list[int]
+
+
+def check_bulk_input(
+    colptr: Tensor,
+    row: Tensor | Sequence[Tensor],
+    seeds: Tensor,
+    seed_ptr: Sequence[int],
+    keys: Sequence[int],
+    edge_id: Tensor | Sequence[Tensor] | None,
+    spread: Sequence[int] | None,
+) -> BulkInput:
+    """Raises TypeError or ValueError for what :func:`sample_bulk` does not take; it has the arguments."""
+    graph = relations([colptr], [torch.empty(0, dtype=torch.int64)])
+    check_ids("seeds", seeds)
+    rows, ids = _parts("row", row, spread), [] if edge_id is None else _parts("edge_id", edge_id, spread)
+    if edge_id is not None and (found := sum(map(len, ids))) != (count := sum(map(len, rows))):
+        raise ValueError(f"edge_id: expected one for each of {count} edges, found {found}")
+    if edge_id is not None and len(ids) != len(rows):
+        raise ValueError(f"edge_id: expected {len(rows)} parts, as many as row has, found {len(ids)}")
+    of_tiers = [1] * len(rows) if spread is None else list(spread)
+    edges = StoredEdges(graph.colptr[0], rows, None if edge_id is None else ids, None, None, of_tiers)
+    check_places(edges, seeds.device)
+    keys = [check_key(key) for key in keys]
+    if len(keys) > MAX_BATCHES:
+        raise ValueError(f"keys: expected at most {MAX_BATCHES} batches, found {len(keys)}")
+    ends = [check_int("seed_ptr", end, 0) for end in seed_ptr]
+    if len(ends) != len(keys) + 1:
+        raise ValueError(f"seed_ptr: expected {len(keys) + 1} entries for {len(keys)} keys, found {len(ends)}")
+    if ends != sorted(ends) or ends[0] != 0 or ends[-1] != len(seeds):
+        raise ValueError(f"seed_ptr: expected numbers that do not fall, from 0 to {len(seeds)} seeds, found {ends}")
+    return BulkInput(graph.colptr[0], rows, ids, of_tiers, seeds.to(torch.int64).contiguous(), ends, keys)
+
+
+def check_places(edges: StoredEdges, device: torch.device) -> None:
+    """Raises ValueError unless the device can read the edges."""
+    check_readable("colptr", edges.colptr, device, "the seeds are")
+    for name, parts in zip(("row", "edge_id", "weight", "time"), edges.values, strict=True):
+        for part in parts:
+            if part.device.type == device.type == "cuda":
+                open_peer("seeds", device, part.device)
+            else:
+                check_readable(name, part, device, "the seeds are")
+
+
+def split_bulk(
+    batches: int,
+    hops: int,
+    layers: bool,
+    with_col: bool,
+    node: Tensor,
+    colptr: Tensor,
+    edge_index: Tensor,
+    edge_id: Tensor | None,
+    edge_weight: Tensor | None,
+    counts: Tensor,
+    of_type: Sequence[int] = (1,),
+    dst: Sequence[int] = (0,),
+    order: Sequence[int] = (0,),
+    tree: Tensor | None = None,
+) -> list[Sample]:
+    """The samples of a bulk, views of the buffers that an operator returned.
+
+    Args:
+        layers: every hop expands all nodes found so far.
+        with_col: ``edge_index`` has destinations beside the sources.
+        of_type: how many relations each node type is the source of.
+        dst, order: of each relation, by the type of its sources: the type of its destinations, and its number.
+    """
+    groups, hops_of_nodes = len(of_type) * batches, hops + 1
+    num_nodes_of = counts[: groups * hops_of_nodes].view(len(of_type), batches, hops_of_nodes)
+    num_edges_of = counts[groups * hops_of_nodes : -1].view(len(order) * batches, hops)
+    known = num_nodes_of[:, :, :hops]
+    columns_of = (known.cumsum(2) if layers else known).sum(2) + 1
+    segments = [  # (batch, place among the sorted relations)
+        (b, k)
+        for first, count in zip(accumulate(of_type, initial=0), of_type, strict=False)
+        for b in range(batches)
+        for k in range(first, first + count)
+    ]
+    edges, columns = num_edges_of.sum(1).tolist(), columns_of.tolist()
+    node_counts, edge_counts = num_nodes_of.tolist(), num_edges_of.tolist()
+    nodes = [sum(counts_of) for of in node_counts for counts_of in of]
+    node_parts = node.split(nodes)
+    tree_parts = None if tree is None else tree.split(nodes)
+    colptr_parts = colptr.split([columns[dst[k]][b] for b, k in segments])
+    index_parts = edge_index.split([count * (1 + with_col) for count in edges])
+    id_parts = None if edge_id is None else edge_id.split(edges)
+    weight_parts = None if edge_weight is None else edge_weight.split(edges)
+    place = {(b, order[k]): s for s, (b, k) in enumerate(segments)}
+    samples = []
+    for b in range(batches):
+        of_batch = range(b, groups, batches)
+        at = [place[b, number] for number in range(len(order))]
+        samples.append(
+            Sample(
+                [node_parts[v] for v in of_batch],
+                [colptr_parts[s] for s in at],
+                [index_parts[s].view(1 + with_col, -1) for s in at],
+                [] if id_parts is None else [id_parts[s] for s in at],
+                [] if tree_parts is None else [tree_parts[v] for v in of_batch],
+                [of_type_counts[b] for of_type_counts in node_counts],
+                [edge_counts[s] for s in at],
+                [] if weight_parts is None else [weight_parts[s] for s in at],
+            )
+        )
+    return samples
+
+
+def _parts(name: str, given: Tensor | Sequence[Tensor], spread: Sequence[int] | None) -> list[Tensor]:
+    """Stored edges as a list of parts, checked."""
+    parts: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
+    if spread is None and not 1 <= len(parts) <= MAX_TIERS:
+        raise ValueError(f"{name}: expected 1 to {MAX_TIERS} parts, found {len(parts)}")
+    for part in parts:
+        check_ids(name, part)
+        if part.dtype != parts[0].dtype:
+            raise TypeError(f"{name}: expected parts of one dtype, found {parts[0].dtype} and {part.dtype}")
+    if spread is not None:
+        check_spread(name, list(map(len, parts)), spread)
+    return parts
+
+
+def in_halves(
+    draw: Callable[[Sequence[T], Sequence[int]], list[Sample]], seeds: Sequence[T], keys: Sequence[int]
+) -> list[Sample]:
+    """What ``draw`` returns for batches of seeds, of one key each. Where the device has no memory for all of them at
+    once, a warning says so, and each half of them is drawn for itself, with the same samples."""
+    try:
+        return draw(seeds, keys)
+    except torch.OutOfMemoryError as error:
+        if len(keys) < 2:
+            raise
+        text = str(error)
+    half = len(keys) // 2  # drawn after the handler, whose error keeps what the call had
+    warn(f"bulk: {len(keys)} batches are drawn as {half} and {len(keys) - half}, for memory ran out: {text}")
+    return in_halves(draw, seeds[:half], keys[:half]) + in_halves(draw, seeds[half:], keys[half:])
