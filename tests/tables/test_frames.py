@@ -3,48 +3,15 @@
 import copy
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
-from helpers.on_spark import said
+from helpers.lists import Lists
+from helpers.on_engine import said
 from helpers.tables import SHOP, put, shop, write
 
 from torch_gnnscale import tables
 from torch_gnnscale.tables import Schema
-from torch_gnnscale.tables.frames import Frames
 
 OWNERS = {"hash": {}, "column": {"owner": "country"}, "files": {"owner": {"files": "o.csv", "key": "k", "part": "p"}}}
-
-
-def alike(batches, schema):
-    return pa.Table.from_batches([batch.select(schema.names).cast(schema) for batch in batches], schema)
-
-
-class Lists(Frames):
-    """A list of Arrow's tables is what a library would share out."""
-
-    def _read(self, function, items, schema):
-        return [alike(function([item]), schema) for item in items]
-
-    def _map(self, rows, function, schema):
-        return [alike(function(iter(table.to_batches())), schema) for table in rows]
-
-    def _join(self, rows, others, columns, join):
-        right = pa.concat_tables(others).select(columns).rename_columns([join.column, *join.names])
-        return [table.join(right, join.column, join_type="left outer") for table in rows]
-
-    def _group(self, rows, by, function, schema):
-        whole = pa.concat_tables(rows)
-        found = [whole.filter(pc.equal(whole[by], value)) for value in pc.unique(whole[by])]
-        return self._map(found, function, schema)
-
-    def _keep(self, rows):
-        return rows, sum(map(len, rows))
-
-    def _release(self, rows):
-        rows.clear()
-
-    def _collect(self, rows):
-        return rows
 
 
 class Repeated(Lists):
@@ -84,7 +51,7 @@ def test_frames_write_the_same_bytes(tmp_path, owners):
     parsed = Schema.parse(schema, tmp_path)
     reports = [
         tables.build(parsed, tmp_path / name, parts=4, engine=engine)
-        for name, engine in (("duckdb", None), ("lists", Lists()))
+        for name, engine in (("duckdb", "duckdb"), ("lists", Lists()))
     ]
     assert reports[0] == reports[1]
     ours, theirs = files_of(tmp_path / "lists"), files_of(tmp_path / "duckdb")
@@ -109,7 +76,7 @@ def test_errors_are_those_of_duckdb(tmp_path, path, changes):
     schema = copy.deepcopy(SHOP)
     kind, _, name = path.partition(".")
     schema[kind][name] |= changes
-    expected = said(schema, tmp_path, None)
+    expected = said(schema, tmp_path)
     assert expected.startswith(path)
     assert said(schema, tmp_path, Lists()) == expected
 
@@ -130,7 +97,7 @@ def test_what_is_called_again_writes_the_same_bytes(tmp_path):
     (folder := tmp_path / "it's [1]").mkdir()
     put_links(folder)
     schema = Schema.parse(LINKS, folder)
-    for name, engine in (("once", Lists()), ("again", Repeated()), ("duckdb", None)):
+    for name, engine in (("once", Lists()), ("again", Repeated()), ("duckdb", "duckdb")):
         tables.build(schema, folder / name, parts=2, engine=engine)
     assert files_of(folder / "again") == files_of(folder / "once") == files_of(folder / "duckdb")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..tables import Schema, about, build, read_manifest
+from ..tables.build import ENGINES
 from ..tables.guess import guess
 from ..tables.schema import pyyaml
 from .options import naming_options
@@ -39,6 +40,13 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
         "--memory", default="2GiB", help="what joins and sorts may use, such as 8GiB; larger ones use the disk of --out"
     )
     add("--parts", type=int, metavar="K", help="write tables of so many parts, for gnnscale partition --from-tables")
+    add(
+        "--engine",
+        choices=[*ENGINES],
+        default="duckdb",
+        help="what joins and sorts: DuckDB in this process; with --parts also Spark, in the session that its "
+        "environment describes, or Ray, in the cluster that RAY_ADDRESS names, both by default on this machine",
+    )
 
 
 def tables(args: argparse.Namespace) -> None:
@@ -54,8 +62,8 @@ def tables(args: argparse.Namespace) -> None:
         print(*said, sep="\n")
     else:
         schema = Schema.read(there)
-    with naming_options({"memory": "--memory", "parts": "--parts"}):
-        build(schema, args.out, memory=args.memory, parts=args.parts, say=print)
+    with naming_options({"memory": "--memory", "parts": "--parts", "engine": "--engine"}):
+        build(schema, args.out, memory=args.memory, parts=args.parts, say=print, engine=args.engine)
     if args.parts is not None:
         print(f"written: {args.out}; then: gnnscale partition --from-tables {args.out} --out parts")
         return

@@ -14,7 +14,7 @@ import torch
 from .. import files, machine
 from ..feature import FeatureStore
 from ..memory.budget import Budget, budget_bytes
-from ..ops.arguments import check_int
+from ..ops.arguments import check_choice, check_int
 from ..splits import SUBSETS
 from ..topology import GraphStore
 from ..topology.graph_store import KIND as GRAPH
@@ -26,18 +26,22 @@ from .by_part import TablesByPart
 from .database import Database
 from .engine import DuckDB, Engine
 from .id_map import IdWriter
+from .ray import Ray
 from .schema import Schema
+from .spark import Spark
 from .writing import FeatureWriter
 
 REPORT = "report.json"
 """The file with what was counted."""
+ENGINES: dict[str, Callable[[], Engine]] = {"duckdb": DuckDB, "spark": Spark, "ray": Ray}
+"""By the names that users give them."""
 _LEAST = 64 << 20
 """Bytes of memory that DuckDB needs."""
 
 
 def build(
     schema: Schema, out: str | os.PathLike, memory: Budget = "2GiB", threads: int | None = None,
-    parts: int | None = None, say: Callable[[str], object] = lambda _: None, engine: Engine | None = None,
+    parts: int | None = None, say: Callable[[str], object] = lambda _: None, engine: Engine | str = "duckdb",
 ) -> dict[str, Any]:  # fmt: skip
     """Writes the stores of a graph of tables into a new directory; nothing where an error is raised.
 
@@ -52,8 +56,9 @@ def build(
         parts: write tables of so many parts in place of the stores, of which :func:`write_parts` makes a directory of
             parts. Edges are with their destination's part; ``owner`` of the schema says which part a node is in.
         say: called with a line for each table.
-        engine: what joins tables and splits them by part, with ``parts``: a :class:`Spark`; by default DuckDB in this
-            process. It writes the same bytes. ``memory`` is for each process.
+        engine: what joins tables and splits them by part: "duckdb", in this process; with ``parts`` also a
+            :class:`Spark` or a :class:`Ray`, or "spark" or "ray", one with its defaults. All write the same bytes.
+            ``memory`` is for each process.
 
     Returns:
         What was counted, by table, as it is in ``out/report.json``.
@@ -62,16 +67,22 @@ def build(
         FileExistsError: ``out`` exists and is not an empty directory.
         FileNotFoundError, ValueError: names table, file, column and row of what is wrong first.
         MemoryError: ``memory`` does not suffice.
-        ImportError: DuckDB or pyarrow is missing.
-        OSError: a file that cannot be written.
+        ImportError: DuckDB, pyarrow or the engine's package is missing.
+        OSError: a file that cannot be written, or an engine that does not start.
     """
     limit = budget_bytes("memory", memory, machine.available_memory())
     if limit < _LEAST:
         raise ValueError(f"memory: expected at least 64MiB, found {memory!r}")
     parts = None if parts is None else check_int("parts", parts, 1, 1 << 16)
-    if engine is not None and parts is None:
-        raise ValueError(f"engine: expected one only beside parts, found {type(engine).__name__}")
-    engine = DuckDB() if engine is None else engine
+    if isinstance(engine, str):
+        check_choice("engine", engine, [*ENGINES])
+    elif not isinstance(engine, Engine):
+        raise TypeError(f"engine: expected an Engine or one of {', '.join(ENGINES)}, found {type(engine).__name__}")
+    if parts is None and engine != "duckdb":
+        found = engine if isinstance(engine, str) else type(engine).__name__
+        raise ValueError(f"engine: expected duckdb where there are no parts, found {found}")
+    if isinstance(engine, str):
+        engine = ENGINES[engine]()
     with files.creating(out) as folder:
         (work := folder / "work").mkdir()
         database = Database(work, limit, threads or machine.cores())

@@ -34,6 +34,19 @@ class Frame(NamedTuple):
     """Of Arrow."""
 
 
+def alike(function: Callable[[Batches], Batches], schema: Any) -> Callable[[Batches], Batches]:
+    """The function, whose batches get the columns of ``schema`` in its order; in any process."""
+
+    def called(batches: Batches) -> Batches:
+        import pyarrow
+
+        for batch in function(batches):
+            table = pyarrow.Table.from_batches([batch]).select(schema.names).cast(schema)
+            yield from table.combine_chunks().to_batches()
+
+    return called
+
+
 @dataclass(frozen=True)
 class Worker:
     """Runs SQL in a database of its own, in any process."""
@@ -50,9 +63,9 @@ class Worker:
             finally:
                 database.close()
 
-    def read(self, sql: Iterable[str]) -> Batches:
+    def read(self, pieces: Batches) -> Batches:
         """The rows of queries of files."""
-        for query in sql:
+        for query in _items(pieces):
             with self.database() as database, database.of_files():
                 yield from database.batches(query, _BATCH)
 
@@ -68,11 +81,15 @@ class Worker:
             database.fill("piece", schema, batches)
             yield _packed(function(database, "piece"))
 
-    def scan(self, sql: Iterable[str]) -> Batches:
-        """The rows of queries of files, as rows of bytes."""
-        for query in sql:
+    def scan(self, pieces: Batches) -> Batches:
+        """As :meth:`read`, the rows as rows of bytes."""
+        for query in _items(pieces):
             with self.database() as database, database.of_files():
                 yield _packed(database.rows(query))
+
+
+def _items(batches: Batches) -> Iterator[str]:
+    return (item for batch in batches for item in batch.column(0).to_pylist())
 
 
 def _packed(value: Any) -> Any:
@@ -84,8 +101,8 @@ def _packed(value: Any) -> Any:
 class Frames(Engine):
     """An engine of a library that shares out rows of Arrow.
 
-    A library reads by a function, calls one on pieces of rows, joins, calls one on rows that have a value in common,
-    keeps rows and collects small results. What is done to rows is SQL, in each process.
+    A library calls a function on pieces of rows, joins, calls one on rows that have a value in common, keeps rows and
+    collects small results. What is done to rows is SQL, in each process.
     """
 
     _work: Path
@@ -97,8 +114,8 @@ class Frames(Engine):
     # What a library does ##############################################################################################
 
     @abstractmethod
-    def _read(self, function: Callable[[Iterable[str]], Batches], items: Sequence[str], schema: Any) -> Any:
-        """Rows that a function makes of strings, which are shared out."""
+    def _spread(self, items: Sequence[str]) -> Any:
+        """Rows of the one column ``item``, each in a piece of its own."""
 
     @abstractmethod
     def _map(self, rows: Any, function: Callable[[Batches], Batches], schema: Any) -> Any:
@@ -134,7 +151,9 @@ class Frames(Engine):
     def scan(self, source: Source, select: str) -> list[tuple[Any, ...]]:
         queries = [f"SELECT {select} FROM ({piece})" for piece in self._pieces(source)]
         with self._errors_of(source, "*"):
-            found = self._values(self._read(self._worker.scan, queries, _packed(None).schema))
+            found = self._values(
+                self._map(self._spread(queries), self._worker.scan, _packed(None).schema)
+            )
         return [row for rows in found for row in rows]
 
     @override
@@ -147,8 +166,8 @@ class Frames(Engine):
         queries = [f"SELECT {given} FROM ({piece})" for piece in self._pieces(source)]
         with self._errors_of(source, given):
             schema = self.database.schema(f"SELECT {given} FROM ({source.sql()})")
-            read = Frame(self._read(self._worker.read, queries, schema), schema)
-            made = self._joined(read, joins, select)
+            read = self._map(self._spread(queries), self._worker.read, schema)
+            made = self._joined(Frame(read, schema), joins, select)
             rows, count = self._keep(made.rows)
         self._frames[staged] = Frame(rows if count else None, made.schema)
 
@@ -196,7 +215,8 @@ class Frames(Engine):
 
     def _pieces(self, source: Source) -> list[str]:
         """A query of each file's rows: the columns that are needed, of the types that they have together."""
-        kinds = {row[0]: row[1] for row in self.database.rows(f"DESCRIBE SELECT * FROM ({source.sql()})")}
+        with self.database.of_files():
+            kinds = {row[0]: row[1] for row in self.database.rows(f"DESCRIBE SELECT * FROM ({source.sql()})")}
         columns = ", ".join(f"CAST({name(column)} AS {kinds[column]}) AS {name(column)}" for column in source.families)
         return [f"SELECT {columns} FROM ({piece})" for piece in source.pieces()]
 

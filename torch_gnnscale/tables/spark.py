@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -9,7 +11,7 @@ from typing_extensions import override
 
 from .._library import needed
 from .engine import Join
-from .frames import Batches, Frames
+from .frames import Batches, Frames, alike
 
 
 class Spark(Frames):
@@ -21,33 +23,29 @@ class Spark(Frames):
     process that writes it.
 
     Args:
-        session: a ``SparkSession``, which stays open; by default the active one.
+        session: a ``SparkSession``, which stays open; by default the active one, else a new one, as
+            ``SparkSession.builder.getOrCreate()`` makes it, whose processes run this Python unless ``PYSPARK_PYTHON``
+            names another.
 
     Raises:
         ImportError: pyspark is missing.
-        ValueError: no session is active.
+        OSError: a session cannot be made, such as without Java.
     """
 
     def __init__(self, session: Any = None) -> None:
         super().__init__()
         pyspark = needed("pyspark.sql", "Spark needs pyspark: pip install 'torch_gnnscale[spark]'")
-        self._session: Any = pyspark.SparkSession.getActiveSession() if session is None else session
-        if self._session is None:
-            raise ValueError("session: expected one, or an active one, found none")
+        self._session: Any = _session(pyspark.SparkSession) if session is None else session
 
     @override
-    def _read(self, function: Callable[[Iterable[str]], Batches], items: Sequence[str], schema: Any) -> Any:
+    def _spread(self, items: Sequence[str]) -> Any:
         import pyarrow
 
-        def read(batches: Batches) -> Batches:
-            yield from function(item for batch in batches for item in batch.column(0).to_pylist())
-
-        rows = self._session.createDataFrame(pyarrow.table({"item": items})).repartition(len(items))
-        return self._map(rows, read, schema)
+        return self._session.createDataFrame(pyarrow.table({"item": items})).repartition(len(items))
 
     @override
     def _map(self, rows: Any, function: Callable[[Batches], Batches], schema: Any) -> Any:
-        return rows.mapInArrow(_alike(function, schema), _spark_schema(schema))
+        return rows.mapInArrow(alike(function, schema), _spark_schema(schema))
 
     @override
     def _join(self, rows: Any, others: Any, columns: Sequence[str], join: Join) -> Any:
@@ -59,7 +57,7 @@ class Spark(Frames):
     def _group(self, rows: Any, by: str, function: Callable[[Batches], Batches], schema: Any) -> Any:
         import pyarrow
 
-        called = _alike(function, schema)
+        called = alike(function, schema)
         called.__annotations__ = {"batches": Iterator[pyarrow.RecordBatch], "return": Iterator[pyarrow.RecordBatch]}
         return rows.groupBy(by).applyInArrow(called, _spark_schema(schema))
 
@@ -79,17 +77,14 @@ class Spark(Frames):
         return [rows.toArrow()]
 
 
-def _alike(function: Callable[[Batches], Batches], schema: Any) -> Any:
-    """The function, with the columns of ``schema``."""
+def _session(of: Any) -> Any:
+    from pyspark.errors import PySparkException
 
-    def called(batches: Batches) -> Batches:
-        import pyarrow
-
-        for batch in function(batches):
-            table = pyarrow.Table.from_batches([batch]).select(schema.names).cast(schema)
-            yield from table.combine_chunks().to_batches()
-
-    return called
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    try:
+        return of.getActiveSession() or of.builder.getOrCreate()
+    except PySparkException as error:
+        raise OSError(f"Spark does not start: {error}; does `java -version` work?") from error
 
 
 def _spark_schema(schema: Any) -> Any:
