@@ -61,8 +61,9 @@ $(VENV)/installed: $(VENV)/torch pyproject.toml setup.py $(NATIVE)
 
 $(VENV)/test: $(VENV)/installed
 	$(INSTALL) $$($(EXTRA) test)
-	-$(INSTALL) $$($(EXTRA) spark)  # tests that need it, or Ray, say so where it cannot be had
+	-$(INSTALL) $$($(EXTRA) spark)  # tests that need it, Ray or S3 say so where it cannot be had
 	-$(INSTALL) $$($(EXTRA) ray)
+	-$(INSTALL) $$($(EXTRA) test-s3)
 	-$(PYTEST) --collect-only -qq > /dev/null  # compiles what tests import, once: else each of four processes does so
 	touch $@
 

@@ -6,8 +6,8 @@ import shutil
 import stat
 from concurrent.futures import ThreadPoolExecutor
 
-import fsspec
 import pytest
+from helpers.buckets import PLACES, place
 from helpers.data import make_data
 from helpers.forked import run
 from helpers.refused import refuses
@@ -37,29 +37,29 @@ def test_a_copy_has_what_a_machine_needs(parts, tmp_path):
         opened.part(0), opened.part(2)
 
 
-def test_parts_come_from_a_remote_file_system(parts, tmp_path):
-    remote = fsspec.filesystem("memory")
-    remote.put(str(parts), "/parts", recursive=True)
-    expected = stage(parts, tmp_path / "here", [0, 2])
-    copy = stage("memory://parts", tmp_path / "disk", lambda count: [0, count - 1])
-    there, here = (
-        {str(f.relative_to(of)): f.read_bytes() for f in of.rglob("*") if f.is_file()} for of in (copy, expected)
-    )
-    assert there == here
-    assert stage("memory://parts", tmp_path / "disk", [0, 1]) == copy
-    (copy / "part-00001" / files.MANIFEST).write_bytes((copy / "part-00000" / files.MANIFEST).read_bytes())
-    with refuses(ValueError, f"{copy}/part-00001: expected a copy of memory://parts/part-00001, found something else; "
-                             f"remove it"):  # fmt: skip
-        stage("memory://parts", tmp_path / "disk", [1])
-    name = next(file["name"] for file in remote.ls("/parts/ids") if file["name"].endswith(".npy"))
-    remote.pipe_file(name, remote.cat_file(name)[:-1] + b"x")
-    with pytest.raises(ValueError, match="checksum of block 0"):
-        stage("memory://parts", tmp_path / "other", [0])
-    with pytest.raises(FileNotFoundError):
-        stage("memory://nothing", tmp_path / "other", [0])
-    with refuses(ValueError, "path: expected a folder, or stage= beside a URL, found 'memory://parts'"):
-        open_part("memory://parts")
-    remote.rm("/parts", recursive=True)
+@pytest.mark.parametrize("kind", PLACES)
+def test_parts_come_from_a_remote_file_system(parts, tmp_path, monkeypatch, kind):
+    with place(kind, monkeypatch) as (url, remote):
+        remote.put(str(parts), f"{url}/parts", recursive=True)
+        expected = stage(parts, tmp_path / "here", [0, 2])
+        copy = stage(f"{url}/parts", tmp_path / "disk", lambda count: [0, count - 1])
+        there, here = (
+            {str(f.relative_to(of)): f.read_bytes() for f in of.rglob("*") if f.is_file()} for of in (copy, expected)
+        )
+        assert there == here
+        assert stage(f"{url}/parts", tmp_path / "disk", [0, 1]) == copy
+        (copy / "part-00001" / files.MANIFEST).write_bytes((copy / "part-00000" / files.MANIFEST).read_bytes())
+        with refuses(ValueError, f"{copy}/part-00001: expected a copy of {url}/parts/part-00001, found something else; "
+                                 f"remove it"):  # fmt: skip
+            stage(f"{url}/parts", tmp_path / "disk", [1])
+        name = next(file["name"] for file in remote.ls(f"{url}/parts/ids") if file["name"].endswith(".npy"))
+        remote.pipe_file(name, remote.cat_file(name)[:-1] + b"x")
+        with pytest.raises(ValueError, match="checksum of block 0"):
+            stage(f"{url}/parts", tmp_path / "other", [0])
+        with pytest.raises(FileNotFoundError):
+            stage(f"{url}/nothing", tmp_path / "other", [0])
+        with refuses(ValueError, f"path: expected a folder, or stage= beside a URL, found '{url}/parts'"):
+            open_part(f"{url}/parts")
 
 
 @pytest.mark.parametrize("below", [".", "disk", "disk/../graph"])

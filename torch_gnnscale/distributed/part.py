@@ -24,13 +24,14 @@ from ..feature import TieredFeatureStore
 from ..memory import Budget
 from ..ops.arguments import check_choice
 from ..partition import StoredPart, StoredParts, open_parts
+from ..remote import is_url
 from ..topology import GraphStore
 from ..version import __version__
 from .buffer import Kept
 from .own_tiers import OwnTiers, open_together
 from .partitioned_features import PartitionedFeatureStore, PartRows, numbering_of
 from .partitioned_graph import PartitionedGraphStore
-from .staging import is_first, is_url, places, staged, warn_of_network
+from .staging import is_first, places, staged, warn_of_network
 
 Of = Literal["part", "all"]
 """Whose seeds: this part's, or those of all parts."""

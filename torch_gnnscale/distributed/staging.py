@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .. import files
-from .._library import needed
 from .._warn import warn
 from ..comm.mesh import Consecutive, Grid
 from ..comm.rendezvous import Rendezvous
 from ..partition import directory, open_parts
+from ..remote import file_system, is_url
 
 _NETWORK = {
     "9p", "afs", "beegfs", "ceph", "cifs", "fuse", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "orangefs",
@@ -42,17 +42,11 @@ def network_file_system(path: str | os.PathLike, root: Path = _ROOT) -> str | No
     return None
 
 
-def is_url(path: str | os.PathLike) -> bool:
-    """Whether a path is one of a file system that fsspec knows, such as ``s3://bucket/parts``."""
-    return isinstance(path, str) and "://" in path
-
-
 class _Remote:
     """A directory of parts on a file system of fsspec."""
 
     def __init__(self, url: str) -> None:
-        fsspec = needed("fsspec.core", f"{url}: a URL needs fsspec: pip install 'torch_gnnscale[remote]'")
-        self._files, self._root = fsspec.url_to_fs(url)
+        self._files, self._root = file_system(url)
 
     def sizes(self, name: str) -> dict[str, int]:
         """The bytes of a folder's files by their names; FileNotFoundError if there is none."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from .._library import needed
 from ..memory import format_bytes
+from ..remote import file_system
 from .columns import Check, Value
 from .sources import Source, name, quoted
 
@@ -98,19 +99,22 @@ class Database:
             reader.close()
 
     @contextmanager
-    def of_files(self) -> Iterator[None]:
-        """A block whose statements read files."""
+    def of_files(self, protocols: Sequence[str] = ()) -> Iterator[None]:
+        """A block whose statements read files; ``protocols``: of their URLs."""
+        for protocol in protocols:
+            if not self._connection.filesystem_is_registered(protocol):
+                self._connection.register_filesystem(file_system(f"{protocol}://")[0])
         found = self.rows(f"SELECT name FROM duckdb_optimizers() WHERE name IN ({_WRONG})")
         self.run(f"SET disabled_optimizers = '{','.join(of for (of,) in found)}'")
         yield
         self.run("SET disabled_optimizers = ''")  # of the sorts, which statistics make a third faster
 
     @contextmanager
-    def in_order(self) -> Iterator[None]:
-        """A block whose statements read files, rows in their order."""
+    def in_order(self, protocols: Sequence[str] = ()) -> Iterator[None]:
+        """A block whose statements read files, as :meth:`of_files`, rows in their order."""
         self.run("SET threads = 1")
         self.run("SET preserve_insertion_order = true")
-        with self.of_files():
+        with self.of_files(protocols):
             yield
         self.run("SET preserve_insertion_order = false")
         self.run(f"SET threads = {self._threads}")
@@ -148,7 +152,7 @@ def _first_line(error: Exception) -> str:
 class Place:
     """A row of a table's files, and what one of its columns holds there."""
 
-    file: Path
+    file: str
     row: int
     """From 1, without the line of a text file that names the columns."""
     found: str | None
@@ -156,7 +160,7 @@ class Place:
 
 def first_row(database: Database, source: Source, column: str, condition: str) -> Place | None:
     """The first row, by files and their rows, that fulfils a condition in SQL."""
-    with database.in_order():
+    with database.in_order(source.protocols):
         for file in source.files:
             found = database.rows(
                 f"SELECT row_of_file, CAST({name(column)} AS VARCHAR) FROM ({source.sql_of(file)}) WHERE {condition} "

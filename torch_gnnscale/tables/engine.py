@@ -100,7 +100,7 @@ class DuckDB(Engine):
 
     @override
     def scan(self, source: Source, select: str) -> list[tuple[Any, ...]]:
-        with self.database.of_files():
+        with self.database.of_files(source.protocols):
             return self.database.rows(f"SELECT {select} FROM ({source.sql()})")
 
     @override
@@ -120,7 +120,7 @@ class DuckDB(Engine):
         if isinstance(source, str):
             self.database.run(f"CREATE VIEW {staged} AS {sql}")
             return
-        with self.database.of_files():
+        with self.database.of_files(source.protocols):
             self.database.run(f"CREATE TABLE {staged} AS {sql}")
 
     @override

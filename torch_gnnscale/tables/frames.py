@@ -63,10 +63,10 @@ class Worker:
             finally:
                 database.close()
 
-    def read(self, pieces: Batches) -> Batches:
-        """The rows of queries of files."""
+    def read(self, protocols: Sequence[str], pieces: Batches) -> Batches:
+        """The rows of queries of files, whose URLs have these protocols."""
         for query in _items(pieces):
-            with self.database() as database, database.of_files():
+            with self.database() as database, database.of_files(protocols):
                 yield from database.batches(query, _BATCH)
 
     def select(self, schema: Any, select: str, batches: Batches) -> Batches:
@@ -81,10 +81,10 @@ class Worker:
             database.fill("piece", schema, batches)
             yield _packed(function(database, "piece"))
 
-    def scan(self, pieces: Batches) -> Batches:
+    def scan(self, protocols: Sequence[str], pieces: Batches) -> Batches:
         """As :meth:`read`, the rows as rows of bytes."""
         for query in _items(pieces):
-            with self.database() as database, database.of_files():
+            with self.database() as database, database.of_files(protocols):
                 yield _packed(database.rows(query))
 
 
@@ -152,7 +152,7 @@ class Frames(Engine):
         queries = [f"SELECT {select} FROM ({piece})" for piece in self._pieces(source)]
         with self._errors_of(source, "*"):
             found = self._values(
-                self._map(self._spread(queries), self._worker.scan, _packed(None).schema)
+                self._map(self._spread(queries), partial(self._worker.scan, source.protocols), _packed(None).schema)
             )
         return [row for rows in found for row in rows]
 
@@ -166,7 +166,7 @@ class Frames(Engine):
         queries = [f"SELECT {given} FROM ({piece})" for piece in self._pieces(source)]
         with self._errors_of(source, given):
             schema = self.database.schema(f"SELECT {given} FROM ({source.sql()})")
-            read = self._map(self._spread(queries), self._worker.read, schema)
+            read = self._map(self._spread(queries), partial(self._worker.read, source.protocols), schema)
             made = self._joined(Frame(read, schema), joins, select)
             rows, count = self._keep(made.rows)
         self._frames[staged] = Frame(rows if count else None, made.schema)
@@ -215,7 +215,7 @@ class Frames(Engine):
 
     def _pieces(self, source: Source) -> list[str]:
         """A query of each file's rows: the columns that are needed, of the types that they have together."""
-        with self.database.of_files():
+        with self.database.of_files(source.protocols):
             kinds = {row[0]: row[1] for row in self.database.rows(f"DESCRIBE SELECT * FROM ({source.sql()})")}
         columns = ", ".join(f"CAST({name(column)} AS {kinds[column]}) AS {name(column)}" for column in source.families)
         return [f"SELECT {columns} FROM ({piece})" for piece in source.pieces()]
@@ -254,7 +254,7 @@ class Frames(Engine):
         try:
             yield
         except Exception:
-            with self.database.of_files():
+            with self.database.of_files(source.protocols):
                 self.database.run(f"CREATE TEMP TABLE wrong AS SELECT {given} FROM ({source.sql()})")
                 self.database.run("DROP TABLE wrong")
             raise

@@ -7,10 +7,11 @@ import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from .. import machine
+from ..remote import is_url
 from .columns import INTEGER
 from .database import Database, reading
 from .schema import Schema, pyyaml
@@ -57,7 +58,7 @@ def guess(paths: Sequence[str], folder: Path) -> tuple[dict[str, Any], list[str]
     A table is one of edges if it has two foreign keys and no other table names its key; else it is one of nodes.
 
     Args:
-        paths: files or directories, each a table.
+        paths: files or directories, or URLs of them, each a table.
         folder: what the names of files in the schema are relative to.
 
     Raises:
@@ -167,17 +168,15 @@ def _relation(column: str) -> str:
 
 
 def _table(database: Database, path: str, folder: Path) -> _Table:
-    there = Path(path)
-    try:
-        pattern = str(there.resolve().relative_to(folder.resolve()))
-    except ValueError:
-        pattern = str(there.resolve())
-    stem = re.sub(r"(\.(parquet|csv|tsv|txt|gz|zst))+$", "", there.name)
+    pattern = path if is_url(path) else str(Path(path).resolve())
+    if Path(pattern).is_relative_to(folder.resolve()):
+        pattern = str(Path(pattern).relative_to(folder.resolve()))
+    stem = re.sub(r"(\.(parquet|csv|tsv|txt|gz|zst))+$", "", PurePosixPath(path).name)
     named = re.sub(r"_{2,}", "_", stem.replace(".", "_")) or "table"
-    whole = source(named, Path(), [str(there)], None, [])
+    whole = source(named, Path(), [path], None, [])
     columns = whole.groups[0].columns
-    found = source(named, Path(), [str(there)], None, list(columns))
-    with reading(found), database.of_files():
+    found = source(named, Path(), [path], None, list(columns))
+    with reading(found), database.of_files(found.protocols):
         (rows,) = database.row(f"SELECT count(*) FROM ({found.sql()})")
         about = {column: _column(database, found, column, rows) for column in columns}
     return _Table(named, pattern, found, rows, about)
@@ -231,7 +230,7 @@ def _foreign(database: Database, table: _Table, tables: Sequence[_Table]) -> dic
             if about["integers"] and column != other.key and not _NAMED.search(column):
                 continue  # small numbers of any kind are among keys
             keys = f"SELECT CAST({name(other.key)} AS VARCHAR) FROM ({other.source.sql()})"
-            with database.of_files():
+            with database.of_files([*table.source.protocols, *other.source.protocols]):
                 (unknown,) = database.row(
                     f"SELECT count(*) FROM ({table.source.sql()}) WHERE {name(column)} IS NOT NULL AND "
                     f"CAST({name(column)} AS VARCHAR) NOT IN ({keys})"

@@ -207,7 +207,7 @@ def _duplicate(database: Database, nodes: Nodes, key: Any) -> ValueError:
     found, column = nodes.source, nodes.table.key
     key_sql = f"CAST({name(column)} AS VARCHAR)"
     database.run("CREATE TABLE rows_of_keys (file INTEGER, row_of_file BIGINT, key VARCHAR)")
-    with database.in_order():
+    with database.in_order(found.protocols):
         for number, file in enumerate(found.files):
             database.run(
                 f"INSERT INTO rows_of_keys SELECT {number}, row_of_file, {key_sql} FROM ({found.sql_of(file)})"

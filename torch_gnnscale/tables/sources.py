@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import glob
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+
+from ..remote import is_url
+from .table_files import DELIMITERS, find, header, of_folders, opened, suffix
 
 ROW = "file_row_number"
 """The key of a table without one: the number of its row in its one parquet file, from 0."""
-PACKED = ("", ".gz", ".zst")
-"""How the name of a text file may go on after .csv, .tsv or .txt."""
-DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 
 
 def quoted(value: str) -> str:
@@ -32,7 +29,7 @@ def name(column: str) -> str:
 class Group:
     """Files whose columns are alike."""
 
-    files: tuple[Path, ...]
+    files: tuple[str, ...]
     columns: tuple[str, ...]
     """Their names, in the order of the files."""
     of_folders: tuple[tuple[str, str | None], ...] = ()
@@ -58,7 +55,7 @@ class Source:
 
     path: str
     """What errors call the table."""
-    files: tuple[Path, ...]
+    files: tuple[str, ...]
     groups: tuple[Group, ...]
     delimiter: str | None
     """Of text files; None: parquet."""
@@ -75,21 +72,26 @@ class Source:
         """Whether the values of a column are text for want of types: of text files, or of names of folders."""
         return self.is_text or any(column == given for group in self.groups for given, _ in group.of_folders)
 
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """Those of the files' URLs, such as ``s3``."""
+        return tuple(dict.fromkeys(file.partition("://")[0] for file in self.files if is_url(file)))
+
     def sql(self) -> str:
         """A query of all rows, in any order."""
         return " UNION ALL BY NAME ".join(group.read(self._reader(group, group.files)) for group in self.groups)
 
     def pieces(self) -> list[str]:
         """A query of each file's rows, which any process can run that sees the files."""
-        return [group.read(self._reader(group, [file.absolute()])) for group in self.groups for file in group.files]
+        return [group.read(self._reader(group, [_absolute(file)])) for group in self.groups for file in group.files]
 
-    def sql_of(self, file: Path) -> str:
+    def sql_of(self, file: str) -> str:
         """A query of a file's rows, with their numbers from 1 as ``row_of_file``; where one thread reads in order."""
         group = next(group for group in self.groups if file in group.files)
         return f"SELECT row_number() OVER () AS row_of_file, * FROM ({group.read(self._reader(group, (file,)))})"
 
-    def _reader(self, group: Group, files: Sequence[Path]) -> str:
-        names = ", ".join(quoted(glob.escape(str(file))) for file in files)
+    def _reader(self, group: Group, files: Sequence[str]) -> str:
+        names = ", ".join(quoted(glob.escape(file)) for file in files)
         if not self.is_text:
             row = f", {ROW} = true" if ROW in self.families else ""
             return f"read_parquet([{names}], union_by_name = true, hive_partitioning = false{row})"
@@ -108,16 +110,16 @@ def source(path: str, folder: Path, patterns: Sequence[str], delimiter: str | No
     Args:
         path: what errors call the table.
         folder: what the patterns are relative to.
-        patterns: files, directories (all tables below them) and globs.
+        patterns: files, directories (all tables below them) and globs, each a path or a URL that fsspec knows.
         delimiter: of text files; by default a comma in .csv, a tab in .tsv and .txt.
         needed: names of columns.
 
     Raises:
-        FileNotFoundError: a pattern that no file fits.
+        FileNotFoundError, OSError, ImportError: as of :func:`table_files.find`.
         ValueError: files of several formats, or of one that is not known; names table, file and column of a column that
             is missing or whose type changes between files.
     """
-    files = _files(path, folder, patterns)
+    files = find(path, folder, patterns)
     formats = {file: _format(path, file) for file in files}
     first, *others = files
     for file in others:
@@ -130,118 +132,52 @@ def source(path: str, folder: Path, patterns: Sequence[str], delimiter: str | No
             raise ValueError(f"{path}.delimiter: expected none for parquet, found {delimiter!r}")
         return _of_parquet(path, folder, files, needed)
     sep = delimiter or DELIMITERS[formats[first]]
-    groups: dict[Any, list[Path]] = {}
+    groups: dict[Any, list[str]] = {}
     for file in files:
-        columns = _header(path, file, sep)
-        groups.setdefault((columns, _of_folders(path, folder, file, needed, columns)), []).append(file)
+        columns = header(path, file, sep)
+        groups.setdefault((columns, of_folders(path, folder, file, needed, columns)), []).append(file)
     alike = tuple(Group(tuple(group), *key) for key, group in groups.items())
     return Source(path, files, alike, sep, dict.fromkeys(needed, "text"), {})
 
 
-def _files(path: str, folder: Path, patterns: Sequence[str]) -> tuple[Path, ...]:
-    found: list[Path] = []
-    for pattern in patterns:
-        there = folder / pattern
-        if there.is_dir():
-            below = [file for file in sorted(there.rglob("*")) if file.is_file()]
-            matches = [file for file in below if not file.name.startswith((".", "_")) and _suffix(file) is not None]
-        elif there.is_file():
-            matches = [there]
-        else:
-            matches = sorted(Path(match) for match in glob.glob(str(there), recursive=True) if Path(match).is_file())
-        if not matches:
-            raise FileNotFoundError(f"{path}: expected files {there}, found none")
-        found += matches
-    return tuple(dict.fromkeys(found))
+def _absolute(file: str) -> str:
+    return file if is_url(file) else str(Path(file).absolute())
 
 
-def _suffix(file: Path) -> str | None:
-    """``.parquet``, ``.csv``, ``.tsv`` or ``.txt``; None of other files."""
-    if file.suffix == ".parquet":
-        return ".parquet"
-    packed = file.suffix if file.suffix in PACKED else ""
-    inner = Path(file.name.removesuffix(packed)).suffix
-    return inner if inner in DELIMITERS else None
-
-
-def _format(path: str, file: Path) -> str:
-    suffix = _suffix(file)
-    if suffix is None:
+def _format(path: str, file: str) -> str:
+    kind = suffix(file)
+    if kind is None:
         raise ValueError(
             f"{path}: expected .parquet, .csv, .tsv or .txt, the last three also .gz or .zst, found {file}"
         )
-    return suffix.removeprefix(".") if suffix == ".parquet" else suffix
+    return kind.removeprefix(".") if kind == ".parquet" else kind
 
 
-def _of_folders(
-    path: str, folder: Path, file: Path, needed: Sequence[str], found: Sequence[str]
-) -> tuple[tuple[str, str | None], ...]:
-    """The needed columns that a file lacks, of the names of its folders, NAME=VALUE, as Hive and Spark write them.
-
-    Those of ``folder`` itself do not count, unless the file is elsewhere. ValueError for a column that is in neither,
-    and for two that DuckDB, which knows no case of ASCII letters, would take for one.
-    """
-    inside = file.relative_to(folder) if file.is_relative_to(folder) else file
-    pairs = [part.split("=", 1) for part in inside.parent.parts if "=" in part]
-    known = {unquote(key): None if value == _NOTHING else unquote(value) for key, value in pairs}
-    lacking = [column for column in needed if column not in found]
-    if missing := [column for column in lacking if column not in known]:
-        raise ValueError(f"{path}: {file}: column {missing[0]}: expected it, found only {', '.join([*found, *known])}")
-    read: dict[bytes, str] = {}
-    for column in (*found, *lacking):
-        if (other := read.setdefault(column.encode().lower(), column)) is not column:
-            raise ValueError(
-                f"{path}: {file}: column {column}: expected names that differ in more than case, found {other}, too"
-            )
-    return tuple((column, known[column]) for column in lacking)
-
-
-_NOTHING = "__HIVE_DEFAULT_PARTITION__"
-"""How the name of a folder says that a value is missing."""
-
-
-def _header(path: str, file: Path, delimiter: str) -> tuple[str, ...]:
-    """The names of a text file's columns, in its first line."""
-    import pyarrow
-
-    try:
-        with pyarrow.input_stream(str(file), compression="detect") as stream:
-            text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-            columns = next(csv.reader(text, delimiter=delimiter), [])
-    except (UnicodeDecodeError, csv.Error, OSError, pyarrow.ArrowException) as error:
-        raise ValueError(f"{path}: {file}: expected a line with the names of columns, found {error}") from error
-    if not columns or len(set(columns)) < len(columns) or not all(columns):
-        raise ValueError(
-            f"{path}: {file}: expected a first line with the names of columns, each once, found "
-            f"{delimiter.join(columns)!r}"
-        )
-    return tuple(columns)
-
-
-def _of_parquet(path: str, folder: Path, files: tuple[Path, ...], needed: Sequence[str]) -> Source:
+def _of_parquet(path: str, folder: Path, files: tuple[str, ...], needed: Sequence[str]) -> Source:
     import pyarrow
     from pyarrow import parquet
 
     families: dict[str, str] = {}
-    said_by: dict[str, Path] = {}
+    said_by: dict[str, str] = {}
     sizes: dict[str, int] = {}
-    groups: dict[Any, list[Path]] = {}
+    groups: dict[Any, list[str]] = {}
     names: tuple[str, ...] = ()
     if ROW in needed:
         families[ROW] = "integer"
     for file in files:
         try:
-            schema = parquet.read_schema(file)
+            with opened(file) as stored:
+                schema = parquet.read_schema(stored)
         except (pyarrow.ArrowException, OSError) as error:
             raise ValueError(f"{path}: {file}: expected a parquet file, found {error}") from error
-        of_folders = _of_folders(path, folder, file, [column for column in needed if column != ROW], schema.names)
-        groups.setdefault(of_folders, []).append(file)
+        given = of_folders(path, folder, file, [column for column in needed if column != ROW], schema.names)
+        groups.setdefault(given, []).append(file)
         names = names or tuple(schema.names)
         for column in needed:
             if column == ROW:
                 continue
-            kind = pyarrow.string() if column in dict(of_folders) else schema.field(column).type
-            family = "null" if dict(of_folders).get(column, "") is None else _family(kind)
+            kind = pyarrow.string() if column in dict(given) else schema.field(column).type
+            family = "null" if dict(given).get(column, "") is None else _family(kind)
             if family == "null":
                 continue
             before = families.setdefault(column, family)
@@ -258,7 +194,7 @@ def _of_parquet(path: str, folder: Path, files: tuple[Path, ...], needed: Sequen
                 raise ValueError(
                     f"{path}: {file}: column {column}: expected {before}, as in {said_by[column]}, found {family}"
                 )
-    alike = tuple(Group(tuple(group), names, of_folders) for of_folders, group in groups.items())
+    alike = tuple(Group(tuple(group), names, given) for given, group in groups.items())
     return Source(path, files, alike, None, {**dict.fromkeys(needed, "null"), **families}, sizes)
 
 

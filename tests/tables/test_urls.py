@@ -1,0 +1,84 @@
+"""Tables by URL are those of files on a disk, and so are their errors."""
+
+import copy
+
+import pyarrow as pa
+import pytest
+from helpers.buckets import PLACES, place
+from helpers.lists import Lists
+from helpers.tables import SHOP, arrays, put, same, shop, write
+
+from torch_gnnscale import tables
+from torch_gnnscale.tables import Schema
+from torch_gnnscale.tables.guess import guess
+
+
+def at(url):
+    """The shop's schema, with tables at a URL."""
+    schema = copy.deepcopy(SHOP)
+    schema["nodes"]["user"]["files"] = f"{url}/users/"
+    schema["nodes"]["item"]["files"] = [f"{url}/items-0.csv.gz", f"{url}/items-[1-9].csv.gz"]
+    schema["edges"]["user.buys.item"]["files"] = f"{url}/orders-*.parquet"
+    return schema
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_tables_by_url(tmp_path, monkeypatch, kind):
+    """A directory with folders that name a column, packed text, globs; by an engine in other processes, too."""
+    found = shop()
+    write(folder := tmp_path / "here", {"orders": found["orders"]}, 3)
+    write(folder, {"items": found["items"]}, 2, ".csv.gz")
+    users = found["users"].drop_columns("country")
+    for country, rows in (("DE", users.slice(0, 12)), ("%C3%84gypten", users.slice(12))):
+        (folder / "users" / f"country={country}").mkdir(parents=True)
+        put(folder / "users" / f"country={country}" / "0.parquet", rows)
+    put(folder / "users" / "_left_out.parquet", pa.table({"a": [1]}))
+    with place(kind, monkeypatch) as (url, files):
+        for file in folder.rglob("*.*"):
+            files.pipe_file(f"{url}/{file.relative_to(folder)}", file.read_bytes())
+        here, there = Schema.parse(at("here"), tmp_path), Schema.parse(at(url), tmp_path)
+        assert tables.build(here, tmp_path / "a") == tables.build(there, tmp_path / "b")
+        same(arrays(tmp_path / "a"), arrays(tmp_path / "b"))
+        reports = [tables.build(of, tmp_path / f"{i}", parts=2, engine=Lists()) for i, of in enumerate((here, there))]
+        assert reports[0] == reports[1]
+        schema, said = guess([f"{url}/orders-0.parquet", f"{url}/items-0.csv.gz"], tmp_path)
+        assert schema["nodes"]["items-0"]["files"] == f"{url}/items-0.csv.gz", said
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_errors_name_the_url(tmp_path, monkeypatch, kind):
+    put(tmp_path / "users.csv", pa.table({"k": ["a", "b", "a"], "n": ["1", "x", "2"]}))
+    with place(kind, monkeypatch) as (url, files):
+        files.pipe_file(f"{url}/users.csv", (tmp_path / "users.csv").read_bytes())
+        files.pipe_file(f"{url}/none.parquet", b"PAR1, and nothing else")
+
+        def said(file, **columns):
+            schema = {"nodes": {"user": {"files": f"{url}/{file}", "key": "k", "columns": columns}}}
+            with pytest.raises((ValueError, OSError)) as raised:
+                tables.build(Schema.parse(schema, tmp_path), tmp_path / "graph")
+            assert not (tmp_path / "graph").exists()
+            return str(raised.value)
+
+        twice = "row 3: column k: expected each key once, found 'a' as in"
+        assert said("users.csv") == f"nodes.user: {url}/users.csv: {twice} {url}/users.csv, row 1"
+        number = "row 2: column n: expected a finite number, found 'x'"
+        assert said("users.csv", n="number") == f"nodes.user: {url}/users.csv: {number}"
+        assert said("users.csv", m="number").startswith(f"nodes.user: {url}/users.csv: column m: expected it, found")
+        assert said("none.parquet").startswith(f"nodes.user: {url}/none.parquet: expected a parquet file, found")
+        for nothing in ("users.tsv", "nothing/", "nothing/*.csv"):
+            assert said(nothing) == f"nodes.user: expected files {url}/{nothing}, found none"
+
+
+def test_a_file_system_that_does_not_answer(tmp_path, monkeypatch):
+    import fsspec
+
+    def refused(self, path):
+        raise RuntimeError("no credentials")
+
+    monkeypatch.setattr(fsspec.get_filesystem_class("memory"), "isdir", refused)
+    schema = Schema.parse({"nodes": {"user": {"files": "memory://place/u.csv", "key": "k"}}}, tmp_path)
+    with pytest.raises(OSError, match=r"^nodes.user: memory://place/u.csv cannot be read: no credentials$"):
+        tables.build(schema, tmp_path / "graph")
+    schema = Schema.parse({"nodes": {"user": {"files": "nofs://place/u.csv", "key": "k"}}}, tmp_path)
+    with pytest.raises(ValueError, match="nofs"):
+        tables.build(schema, tmp_path / "graph")
