@@ -135,6 +135,16 @@ def test_each_kind_of_change_is_seen(change):
     assert not versions.hold()
 
 
+@pytest.mark.parametrize("learns", [False, True])
+def test_what_learns_has_another_version_without_gradients(learns):
+    data = Data(x=torch.rand(4, 2, requires_grad=learns))
+    with torch.no_grad():
+        versions = DataVersions(data, typed=False)
+        assert versions.hold()
+    assert versions.learned == []
+    assert versions.hold() != learns
+
+
 def test_an_attribute_that_comes_and_goes_while_rows_are_read(monkeypatch):
     data = make_data()
     line = loader_over(data, NeighborLoader)._line
