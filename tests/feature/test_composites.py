@@ -205,9 +205,7 @@ def test_a_frame_with_columns_of_unequal_lengths():
         FeatureStore().put_tensor(frame, group_name="a", attr_name="tf", index=None)
 
 
-def test_long_rows_are_warned_of(monkeypatch):
-    monkeypatch.setattr("torch_gnnscale.feature.composite._MUCH", 0)
-
+def test_long_rows_are_warned_of(monkeypatch, recwarn):
     def put(rows):
         """A column of which the last row has 1000 values and all others none."""
         offset = torch.tensor([0] * rows + [1000])
@@ -217,6 +215,9 @@ def test_long_rows_are_warned_of(monkeypatch):
             torch_frame.TensorFrame({kind: cells}, {kind: ["of"]}), group_name=None, attr_name="tf", index=None
         )
 
-    put(8)
+    put(9)  # a few kilobytes
+    monkeypatch.setattr("torch_gnnscale.feature.composite._MUCH", 0)
+    put(8)  # eight times what the values take
+    assert not recwarn.list
     with pytest.warns(UserWarning, match=r"tf\.multicategorical: rows of fixed width .* longest row has 1000 values"):
         put(9)
