@@ -119,6 +119,20 @@ def test_equal_edges_of_another_integer_type_are_the_same(tmp_path):
     assert write(stores, tmp_path / "parts", only=[1], method="random") == []
 
 
+@pytest.mark.parametrize("topology", ["everywhere", "", None, 0])
+def test_a_topology_that_does_not_exist_is_refused(tmp_path, topology):
+    """As by a later version: its checksums are right."""
+    path = tmp_path / "parts"
+    write(make_data(), path, 2, method="random", topology="partitioned")
+    arrays, meta = files.load(path / "book", directory.BOOK)
+    meta["given"]["topology"] = topology
+    arrays = {name: array.clone() for name, array in arrays.items()}
+    shutil.rmtree(path / "book")
+    files.save(path / "book", directory.BOOK, arrays, meta)
+    with pytest.raises(ValueError, match=f"^{path}/book.*topology {topology!r} and folders "):
+        open_parts(path)
+
+
 def test_a_directory_begun_without_checksums_of_edges_is_refused(tmp_path):
     """As by a version that did not keep them."""
     path = tmp_path / "parts"
