@@ -95,9 +95,13 @@ def test_samples_are_those_of_neighbor_loaders(data, given):
     one = NeighborLoader(
         data, [3, 3], ("user", sources), time, time_attr="time", batch_size=4, seed=seed, disjoint=True
     )
-    for (batch, _, _), expected in zip(make(data, given), one, strict=True):
-        assert torch.equal(batch["item"].n_id, expected["item"].n_id)
-        assert torch.equal(batch[BOUGHT].e_id, expected[BOUGHT].e_id)
+    found, drawn = make(data, given), []
+    for _ in range(2):
+        for (batch, _, _), expected in zip(found, one, strict=True):
+            assert torch.equal(batch["item"].n_id, expected["item"].n_id)
+            assert torch.equal(batch[BOUGHT].e_id, expected[BOUGHT].e_id)
+            drawn.append(batch["item"].n_id.tolist())
+    assert drawn[: len(found)] != drawn[len(found) :], "each epoch draws anew"
 
 
 def test_positives_and_negatives_are_uniform(data, given):
