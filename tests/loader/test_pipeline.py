@@ -57,6 +57,26 @@ def test_at_most_prefetch_batches_are_in_preparation(prefetch):
     assert not loader_threads()
 
 
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+def test_threads_get_items_that_have_begun_in_the_thread_that_iterates(prefetch):
+    where, found = set(), []
+
+    def begin(item):
+        where.add(threading.current_thread())
+        if item == 2:
+            raise ValueError("no item 2")
+
+    pipeline = Pipeline(iter(range(5)), [Stage(lambda item: item)], lambda item: item, prefetch, begin=begin)
+    for _ in range(5):
+        try:
+            found.append(next(pipeline))
+        except ValueError as error:
+            found.append(str(error))
+    assert found == [0, 1, "no item 2" if prefetch else 2, 3, 4]
+    assert where == ({threading.current_thread()} if prefetch else set())
+    assert not list(pipeline)
+
+
 def test_preparation_runs_ahead_and_finishing_in_the_thread_that_iterates():
     prepared, where = [], set()
 
