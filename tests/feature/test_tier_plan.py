@@ -44,6 +44,18 @@ def test_a_map_lies_where_rows_are_gathered(budgets, where, rows):
     assert str(plan).endswith(f"map of places: 16 B in {where}")
 
 
+@pytest.mark.parametrize(
+    ("budgets", "tier", "rows"),
+    [
+        ({"peers": [200, 200]}, "peers", 4), ({"peers": [199, 199]}, "peers", 2), ({"peers": [99] * 3}, "peers", 0),
+        ({"peers": [100] * 3}, "peers", 3), ({"host": 16 + 300}, "host", 3), ({"host": 16 + 299}, "host", 2),
+        ({"host": 400}, "host", 4), ({"gpu": 16 + 299, "host": 0}, "gpu", 2), ({"gpu": 16 + 300, "host": 0}, "gpu", 3),
+    ],
+)  # fmt: skip
+def test_as_many_rows_as_a_budget_has_room_for(budgets, tier, rows):
+    assert plan_tiers(SCORE, {"x": 100}, disk=True, **budgets).rows(tier) == rows
+
+
 def test_narrow_attributes_are_kept_whole():
     sizes = {"x": 160, "y": 8, "z": 11}
     plan = plan_tiers(SCORE, sizes, host=32 + 16 + 2 * 171, disk=True)
