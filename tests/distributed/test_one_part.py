@@ -24,6 +24,7 @@ from torch_gnnscale.comm.mesh import Ranks
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.part import Part
 from torch_gnnscale.distributed.partitioned_features import PartRows
+from torch_gnnscale.feature.contract import BoundedAttr
 from torch_gnnscale.partition import open_parts
 
 
@@ -195,6 +196,15 @@ def test_attributes_as_pyg_lists_them(parts):
         of_nodes = {(attr.group_name, attr.attr_name) for attr in part.features.get_all_tensor_attrs()}
         assert ((None, None), "kind") in names
         assert of_nodes == {key for key in names if key[0] is None}
+
+
+def test_ids_of_tables_with_more_rows_are_checked(parts):
+    """A loader says below what its ids are, which may be more than the rows of this part's table."""
+    ids = torch.tensor([3, 199, 200])
+    with open_part(parts[1]) as part:
+        assert torch.equal(part.features.get_tensor(BoundedAttr(None, "x", ids[:2], 200, ids[:2])), parts[0].x[ids[:2]])
+        with pytest.raises(IndexError, match=r"^index.2. = 200 is out of range: expected rows in .0, 200"):
+            part.features.get_tensor(BoundedAttr(None, "x", ids, 201, ids))
 
 
 def test_rows_of_a_part_do_not_change(parts):
