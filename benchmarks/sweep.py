@@ -14,6 +14,7 @@ whether threads help.
 from __future__ import annotations
 
 import gc
+import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from typing import NamedTuple
 
 import torch
 import torch_geometric.loader
-from common import judged, say_aims, widths
+from common import RESULTS, judged, say_aims, widths
 from matplotlib.figure import Figure
 from torch import nn
 from torch_geometric.data import Data, HeteroData
@@ -46,6 +47,7 @@ HIDDEN, CLASSES = 64, 16
 SETTLE_SECONDS = 0.5
 """The least time for which each loader works before its figures count: a trial of tiny batches takes some 0.2 s."""
 FIGURE = Path(__file__).parents[1] / "docs" / "sweep.png"
+OTHER = RESULTS / "epyc" / "figure.json"
 
 
 class Graph(NamedTuple):
@@ -263,20 +265,28 @@ def measure(data: Data | HeteroData, case: Case, rounds: int) -> dict[str, float
     return result
 
 
+def spread(run: dict, key: str, other: dict) -> tuple[float, float]:
+    """From where to where a bar of the figure leads: the quartiles of a run's rounds; where none were saved, the values
+    of the run and of another one on another machine."""
+    ends = sorted((run[key], other[key]))
+    return run.get(f"{key}_low", ends[0]), run.get(f"{key}_high", ends[1])
+
+
 def plot(results: list[dict]) -> None:
-    """The figure: speed-ups over batch sizes, a line for each list of fanouts, with quartiles where they were saved."""
+    """The figure: speed-ups over batch sizes, a line for each list of fanouts, with bars of :func:`spread`."""
+    others = {(str(run["fanouts"]), run["batch_size"]): run for run in json.loads(OTHER.read_text())["results"]}
     figure = Figure(figsize=(10, 3.8), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     for axes, key, title in zip(panels, ("speedup", "step_speedup"), ("batches", "training steps"), strict=True):
-        for fanouts, width in zip(FIGURE_FANOUTS, widths(len(FIGURE_FANOUTS)), strict=True):
+        for number, (fanouts, width) in enumerate(zip(FIGURE_FANOUTS, widths(len(FIGURE_FANOUTS)), strict=True)):
             runs = [entry for entry in results if entry["fanouts"] == fanouts]
             sizes, values = [run["batch_size"] for run in runs], [run[key] for run in runs]
             style = {"marker": "o", "linewidth": width, "markersize": width + 3}
-            (line,) = axes.plot(sizes, values, label=str(tuple(fanouts)), **style)
-            if all(f"{key}_low" in run for run in runs):
-                low = [value - run[f"{key}_low"] for value, run in zip(values, runs, strict=True)]
-                high = [run[f"{key}_high"] - value for value, run in zip(values, runs, strict=True)]
-                axes.errorbar(sizes, values, [low, high], linestyle="none", capsize=3, color=line.get_color())
+            beside = [size * 1.04 ** (number - 1.5) for size in sizes]  # so that no bar covers another
+            (line,) = axes.plot(beside, values, label=str(tuple(fanouts)), **style)
+            ends = [spread(run, key, others[str(fanouts), run["batch_size"]]) for run in runs]
+            bars = [[abs(end - value) for end, value in zip(of, values, strict=True)] for of in zip(*ends, strict=True)]
+            axes.errorbar(beside, values, bars, linestyle="none", capsize=3, color=line.get_color())
         axes.set(title=title, xlabel="seeds per batch", xscale="log", ylim=(0, None))
         axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
         axes.minorticks_off()
