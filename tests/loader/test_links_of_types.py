@@ -7,11 +7,12 @@ from helpers.links import FRIENDS, RATED, RATES, SIZES, heterogeneous, pairs_of
 from helpers.parts import stores_of
 from helpers.refused import refuses
 from helpers.slow import SLOW
-from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, NegativeSampling
+from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, HeteroSamplerOutput, NegativeSampling
 
 from torch_gnnscale import LinkNeighborLoader, NeighborSampler, ops, partition
 from torch_gnnscale.random import Purpose, batch_key
 from torch_gnnscale.sampler import KeyedSampler
+from torch_gnnscale.sampler.seeds import LinksByType
 
 DATA = heterogeneous()
 SOME = DATA[RATES].edge_index[:, ::5]  # 40 ratings; with all 150 edges between users these are 190 links
@@ -307,3 +308,15 @@ def test_times_of_some_relations_alone_are_refused(name, given):
     text = f"{name}: expected times of the links of all relations, found none of {[without]}"
     with refuses(ValueError, text):
         loader_of(**options, time_attr="time")
+
+
+@pytest.mark.parametrize("name", ["time", "start_time"])
+def test_a_sampler_refuses_times_of_some_relations_alone(name):
+    links = [EdgeSamplerInput(None, *GIVEN[of], time=TIMES[of], input_type=of) for of in (RATES, FRIENDS)]
+    for of in links:
+        of.start_time = TIMES[of.input_type]
+    setattr(links[1], name, None)
+    sampler = NeighborSampler(DATA, [3, 2], time_attr="time")
+    text = f"{name}: expected times of the links of all relations, found none of {[FRIENDS]}"
+    with refuses(ValueError, text):
+        sampler.sample_from_edges(LinksByType(links), key=1)

@@ -102,11 +102,13 @@ def _by_end(drawn: Sequence[Ends], what: str) -> dict[NodeType | None, Tensor]:
 
 
 def _times_by_end(drawn: Sequence[Ends], what: str) -> dict[NodeType | None, Tensor] | None:
-    """What :func:`_by_end` returns for ``times`` or ``start times``; None if no links have any. Loaders refuse times of
-    some relations' links alone."""
-    without = [(links.time if what == "times" else links.start_time) is None for links in drawn]
-    assert all(without) or not any(without)
-    return None if any(without) else _by_end(drawn, what)
+    """What :func:`_by_end` returns for ``times`` or ``start times``; None if no links have any. ValueError if those of
+    some relations alone have."""
+    without = [links.edge_type for links in drawn if (links.time if what == "times" else links.start_time) is None]
+    if len(without) not in (0, len(drawn)):
+        name = "time" if what == "times" else "start_time"
+        raise ValueError(f"{name}: expected times of the links of all relations, found none of {without}")
+    return None if without else _by_end(drawn, what)
 
 
 def _each_once(
