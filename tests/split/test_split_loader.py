@@ -82,10 +82,10 @@ def test_the_memory_of_peers_ends_with_the_loader():
     assert cluster(2).run(memory_of_loader, GivenPlan(random_owners(200, 2), 2)) == [(3, 0)] * 2
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(("world", "parts"), [(2, 1), SLOW(4, 2)])
 @pytest.mark.parametrize("options", [{"batch_size": 12}, {"uneven": "drop"}], ids=["pad", "drop"])
-def test_groups_of_ranks_take_batches_in_turn(options):
-    check_batches(4, GivenPlan(random_owners(200, 2), 2), options)
+def test_groups_of_ranks_take_batches_in_turn(world, parts, options):
+    check_batches(world, GivenPlan(random_owners(200, parts), parts), options)
 
 
 @pytest.mark.parametrize("rank", range(4))
