@@ -11,6 +11,7 @@ from torch import nn
 from torch_gnnscale import NeighborLoader, ops
 from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.nn.hops import BatchHops
+from torch_gnnscale.nn.merged import Merged
 from torch_gnnscale.nn.narrow import Narrowed
 
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
@@ -192,3 +193,24 @@ def test_relations_that_are_merged_are_worth_it_as_one_graph(monkeypatch):
         summed.clear()
         narrowed(batch)
         assert (rows, len(summed)) == ([expected], sums)
+
+
+def test_rows_of_merged_types_are_those_of_the_fewest_groups():
+    """Each type may have rows of more groups than another; rows are taken hop by hop, and of a hop by type."""
+    batch = batch_of()
+    hops = BatchHops(batch)
+    types = list(batch.node_types)
+    merged = Merged(hops, types)
+    groups = len(hops.nodes[types[0]].rows)
+    rows = {t: torch.arange(batch[t].num_nodes * 2.0).view(-1, 2) + 1000 * at for at, t in enumerate(types)}
+    for fewest in range(1, groups + 1):
+        for t in types:
+            given = {of: rows[of][: hops.nodes[of].rows[(fewest if of == t else groups) - 1]] for of in types}
+            used = min(hops.nodes[of].groups(len(entry)) for of, entry in given.items())
+            found = merged.rows(given)
+            firsts = {of: [0, *hops.nodes[of].rows] for of in types}
+            expected = [rows[of][firsts[of][g] : firsts[of][g + 1]] for g in range(used) for of in types]
+            assert torch.equal(found, torch.cat(expected))
+            parts, of_groups = merged.split(found)
+            assert of_groups == used
+            assert all(torch.equal(parts[of], rows[of][: hops.nodes[of].rows[used - 1]]) for of in types)
