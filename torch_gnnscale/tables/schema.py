@@ -211,7 +211,9 @@ class _Entries:
         return value
 
     def share(self, name: str) -> float:
-        return float(self.number(name, 0.0, lambda n: isinstance(n, (int, float)) and 0 <= n < 1, "a share of 0 to 1"))
+        return float(
+            self.number(name, 0.0, lambda n: isinstance(n, (int, float)) and 0 <= n < 1, "a share from 0 to below 1")
+        )
 
     def whole(self, name: str, least: int, default: int | None) -> Any:
         wanted = f"a whole number of at least {least}"
