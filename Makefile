@@ -118,8 +118,8 @@ emulate: build/sanitize/library ## the operators of the .cu files, run by thread
 	rm -f build/emulate/torch_gnnscale/*.so
 	cd build/emulate && ../../$(BIN)/python tests/emulation/build.py ../sanitize/build/objects
 	cd build/emulate && $(SANITIZED) \
-		tests/emulation tests/ops/test_sample_bulk.py tests/ops/test_hops.py tests/loader/test_loader_bulk.py \
-		tests/loader/test_random_loaders.py::test_random_loaders tests/ops/test_layer_bulk.py \
+		tests/emulation tests/ops/test_sample_bulk.py tests/loader/test_loader_bulk.py \
+		tests/loader/test_random_loaders.py::test_random_loaders tests/loader/test_random_loaders.py::test_random_modes tests/ops/test_layer_bulk.py \
 		tests/ops/test_gather_tiers.py tests/ops/test_aggregation.py \
 		tests/nn/test_narrow.py tests/nn/test_weigh.py -m "$(TESTS)" --deselect tests/ops/test_aggregation.py::test_bad_input \
 		-k "not (random_loaders and dealt) and not equals_the_twin and not rows_of_a_file and not broken_map and not scratch_memory and not random_batches"

@@ -1,4 +1,4 @@
-// The checks of requests that both executors of pick_neighbors make.
+// The checks of what pick_neighbors is asked for.
 #pragma once
 
 #include <torch/csrc/stable/library.h>

@@ -214,69 +214,6 @@ def check_random_choice(seed: int, put: Put) -> None:
     assert at.tolist() == sorted(at.tolist())
 
 
-def check_random_hop(seed: int, put: Put) -> None:
-    """One hop for requests against some columns of a graph, in any mode and memory."""
-    generator = torch.Generator().manual_seed(seed)
-    nodes, most = number(generator, 1, 300), choice(generator, [3, 40, 300])
-    degrees = torch.randint(most, (nodes,), generator=generator)
-    graph = graph_of_degrees(degrees, seed, choice(generator, INDEX))
-    first = number(generator, 0, nodes - 1)
-    columns, edges = number(generator, 1, nodes - first), len(graph.row)
-    weight = ops.weight_sums(graph.colptr, torch.rand(edges, generator=generator) + 0.01)
-    time = (torch.rand(edges, generator=generator) * 20).long()
-    column = torch.arange(nodes).repeat_interleave(graph.colptr.diff())
-    time = time[torch.argsort(column * 20 + time)]
-    pointer = graph.colptr[first : first + columns + 1]
-    stored = slice(int(pointer[0]), int(pointer[-1]))
-    weighted, timed, named = (choice(generator, [False, True]) for _ in range(3))
-    count, batches = number(generator, 0, 60), number(generator, 1, 4)
-    node = torch.randint(first, first + columns, (count,), generator=generator, dtype=choice(generator, INDEX))
-    cuts = sorted(number(generator, 0, count) for _ in range(batches - 1))
-    options = {"first": first, "replace": bool(seed & 1), "last": timed and bool(seed & 2)}
-    tree = torch.randint(1 << 31, (count,), generator=generator) if seed & 4 else None
-    bound = torch.randint(22, (count,), generator=generator) if timed else None
-    start = torch.randint(-2, 20, (count,), generator=generator) if timed and seed & 8 else None
-
-    def answer(by, place: Callable[[Tensor, bool], Tensor]) -> ops.Picks:
-        """Of ``ops`` or ``reference``. ``place(tensor, stored)`` returns a copy."""
-
-        def of_edges(values: Tensor | None, given: bool = True) -> list[Tensor | None]:
-            return [place(values[stored], True) if given and values is not None else None]
-
-        part = ops.relations(
-            [place(pointer - pointer[0], True)], of_edges(graph.row), edge_id=of_edges(torch.arange(edges) * 3, named),
-            weight=of_edges(weight, weighted), time=of_edges(time, timed), src_type=[0], dst_type=[1],
-            sizes=[nodes, columns],
-        )  # fmt: skip
-        given = [None if entry is None else place(entry, False) for entry in (node, tree, bound, start)]
-        return by.pick_neighbors(
-            part, given[0], [0, *cuts, count], list(range(seed, seed + batches)), seed % 64,
-            [-1, 0, 1, 5, 32, 33, 70][seed % 7], tree=given[1], time=given[2], start_time=given[3],
-            **options,
-        )  # fmt: skip
-
-    expected = answer(reference, lambda values, _: values)
-    found = answer(ops, lambda values, is_stored: put(values, choice(generator, PLACES) if is_stored else "GPU"))
-    for ours, theirs in zip(found, expected, strict=True):
-        assert torch.equal(ours.cpu(), theirs)
-
-
-def check_random_relabelling(seed: int, put: Put) -> None:
-    """Known and found nodes of a few or many ids, with trees or without, repeats among both."""
-    generator = torch.Generator().manual_seed(seed)
-    limit, dtype = choice(generator, [1, 5, 300, 1 << 30]), choice(generator, INDEX)
-    sizes = [number(generator, 0, choice(generator, [0, 10, 2000])) for _ in range(2)]
-    known, ids = (torch.randint(limit, (size,), generator=generator, dtype=dtype) for size in sizes)
-    if dtype == torch.int64 and seed & 1:
-        known, ids = known << 32, (ids << 32) - 1
-    trees = [torch.randint(choice(generator, [2, 1 << 31]), (size,), generator=generator) for size in sizes]
-    given = dict(zip(("known_tree", "tree"), trees, strict=True)) if seed & 2 else {}
-    expected = reference.relabel(known, ids, **given)
-    there = {name: put(values, "GPU") for name, values in given.items()}
-    for ours, theirs in zip(ops.relabel(put(known, "GPU"), put(ids, "GPU"), **there), expected, strict=True):
-        assert ours is theirs is None or torch.equal(ours.cpu(), theirs)
-
-
 def check_random_cut(seed: int, put: Put, most: int = 200) -> None:
     """Batches of a few or many nodes, over a few ranks, of which some own nothing."""
     generator = torch.Generator().manual_seed(seed)

@@ -8,19 +8,16 @@ import pytest
 import torch
 from helpers.gpu_cases import (
     check_random_aggregation,
+    check_random_bulk,
     check_random_choice,
     check_random_cut,
     check_random_gather,
-    check_random_hop,
     check_random_layers,
-    check_random_relabelling,
     check_random_sample,
     check_random_shuffle,
 )
-from helpers.graphs import assert_same, random_graph, random_ids, with_tensors
 
 from torch_gnnscale import ops
-from torch_gnnscale.sampler.hop_by_hop import Frontier, sample_by_hops
 
 pytestmark = pytest.mark.cuda
 
@@ -50,35 +47,19 @@ def test_random_aggregations(seed):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_random_hops(seed):
-    check_random_hop(seed, put)
-    check_random_relabelling(seed, put)
-
-
-@pytest.mark.parametrize("seed", range(60))
 def test_random_cuts(seed):
     check_random_cut(seed, put)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_random_bulks_of_every_mode(seed):
+    check_random_bulk(seed, put)
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_layers(seed):
     check_random_layers(seed, put)
     check_random_choice(seed, put)
-
-
-@pytest.mark.parametrize("disjoint", [False, True])
-def test_hop_by_hop(disjoint):
-    graph, seeds = random_graph(4000, 8, seed=5), random_ids(4000, 300, seed=6)
-    there = ops.relations([graph.colptr.cuda()], [graph.row.pin_memory()])
-
-    def pick(frontier: Frontier) -> ops.Picks:
-        ends = [0, len(frontier.node)]
-        return ops.pick_neighbors(there, frontier.node, ends, [7], frontier.hop, frontier.fanout, tree=frontier.tree)
-
-    found = sample_by_hops(pick, [seeds.cuda()], [[5, -1, 40]], disjoint=disjoint)
-    assert found.node[0].is_cuda
-    here = with_tensors(found, torch.Tensor.cpu)
-    assert_same(here, graph.sample(ops, seeds, [5, -1, 40], 7, disjoint=disjoint))
 
 
 def test_more_rows_than_a_grid_has_groups():

@@ -214,6 +214,12 @@ def check_device(name: str, value: Tensor) -> None:
         )
 
 
+def check_on_host(name: str, value: Tensor) -> None:
+    """Raises NotImplementedError unless the tensor is in host memory."""
+    if value.device.type != "cpu":
+        raise NotImplementedError(f"{name}: expected a tensor in host memory, found one on {value.device}; move it")
+
+
 def check_same(given: dict[str, Tensor | None], device: torch.device, others: str) -> None:
     """Raises ValueError unless all tensors are on the device, where ``others`` (such as "ids are")."""
     for name, value in given.items():

@@ -5,7 +5,7 @@ partitioned, the halves of a hop run on different ranks: the rank that owns a no
 (:func:`pick_neighbors`), and the rank that makes the batch assigns local ids (:func:`relabel`). Repeated for each hop,
 they give the result of :func:`sample_neighbors`, bit for bit.
 
-Both run where their ids are: on the CPU, or on the current stream of a GPU, with the same results.
+Both run on the CPU. A GPU draws whole batches (:class:`torch_gnnscale.ops.PreparedBulks`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from torch import Tensor
 
 from .arguments import (
     OPS,
-    check_device,
     check_ids,
     check_int,
     check_key,
+    check_on_host,
     check_readable,
     check_same,
     check_vector,
@@ -81,15 +81,10 @@ def pick_neighbors(
     The drawn edges are a function of these and of the node's stored column alone: other requests and other stored
     columns do not change them.
 
-    On a GPU, every request and then every drawn edge is an item of its own, as in :func:`sample_bulk`; only draws by
-    weight without replacement depend on each other, and are made by one thread per request. The host waits twice: for
-    the number of edges, and for whether the graph is malformed.
-
     Args:
         graph: from :func:`relations`. For a part of a graph of N nodes that stores the columns of the
             nodes ``first``, ``first + 1``, ...: ``relations([colptr], [row], src_type=[0], dst_type=[1], sizes=[N,
             columns])``; ``row`` holds ids in [0, N). Without edge ids, the id of an edge is its position in ``row``.
-            Where ``node`` is on a GPU, its tensors are there or in pinned host memory, which is then read over the bus.
         node: global ids, int32 or int64, shape [n], in [first, first + columns); in any order, repeats allowed.
         node_ptr: requests ``node_ptr[j]`` to ``node_ptr[j + 1] - 1`` have the key ``keys[j]``: k + 1 numbers.
         keys: one 64-bit key per batch, from :func:`torch_gnnscale.random.batch_key`: k numbers.
@@ -103,14 +98,13 @@ def pick_neighbors(
         replace: draw with replacement.
         last: only the latest ``fanout`` candidates remain candidates.
         with_edge_id: return edge ids.
-        threads: see the package; of no effect on a GPU.
+        threads: see the package.
 
     Raises:
         TypeError, ValueError, IndexError: wrong dtypes, shapes, devices, numbers of entries or fanouts; no such
             relation; times of requests without times of edges, or the reverse; nodes or trees out of range.
-        NotImplementedError: nodes that are neither in host memory nor on a GPU.
-        RuntimeError: values of the graph, which :func:`relations` does not look at, are malformed, or, on a GPU, there
-            are more than 2^31 edges.
+        NotImplementedError: nodes that are not in host memory.
+        RuntimeError: values of the graph, which :func:`relations` does not look at, are malformed.
     """
     if not isinstance(graph, Relations):
         raise TypeError(f"graph: expected what relations() returns, found {type(graph).__name__}")
@@ -119,7 +113,7 @@ def pick_neighbors(
     for name, value in (("node", node), ("tree", tree)):
         if value is not None:
             check_ids(name, value)
-    check_device("node", node)
+    check_on_host("node", node)
     check_same({"tree": tree, "time": time, "start_time": start_time}, node.device, "node is")
     stored = {"colptr": colptr, "row": row, "edge_id": graph.edge_id[relation],
               "weight": graph.weight[relation], "time": graph.time[relation]}  # fmt: skip
@@ -174,9 +168,6 @@ def pick_neighbors(
 def relabel(known: Tensor, ids: Tensor, *, known_tree: Tensor | None = None, tree: Tensor | None = None) -> Relabelled:
     """Gives global ids their local ones: by order of first occurrence, after the nodes that are known.
 
-    On a GPU, all ids are entered into one hash table that keeps the first of equal ones, and a prefix sum over those
-    that are their own first numbers the new nodes. The host waits once, for how many there are.
-
     Args:
         known: the global ids of the nodes known so far, whose local ids are their positions: int32 or int64, shape
             [n]. Of one that is repeated, the first position counts.
@@ -188,11 +179,11 @@ def relabel(known: Tensor, ids: Tensor, *, known_tree: Tensor | None = None, tre
     Raises:
         TypeError, ValueError, IndexError: wrong dtypes, shapes or devices, one of the trees without the other, trees
             out of range, 2^31 nodes and ids or more.
-        NotImplementedError: ids that are neither in host memory nor on a GPU.
+        NotImplementedError: ids that are not in host memory.
     """
     check_ids("known", known)
     check_ids("ids", ids)
-    check_device("ids", ids)
+    check_on_host("ids", ids)
     check_same({"known": known, "known_tree": known_tree, "tree": tree}, ids.device, "ids are")
     if (known_tree is None) != (tree is None):
         raise ValueError("tree and known_tree: expected both or none")
