@@ -6,7 +6,7 @@
 // Memory of a hop besides what it returns, in bytes. LADIES, per scanned edge: 32 for the table of scores, 12 for
 // columns and slots, 24 for candidates, and 4 (poisson: 8; replace and successive: 24 per candidate) to draw them.
 // FastGCN, per node and batch: 32, and the same to draw them. LABOR, per scanned edge: 20. When these are freed, per
-// drawn edge: 32 to 64 for the table of nodes, and 28 more.
+// drawn edge: 32 to 64 for the table of nodes, and 28 more; with aggregation `gcn`, per scanned edge 8.
 #pragma once
 
 #include <optional>
@@ -170,7 +170,7 @@ class LayerDriver : BulkBatches<Executor> {
       edges = write_drawn(scan, scanned, columns, scratch, of_columns);
     }
     enter_drawn(scan, edges);
-    weigh(scan, edges, columns, of_columns);
+    weigh(scan, scanned, edges, columns, of_columns);
     parts.push_back(scan.hop);
   }
 
@@ -344,13 +344,16 @@ class LayerDriver : BulkBatches<Executor> {
     node_room_ += more;
   }
 
-  void weigh(LayerScan& scan, int64_t edges, int64_t columns, Memory& of_hop) {
+  void weigh(LayerScan& scan, int64_t scanned, int64_t edges, int64_t columns, Memory& of_hop) {
     const int64_t hop = scan.hop.hop;
     scan.hop.weight = make<float>(edges, memory);
     const bool unbiased = asked_.weights == Weights::kUnbiased;
+    const bool by_source = !unbiased && asked_.aggregation == Aggregation::kGcn;
     const Weighing weighing{scan, asked_.aggregation, unbiased ? nullptr : make<double>(columns, of_hop),
-                            unbiased ? nullptr : make<double>(columns, of_hop)};
+                            unbiased ? nullptr : make<double>(columns, of_hop),
+                            by_source ? make<double>(scanned, of_hop) : nullptr};
     executor.each(edges, WeighEdge{weighing});
+    if (by_source) executor.each(scanned, FindFactor{weighing});
     if (!unbiased) executor.each(bulk.state.columns(hop), columns, SumWeights{weighing});
     executor.each(edges, RoundWeight{weighing});
   }

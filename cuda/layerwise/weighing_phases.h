@@ -12,6 +12,7 @@ struct Weighing {
   LayerScan scan;
   Aggregation aggregation;
   double *whole, *sum;  // [columns]: of a_e over the stored edges of each column, of a_e c_v over the drawn ones
+  double* factor;       // [scanned]: a_e of each stored edge, where it depends on the edge's source; else null
 
   // a_e of the edge at a stored position.
   GNNSCALE_HD double factor_at(int64_t position, int64_t degree) const {
@@ -38,6 +39,20 @@ struct WeighEdge {
   }
 };
 
+// For every scanned edge, where a_e depends on its source: a_e, 0 in a column without drawn edges. So a thread that
+// adds up those of a hub reads them one after the other, and waits for no pointers.
+struct FindFactor {
+  Weighing weighing;
+
+  GNNSCALE_HD void operator()(int64_t e) const {
+    const LayerScan& scan = weighing.scan;
+    const int64_t i = part_at(scan.offset, *scan.bulk.state.columns(scan.hop.hop), e);
+    const bool is_drawn = scan.hop.offset[i] < scan.hop.offset[i + 1];
+    const int64_t position = scan.hop.first[i] + e - scan.offset[i];
+    weighing.factor[e] = is_drawn ? weighing.factor_at(position, scan.hop.count[i]) : 0;
+  }
+};
+
 // For every column: adds up the weights of its edges, in stored order.
 struct SumWeights {
   Weighing weighing;
@@ -46,9 +61,9 @@ struct SumWeights {
     const BulkHop& hop = weighing.scan.hop;
     const int64_t degree = hop.count[i];
     double whole = weighing.aggregation == Aggregation::kMean ? 1 : static_cast<double>(degree), sum = 0;
-    if (weighing.aggregation == Aggregation::kGcn && hop.offset[i] < hop.offset[i + 1]) {
+    if (weighing.factor != nullptr) {
       whole = 0;
-      for (int64_t j = 0; j < degree; ++j) whole += weighing.factor_at(hop.first[i] + j, degree);
+      for (int64_t e = weighing.scan.offset[i]; e < weighing.scan.offset[i] + degree; ++e) whole += weighing.factor[e];
     }
     for (int64_t e = hop.offset[i]; e < hop.offset[i + 1]; ++e) sum += weighing.scan.correction[e];
     weighing.whole[i] = whole;
