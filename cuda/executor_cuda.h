@@ -23,8 +23,10 @@ static __global__ void __launch_bounds__(Arguments::kCount)
   if (static_cast<int>(threadIdx.x) < count) out[threadIdx.x] = words.word[threadIdx.x];
 }
 
+constexpr int kPhaseBlocks = 4;  // of a multiprocessor, at least: nvcc takes up to 64 registers before it spills any
+
 template <typename F>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kPhaseBlocks)
     phase(const int64_t* __restrict__ count, int64_t most, const __grid_constant__ F f) {
   const int64_t items = items_of(count, most);
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < items; i += gridDim.x * int64_t{kThreads}) f(i);

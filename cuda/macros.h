@@ -2,7 +2,7 @@
 #pragma once
 
 #ifdef __CUDACC__
-#define GNNSCALE_HD __host__ __device__ inline
+#define GNNSCALE_HD __host__ __device__ __forceinline__  // a call takes a stack, which is local memory
 #else
 #define GNNSCALE_HD inline
 #endif

@@ -38,7 +38,9 @@ GNNSCALE_HD Philox philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2, u
 
 // Draw 0 or 1 (64 bits each) of a block.
 GNNSCALE_HD uint64_t philox_draw(const Philox& block, int half) {
-  return static_cast<uint64_t>(block.word[2 * half]) | static_cast<uint64_t>(block.word[2 * half + 1]) << 32;
+  const uint32_t low = half == 0 ? block.word[0] : block.word[2];  // no array of a thread's own is indexed
+  const uint32_t high = half == 0 ? block.word[1] : block.word[3];
+  return static_cast<uint64_t>(low) | static_cast<uint64_t>(high) << 32;
 }
 
 // floor(random * range / 2^64): uniform in [0, range) up to range / 2^64, without a division.

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "macros.h"
+#include "philox.h"
 
 namespace gnnscale {
 
@@ -19,6 +20,7 @@ struct TierTable {
   // Tier t has the places [first[t], first[t + 1]), interleaved over the segments [segment[t], segment[t + 1]).
   int64_t first[kMaxTiers + 1] = {};
   int32_t segment[kMaxTiers + 1] = {};
+  uint64_t inverse[kMaxTiers] = {};  // of its number of segments, if there are several: 2^64 / segments, rounded up
   const char* base[kMaxSegments] = {};
   int64_t stride[kMaxSegments] = {};  // bytes from one row of a segment to the next
 };
@@ -36,8 +38,10 @@ GNNSCALE_HD const char* row_address(const TierTable& table, int32_t tier, int64_
   const int64_t r = place - table.first[tier];
   const int32_t segment = table.segment[tier], segments = table.segment[tier + 1] - segment;
   if (segments == 1) return table.base[segment] + r * table.stride[segment];
-  const int32_t at = segment + static_cast<int32_t>(r % segments);
-  return table.base[at] + r / segments * table.stride[at];
+  // The quotient, exact for r < 2^54; a division of 64 bits is a function with a stack of its own.
+  const int64_t row = static_cast<int64_t>(bounded(static_cast<uint64_t>(r), table.inverse[tier]));
+  const int32_t at = segment + static_cast<int32_t>(r - row * segments);
+  return table.base[at] + row * table.stride[at];
 }
 
 // Integers of 4 or 8 bytes that lie in several memories, one tier after the other.

@@ -53,6 +53,7 @@ TierTable tier_table(const std::vector<Tensor>& segments, const std::vector<int6
       count += segments[at].size(0);
     }
     table.segment[tier + 1] = static_cast<int32_t>(at);
+    if (spread[tier] > 1) table.inverse[tier] = UINT64_MAX / static_cast<uint64_t>(spread[tier]) + 1;
     table.first[tier + 1] = table.first[tier] + count;
   }
   return table;
