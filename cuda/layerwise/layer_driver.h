@@ -51,7 +51,7 @@ LayersRequest layers_request(const Tensor& colptr, const std::vector<Tensor>& ro
            seeds,
            std::move(seed_ptr),
            std::move(keys),
-           std::vector<int64_t>(hops, -1),
+           {},
            {}},
           asked,
           std::move(num_nodes),
@@ -133,6 +133,7 @@ class LayerDriver : BulkBatches<Executor> {
     Memory of_columns;
     LayerScan scan{};
     BulkHop drawn{};
+    drawn.whole = true;
     drawn.hop = hop;
     drawn.column_room = INT64_MAX;
     const int64_t columns = most_columns_;

@@ -65,7 +65,7 @@ struct BulkState : BulkSizes {
   GNNSCALE_HD int64_t* needed_nodes(int64_t hop) const { return needed_edges(hops) + hop; }
   GNNSCALE_HD int64_t* needed_columns(int64_t hop) const { return needed_nodes(hops + 1) + hop; }
   GNNSCALE_HD int64_t* needed_excluded(int64_t hop) const { return needed_columns(hops + 1) + hop; }
-  GNNSCALE_HD int64_t* node_base(int64_t hop) const { return needed_excluded(hops) + hop; }  // a hop's first node
+  GNNSCALE_HD int64_t* node_base(int64_t hop) const { return needed_excluded(hops + 1) + hop; }  // a hop's first node
   GNNSCALE_HD int64_t* key() const { return node_base(hops + 1); }
   GNNSCALE_HD int64_t* fanout(int64_t relation) const { return key() + batches + relation * hops; }  // [hops]
   // The first relation, and the number of nodes in all, of earlier types: [types + 1].
@@ -87,7 +87,7 @@ struct BulkState : BulkSizes {
 
  private:
   static int64_t first_of_hops(const BulkSizes& of) {
-    return kWords + 8 * of.hops + 4 + of.batches + of.relations * of.hops + 2 * (of.types + 1) + of.segments() + 1;
+    return kWords + 8 * of.hops + 5 + of.batches + of.relations * of.hops + 2 * (of.types + 1) + of.segments() + 1;
   }
 };
 
@@ -107,15 +107,34 @@ struct BulkTable {
 
   // The slot of a node, new ones having the value kFree; kNoSlot if none was found nearby. `of`: its batch or tree.
   GNNSCALE_HD uint32_t claim(int64_t of, int64_t node) const {
-    const uint64_t key = static_cast<uint64_t>(of) << kNodeBits | static_cast<uint64_t>(node);
-    const uint64_t mixed = mix64(key);
-    uint64_t at = (mixed ^ mixed >> 32) & mask;
+    const uint64_t key = key_of(of, node);
+    uint64_t at = start(key);
     for (uint64_t probe = 0; probe <= mask && probe < kMaxProbes; ++probe, at = (at + 1) & mask) {
       uint64_t seen = atomic_read(slots[at].key);
       if (seen == kFree) seen = atomic_replace(slots[at].key, kFree, key);
       if (seen == kFree || seen == key) return static_cast<uint32_t>(at);
     }
     return kNoSlot;
+  }
+
+  // The slot of a node that was entered; kNoSlot of others.
+  GNNSCALE_HD uint32_t find(int64_t of, int64_t node) const {
+    const uint64_t key = key_of(of, node);
+    uint64_t at = start(key);
+    for (uint64_t probe = 0; probe <= mask && probe < kMaxProbes; ++probe, at = (at + 1) & mask) {
+      if (slots[at].key == key) return static_cast<uint32_t>(at);
+      if (slots[at].key == kFree) return kNoSlot;
+    }
+    return kNoSlot;
+  }
+
+ private:
+  static GNNSCALE_HD uint64_t key_of(int64_t of, int64_t node) {
+    return static_cast<uint64_t>(of) << kNodeBits | static_cast<uint64_t>(node);
+  }
+  GNNSCALE_HD uint64_t start(uint64_t key) const {
+    const uint64_t mixed = mix64(key);
+    return (mixed ^ mixed >> 32) & mask;
   }
 };
 
@@ -138,6 +157,7 @@ struct Bulk {
 
 // The arrays of a hop. Scratch is shared by all hops.
 struct BulkHop {
+  bool whole;                         // whether all candidates are taken, whatever the fanouts
   int64_t hop, edge_room, node_room;  // node_room: of the nodes it finds, hop + 1's
   int64_t column_room, exclude_room;  // column_room: of the next hop's columns
   int64_t* offset;                    // [columns + 1]: where each column's edges begin, and the last one's end
@@ -157,22 +177,32 @@ struct BulkHop {
   int32_t* rank;          // scratch [edges + 1]: how many before it are the first to find their sources
 };
 
+GNNSCALE_HD int64_t fanout_of(const Bulk& bulk, const BulkHop& hop, int64_t relation) {
+  return hop.whole ? -1 : bulk.state.fanout(relation)[hop.hop];
+}
+
 struct BulkSegment {
   int64_t relation, batch;
 };
 
+// Segments and groups are fewer than 2^31: their numbers are divided as 32 bits, which a GPU does in a tenth of the
+// time.
 GNNSCALE_HD BulkSegment segment_at(const BulkState& state, int64_t segment) {
+  if (state.relations == 1) return {0, segment};
   const int64_t* const first = state.first_relation();
-  const int64_t type = first_above(first, 1, state.types, segment / state.batches) - 1;
-  const int64_t of_type = segment - first[type] * state.batches, siblings = first[type + 1] - first[type];
-  return {first[type] + of_type % siblings, of_type / siblings};
+  const uint32_t number = static_cast<uint32_t>(segment), batches = static_cast<uint32_t>(state.batches);
+  const int64_t type = first_above(first, 1, state.types, int64_t{number / batches}) - 1;
+  const uint32_t begin = static_cast<uint32_t>(first[type]), siblings = static_cast<uint32_t>(first[type + 1]) - begin;
+  const uint32_t of_type = number - begin * batches;
+  return {begin + of_type % siblings, of_type / siblings};
 }
 
 // The first segment whose edges find nodes of a group or of a later one.
 GNNSCALE_HD int64_t first_segment(const BulkState& state, int64_t group) {
-  const int64_t type = group / state.batches, batch = group % state.batches;
+  const uint32_t batches = static_cast<uint32_t>(state.batches), type = static_cast<uint32_t>(group) / batches;
   if (type == state.types) return state.segments();
   const int64_t* const first = state.first_relation();
+  const int64_t batch = static_cast<uint32_t>(group) % batches;
   return first[type] * state.batches + batch * (first[type + 1] - first[type]);
 }
 

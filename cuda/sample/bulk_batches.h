@@ -56,8 +56,8 @@ BulkRelation bulk_relation(const Tensor& colptr, const std::vector<Tensor>& row,
   return relation;
 }
 
-// The buffers of all batches, and in host memory the counts: num_nodes of each group, num_edges of each segment, and
-// the first wrong seed or -1.
+// The buffers of all batches, and in host memory the counts: of each group the nodes of each hop, of each segment the
+// edges of each hop, of induced subgraphs the edges of each segment, and the first wrong seed or -1.
 struct BulkOutput {
   Tensor node, colptr, edge_index, edge_id;
   std::optional<Tensor> tree, weight;
@@ -151,13 +151,17 @@ class BulkBatches {
     }
   }
 
-  // From hops to batches, after the state was downloaded: the common buffers.
-  BulkOutput write(bool with_edge_id, bool with_col, bool with_weight) {
+  // From hops to batches, after the state was downloaded: the common buffers. The columns and edges are those of
+  // `parts`: of all hops, or of the induced subgraphs.
+  BulkOutput write(bool with_edge_id, bool with_col, bool with_weight, bool induced = false) {
     BulkBuffers to{};
     to.bulk.state = host;
+    to.first_hop = induced ? hops : 0;
+    to.hops = static_cast<int64_t>(parts.size());
     const int64_t nodes = to.nodes().all(), columns = to.columns().all() + of.segments(), edges = to.edges().all();
     std::vector<int64_t> counts;
-    for (const BulkLists& lists : {to.nodes(), to.edges()}) {
+    const BulkLists drawn = to.lists(host.edge_ptr(0), hops, of.segments());
+    for (const BulkLists& lists : {to.nodes(), drawn, induced ? to.edges() : BulkLists{}}) {
       for (int64_t p = 0; p < lists.parts; ++p) {
         for (int64_t h = 0; h < lists.hops; ++h) counts.push_back(lists.of(h)[p + 1] - lists.of(h)[p]);
       }

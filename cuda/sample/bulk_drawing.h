@@ -9,7 +9,7 @@ namespace gnnscale {
 
 // Whether draws decide the picks of a column.
 GNNSCALE_HD bool is_random(const Bulk& bulk, const BulkHop& hop, int64_t relation, int64_t degree) {
-  return pick_is_random(degree, bulk.state.fanout(relation)[hop.hop], bulk.replace);
+  return pick_is_random(degree, fanout_of(bulk, hop, relation), bulk.replace);
 }
 
 // The weights of a column's candidates, and of those that are excluded among them.
@@ -38,7 +38,7 @@ struct CountEdges {
     if (first < 0 || last < first || last > relation.num_edges) {
       return atomic_lower(bulk.state.lowest(BulkState::kBadNode), static_cast<uint64_t>(column.node));
     }
-    const int64_t fanout = bulk.state.fanout(column.relation)[hop.hop];
+    const int64_t fanout = fanout_of(bulk, hop, column.relation);
     ExcludedPairs pairs{};
     if (hop.excluded != nullptr) pairs = pairs_into(column);
     const auto is_excluded = [&](int64_t position) { return pairs.has(relation.row[position]); };
@@ -132,19 +132,21 @@ GNNSCALE_HD BulkDraws draws_of(const Bulk& bulk, const BulkHop& hop, const BulkC
           make_counter(column.node, tree, static_cast<int>(hop.hop), relation)};
 }
 
-// The units of a column that are not candidates.
-struct RemovedUnits {
+// What is excluded from a column.
+struct ExcludedRanges {
   Removed* list;
   int64_t count;
-  uint64_t size;  // of all
+
+  GNNSCALE_HD uint64_t units() const {
+    uint64_t sum = 0;
+    for (int64_t k = 0; k < count; ++k) sum += list[k].size;
+    return sum;
+  }
 };
 
-GNNSCALE_HD RemovedUnits excluded_units(const BulkHop& hop, int64_t column) {
-  RemovedUnits found{nullptr, hop.excluded == nullptr ? 0 : hop.num_excluded[column], 0};
-  if (found.count == 0) return found;
-  found.list = hop.excluded + hop.exclude_at[column];
-  for (int64_t k = 0; k < found.count; ++k) found.size += found.list[k].size;
-  return found;
+GNNSCALE_HD ExcludedRanges excluded_from(const BulkHop& hop, int64_t column) {
+  const int64_t count = hop.excluded == nullptr ? 0 : hop.num_excluded[column];
+  return {count == 0 ? nullptr : hop.excluded + hop.exclude_at[column], count};
 }
 
 // For every edge: finds its column, of which it is the j-th edge, and makes draw j. Without replacement, a uniform draw
@@ -165,8 +167,8 @@ struct DrawEdges {
       hop.draw[e] = draw_at(key, counter, edge.j, edge.count, edge.degree, bulk.replace);
     } else if (bulk.replace) {
       const auto range = weights_of(bulk, hop, to, column);
-      const RemovedUnits excluded = excluded_units(hop, column);
-      const uint64_t unit = bounded(random_at(key, counter, edge.j), range.units() - excluded.size);
+      const ExcludedRanges excluded = excluded_from(hop, column);
+      const uint64_t unit = bounded(random_at(key, counter, edge.j), range.units() - excluded.units());
       hop.draw[e] = range.position_of(skip_removed(unit, excluded.list, excluded.count)) - range.first;
     }
   }
@@ -186,9 +188,9 @@ struct DrawInTurn {
     if (!is_random(bulk, hop, column.relation, hop.degree[i])) return;
     const auto range = weights_of(bulk, hop, column, i);
     const auto [key, counter] = draws_of(bulk, hop, column);
-    const RemovedUnits excluded = excluded_units(hop, i);
+    const ExcludedRanges excluded = excluded_from(hop, i);
     Removed* const removed = excluded.count > 0 ? excluded.list : hop.removed + begin;
-    uint64_t left = range.units() - excluded.size;
+    uint64_t left = range.units() - excluded.units();
     for (int64_t j = 0; j < count; ++j) {
       hop.draw[begin + j] =
           pick_by_weight(range, random_at(key, counter, j), left, removed, excluded.count + j) - range.first;
@@ -199,7 +201,7 @@ struct DrawInTurn {
 // The uniform draws of edge e's column, without replacement.
 GNNSCALE_HD ParallelDraws uniform_draws(const Bulk& bulk, const BulkHop& hop, const BulkEdge& edge) {
   const int64_t first = hop.offset[edge.column];
-  const bool table = bulk.state.fanout(edge.destination.relation)[hop.hop] > kScannedFanout;
+  const bool table = fanout_of(bulk, hop, edge.destination.relation) > kScannedFanout;
   return {hop.draw + first, table ? hop.earliest + 2 * first : nullptr, edge.count, edge.degree};
 }
 
@@ -222,17 +224,25 @@ struct TableDraws {
   }
 };
 
+// The stored position of candidate j of a column, unless what is excluded from it are units.
+GNNSCALE_HD int64_t candidate_at(const BulkHop& hop, int64_t column, int64_t j) {
+  const ExcludedRanges excluded = excluded_from(hop, column);
+  return hop.first[column] +
+         static_cast<int64_t>(skip_removed(static_cast<uint64_t>(j), excluded.list, excluded.count));
+}
+
+// The id of the edge at a stored position.
+GNNSCALE_HD int64_t id_at(const BulkRelation& relation, int64_t position) {
+  return relation.edge_id.table.num_tiers == 0 ? position : relation.edge_id[position];
+}
+
 // The stored position of a drawn edge.
 GNNSCALE_HD int64_t position_of(const Bulk& bulk, const BulkHop& hop, const BulkEdge& edge, int64_t e) {
   const int64_t column = edge.column, relation = edge.destination.relation;
   const bool settles = is_to_settle(bulk, hop, edge);
-  uint64_t at = static_cast<uint64_t>(settles ? uniform_draws(bulk, hop, edge).picked(edge.j) : hop.draw[e]);
+  const int64_t at = settles ? uniform_draws(bulk, hop, edge).picked(edge.j) : hop.draw[e];
   const bool by_weight = bulk.relation[relation].has_weights() && is_random(bulk, hop, relation, edge.degree);
-  if (!by_weight) {
-    const RemovedUnits excluded = excluded_units(hop, column);
-    at = skip_removed(at, excluded.list, excluded.count);
-  }
-  return hop.first[column] + static_cast<int64_t>(at);
+  return by_weight ? hop.first[column] + at : candidate_at(hop, column, at);
 }
 
 // The source of edge e of a relation, which is stored at `position`, written to the hop with its edge's id; -1, and the
@@ -241,9 +251,7 @@ GNNSCALE_HD int64_t read_source(const Bulk& bulk, const BulkHop& hop, const Bulk
                                 int64_t e) {
   const int64_t node = relation.row[position];
   hop.source[e] = node;
-  if (hop.edge_id != nullptr) {
-    hop.edge_id[e] = relation.edge_id.table.num_tiers == 0 ? position : relation.edge_id[position];
-  }
+  if (hop.edge_id != nullptr) hop.edge_id[e] = id_at(relation, position);
   if (node >= 0 && node < relation.num_src) return node;
   atomic_lower(bulk.state.lowest(BulkState::kBadEdge), static_cast<uint64_t>(position));
   return -1;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "../arena.h"
+#include "bulk_induction.h"
 #include "bulk_request.h"
 #include "bulk_schedule.h"
 
@@ -45,7 +46,8 @@ class BulkDriver : BulkBatches<Executor> {
     }
     this->check_graph();
     if (request.rooms.empty()) bulk_memory().remember(kind, num_seeds, needed());
-    const BulkOutput out = this->write(request.with_edge_id, request.with_col, false);
+    if (request.induced) induce();
+    const BulkOutput out = this->write(request.with_edge_id, request.with_col, false, request.induced);
     const Tensor tree = out.tree.has_value() ? *out.tree : executor.room(0, ScalarType::Long);
     return {out.node, out.colptr, out.edge_index, out.edge_id, tree, out.counts};
   }
@@ -168,6 +170,70 @@ class BulkDriver : BulkBatches<Executor> {
     }
     for (int64_t h = 0; h < hops; ++h) run_hop(executor, bulk, parts[h], rooms.columns[h]);
     this->download_state();
+  }
+
+  // Replaces the edges that were drawn by all edges between the nodes of a batch or tree. The host waits twice: for the
+  // number of candidates, and for that of edges.
+  void induce() {
+    int64_t columns = 0;
+    for (const BulkRelation& relation : request.relations) {
+      for (int64_t h = 0; h <= hops; ++h) {
+        const int64_t* const found = host.node_ptr(h) + relation.dst * batches;
+        columns += found[batches] - found[0];
+      }
+    }
+    bulk.layers = true;
+    bulk.replace = bulk.last = false;
+    Induction of{bulk, {}, {}, nullptr};
+    BulkHop& all = of.candidate;
+    all.whole = true;
+    all.hop = hops;
+    all.offset = make<int64_t>(columns + 1);
+    all.count = make<int64_t>(columns);
+    all.first = make<int64_t>(columns);
+    all.degree = make<int64_t>(columns);
+    all.exclude_room = 4 * num_pairs();
+    if (all.exclude_room > 0) {
+      all.exclude_at = make<int64_t>(columns);
+      all.num_excluded = make<int64_t>(columns);
+    }
+    const int64_t segments = bulk.state.segments();
+    do {
+      if (num_pairs() > 0) {
+        all.exclude_room = std::max(all.exclude_room, *host.needed_excluded(hops));
+        all.excluded = reinterpret_cast<Removed*>(make<int64_t>(2 * all.exclude_room));
+      }
+      executor.each(segments + 1, FindAllColumns{bulk, hops});
+      executor.each(columns, CountEdges{bulk, all});
+      executor.sum_before(all.count, all.offset, columns);
+      executor.each(1, SetNeededEdges{all.offset + columns, bulk.state.edge_ptr(hops)});
+      this->download_state();
+    } while (*host.needed_excluded(hops) > all.exclude_room);
+    this->check_graph();
+    const int64_t candidates = *host.edge_ptr(hops);
+    STD_TORCH_CHECK(candidates <= kMostInHop, "sample_bulk: ", candidates,
+                    " edges lead to the nodes, more than 2^31; sample fewer batches at a time");
+    all.column = make<int32_t>(candidates);
+    all.slot = make<uint32_t>(candidates);
+    of.rank = make<int32_t>(candidates + 1);
+    BulkHop& kept = of.kept;
+    kept.offset = make<int64_t>(columns + 1);
+    executor.each(candidates, LookUpSource{of});
+    executor.sum_before(IsKept{all.slot}, of.rank, candidates);
+    executor.each(std::max(columns, segments) + 1, FindKept{of});
+    this->download_state();
+    this->check_graph();
+    const int64_t edges = host.edge_ptr(hops)[segments];
+    kept.column = make<int32_t>(edges);
+    kept.slot = make<uint32_t>(edges);
+    kept.edge_id = request.with_edge_id ? make<int64_t>(edges) : nullptr;
+    executor.each(candidates, WriteKept{of});
+    parts.assign(1, kept);
+  }
+
+  template <typename T>
+  T* make(int64_t count) {
+    return Base::template make<T>(count, memory);
   }
 
   // Whether a relation draws so in a hop.

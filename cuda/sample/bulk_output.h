@@ -48,6 +48,7 @@ struct BulkBuffers {
   int64_t *node, *colptr, *edge_index, *edge_id, *tree;  // the last two may be null
   float* weight;                                         // may be null
   bool with_col;
+  int64_t first_hop, hops;  // whose columns and edges are copied
   BulkArrays arrays[kMaxHops];
 
   GNNSCALE_HD BulkLists lists(const int64_t* begin, int64_t hops, int64_t parts) const {
@@ -56,10 +57,8 @@ struct BulkBuffers {
   GNNSCALE_HD BulkLists nodes() const {
     return lists(bulk.state.node_ptr(0), bulk.state.hops + 1, bulk.state.groups());
   }
-  GNNSCALE_HD BulkLists columns() const {
-    return lists(bulk.state.column_ptr(0), bulk.state.hops, bulk.state.segments());
-  }
-  GNNSCALE_HD BulkLists edges() const { return lists(bulk.state.edge_ptr(0), bulk.state.hops, bulk.state.segments()); }
+  GNNSCALE_HD BulkLists columns() const { return lists(bulk.state.column_ptr(first_hop), hops, bulk.state.segments()); }
+  GNNSCALE_HD BulkLists edges() const { return lists(bulk.state.edge_ptr(first_hop), hops, bulk.state.segments()); }
 };
 
 // For every node of all hops: copies it, and the number of its tree.
@@ -115,7 +114,7 @@ struct WriteEdges {
     const BulkTable::Slot* const slots = to.bulk.table.slots;
     const uint32_t slot = from.slot[position];
     rows[at] = slots == nullptr ? slot : static_cast<int64_t>(slots[slot].value);
-    if (to.with_col) rows[at + count] = column_at(to.bulk, hop, from.column[position]).local;
+    if (to.with_col) rows[at + count] = column_at(to.bulk, to.first_hop + hop, from.column[position]).local;
     if (to.edge_id != nullptr) to.edge_id[at] = from.edge_id[position];
     if (to.weight != nullptr) to.weight[at] = from.weight[position];
   }

@@ -15,8 +15,9 @@ struct NumberSeeds {
   GNNSCALE_HD void operator()(int64_t i) const {
     const BulkState& state = bulk.state;
     const int64_t* const begin = state.node_ptr(0);
-    const int64_t group = part_at(begin, state.groups(), i), type = group / state.batches;
-    const int64_t batch = group % state.batches, local = i - begin[group], node = bulk.node[i] = seeds[i];
+    const int64_t group = part_at(begin, state.groups(), i);
+    const int64_t type = static_cast<uint32_t>(group) / static_cast<uint32_t>(state.batches);
+    const int64_t batch = group - type * state.batches, local = i - begin[group], node = bulk.node[i] = seeds[i];
     if (bulk.tree != nullptr) {
       int64_t number = local;  // trees are numbered over the types
       for (int64_t of = batch; of < group; of += state.batches) number += begin[of + 1] - begin[of];
@@ -54,6 +55,29 @@ struct IsFresh {
   }
 };
 
+// How many columns stand before those of a segment. nodes_before(group): how many nodes are expanded in the groups
+// before it.
+template <typename NodesBefore>
+GNNSCALE_HD int64_t columns_before(const Bulk& bulk, int64_t segment, NodesBefore&& nodes_before) {
+  const BulkState& state = bulk.state;
+  const int64_t batches = state.batches;
+  int64_t first = state.relations, end = first, relation = first, batch = 0;
+  if (segment < state.segments()) {
+    const BulkSegment of = segment_at(state, segment);
+    relation = of.relation;
+    batch = of.batch;
+    first = bulk.relation[relation].first;
+    end = first + bulk.relation[relation].siblings;
+  }
+  int64_t columns = 0;
+  for (int64_t r = 0; r < end; ++r) {  // of earlier types all, of its own those before it
+    const int64_t group = bulk.relation[r].dst * batches;
+    const int64_t last = r < first ? batches : r < relation ? batch + 1 : batch;
+    columns += nodes_before(group + last) - nodes_before(group);
+  }
+  return columns;
+}
+
 // For every segment or group, whichever are more, and the end, after the sums over columns and edges: where its edges,
 // its new nodes and its columns in the next hop begin, and whether there is room for all.
 struct FindHopBegins {
@@ -89,32 +113,12 @@ struct FindHopBegins {
     return edges_with_room(bulk, hop) == 0 ? 0 : hop.rank[edge_begin(bulk, hop, first_segment(bulk.state, group))];
   }
 
-  // How many nodes of a type the next hop expands in earlier batches; those of earlier types are counted, too.
-  GNNSCALE_HD int64_t frontier_begin(int64_t type, int64_t batch) const {
-    const BulkState& state = bulk.state;
-    const int64_t group = type * state.batches + batch;
-    int64_t nodes = node_begin(group);
-    for (int64_t found = 0; found <= hop.hop && bulk.layers; ++found) nodes += state.node_ptr(found)[group];
-    return nodes;
-  }
-
   GNNSCALE_HD int64_t column_begin(int64_t segment) const {
-    const BulkState& state = bulk.state;
-    const int64_t batches = state.batches;
-    int64_t first = state.relations, end = first, relation = first, batch = 0;
-    if (segment < state.segments()) {
-      const BulkSegment of = segment_at(state, segment);
-      relation = of.relation;
-      batch = of.batch;
-      first = bulk.relation[relation].first;
-      end = first + bulk.relation[relation].siblings;
-    }
-    int64_t columns = 0;
-    for (int64_t r = 0; r < end; ++r) {  // of earlier types all, of its own those before it
-      const int64_t type = bulk.relation[r].dst, last = r < first ? batches : r < relation ? batch + 1 : batch;
-      columns += frontier_begin(type, last) - frontier_begin(type, 0);
-    }
-    return columns;
+    return columns_before(bulk, segment, [&](int64_t group) {
+      int64_t nodes = node_begin(group);
+      for (int64_t found = 0; found <= hop.hop && bulk.layers; ++found) nodes += bulk.state.node_ptr(found)[group];
+      return nodes;
+    });
   }
 };
 

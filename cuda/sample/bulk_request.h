@@ -13,7 +13,7 @@ namespace gnnscale {
 
 struct BulkRequest : BulkInput {
   int64_t hops;
-  bool replace, disjoint, layers, last, with_edge_id, with_col;
+  bool replace, disjoint, layers, last, induced, with_edge_id, with_col;
   const int64_t *time, *start_time;          // [seeds], where the executor works, or null
   const int64_t *exclude_src, *exclude_dst;  // by segment, where the executor works; null if there are none
   std::vector<int64_t> rooms;  // edges and nodes that each hop has room for at first; empty: see BulkRooms
@@ -114,7 +114,7 @@ BulkRequest bulk_request(const std::vector<Tensor>& colptr, const std::vector<Te
                          int64_t options, std::vector<int64_t> rooms, Address&& address) {
   using Options = SampleOptions;
   const Options asked("sample_bulk", options,
-                      Options::kReplace | Options::kDisjoint | Options::kLast | Options::kLayers |
+                      Options::kReplace | Options::kDisjoint | Options::kLast | Options::kLayers | Options::kInduced |
                           Options::kWithEdgeId | Options::kWithCol);
   const BulkArguments<Address&> arguments(colptr, row, edge_id, weight, time, spread, layout, sizes, address);
   const std::vector<BulkRelation>& relations = arguments.relations;
@@ -123,7 +123,8 @@ BulkRequest bulk_request(const std::vector<Tensor>& colptr, const std::vector<Te
   STD_TORCH_CHECK(rooms.empty() || rooms.size() == 2, "expected fewer rooms");
   STD_TORCH_CHECK(fanouts.size() == hops * relations.size(), "expected as many fanouts of each relation");
   check_bulk_seeds(seeds, seed_ptr, keys.size(), sizes.size(), hops);
-  STD_TORCH_CHECK(relations.size() < (size_t{1} << 31) / std::max<size_t>(keys.size(), 1), "expected fewer batches");
+  STD_TORCH_CHECK(std::max(relations.size(), sizes.size()) < (size_t{1} << 31) / std::max<size_t>(keys.size(), 1),
+                  "expected fewer batches");
   const bool disjoint = asked.has(Options::kDisjoint);
   STD_TORCH_CHECK(!disjoint || seeds.numel() <= kMaxBatches, "expected fewer than 2^24 seeds of disjoint trees");
   const bool timed = std::any_of(relations.begin(), relations.end(), [](const auto& of) { return of.has_times(); });
@@ -147,6 +148,7 @@ BulkRequest bulk_request(const std::vector<Tensor>& colptr, const std::vector<Te
           disjoint,
           asked.has(Options::kLayers),
           asked.has(Options::kLast),
+          asked.has(Options::kInduced),
           asked.has(Options::kWithEdgeId),
           asked.has(Options::kWithCol),
           timed ? numbers(seed_time) : nullptr,

@@ -261,7 +261,7 @@ def bulk_of_mode(mode: str) -> Callable[[], object]:
     ]
     bulks = ops.PreparedBulks(
         edges, [nodes], [15, 10, 5], torch.device("cpu"), replace="replace" in mode, disjoint=timed or mode == "trees",
-        last=timed,
+        last=timed, subgraph="induced" if mode == "induced" else "directional",
     )  # fmt: skip
     return lambda: bulks.sample_many([[seeds], [seeds + 9]], [1, 2], **given)
 
@@ -270,14 +270,15 @@ def bulk_of_mode(mode: str) -> Callable[[], object]:
     ("mode", "launches"),
     [
         ("uniform", 33), ("weights", 36), ("weights, replace", 33), ("trees", 33), ("windows", 33), ("exclusions", 33),
-        ("2 relations", 33), ("9 relations", 33),
+        ("2 relations", 33), ("9 relations", 33), ("induced", 43),
     ],
 )  # fmt: skip
 def test_launches_of_a_bulk_in_every_mode(mode, launches):
-    """By weight without replacement a hop has one more; no other mode, and no number of relations, adds any."""
+    """By weight without replacement a hop has one more, an induced subgraph ten; no other mode, and no number of
+    relations, adds any."""
     draw = bulk_of_mode(mode)
     draw()
-    assert counts_of(draw) == (launches, 7, 1)
+    assert counts_of(draw) == (launches, *((19, 3) if mode == "induced" else (7, 1)))
 
 
 def test_a_sort_of_candidates_reads_the_bits_that_they_have():

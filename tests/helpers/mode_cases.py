@@ -54,7 +54,7 @@ def check_random_modes(seed: int, way: str) -> None:
     """Batches of an epoch equal those of a loader that draws on the CPU, one by one.
 
     By chance: types or none; seeds or links, with negatives and exclusions; weights; times with windows, uniform or the
-    last ones; disjoint trees; draws with replacement; every node expanded once or in each hop; the direction.
+    last ones; disjoint trees; draws with replacement; every node expanded once or in each hop; induced subgraphs.
 
     Args:
         seed: of the configuration.
@@ -80,6 +80,8 @@ def check_random_modes(seed: int, way: str) -> None:
         options["temporal_strategy"] = "last" if some() and set(fanouts) != {-1} else "uniform"
     if some() and set(fanouts) != {-1} and (options.get("temporal_strategy") != "last" or options["replace"]):
         options["weight_attr"] = "amount"
+    if some(0.25):
+        options["subgraph_type"] = "induced"
     if links:
         pairs = edge_index[:, torch.randperm(edge_index.size(1), generator=generator)[:60]]
         given: dict[str, Any] = {"edge_label_index": (edge_type, pairs) if typed else pairs}
@@ -90,7 +92,10 @@ def check_random_modes(seed: int, way: str) -> None:
         of = choice(generator, data.node_types) if typed else None
         nodes = data[of].num_nodes if typed else data.num_nodes
         seeds = torch.randint(nodes, (number(generator, 1, 60),), generator=generator)
-        given = {"input_nodes": (of, seeds) if typed else seeds, "layers": not typed and some(0.3)}
+        given = {
+            "input_nodes": (of, seeds) if typed else seeds,
+            "layers": not typed and "subgraph_type" not in options and some(0.3),
+        }
         count, prefix = len(seeds), "input"
     if timed:
         given[f"{prefix}_time"] = torch.randint(22, (count,), generator=generator)

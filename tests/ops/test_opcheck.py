@@ -152,7 +152,7 @@ def test_options_that_an_operator_does_not_have(operator):
     }[operator]  # fmt: skip
     unknown = {
         "sample_neighbors": 1 << 8,
-        "sample_bulk": sampled.INDUCED,
+        "sample_bulk": sampled.BIDIRECTIONAL,
         "pick_neighbors": sampled.LAYERS,
     }[operator]
     tail = ([], 1) if operator == "sample_bulk" else (1,)

@@ -88,11 +88,11 @@ def test_a_direction_by_the_phases_of_a_gpu(options, direction):
 
 
 def test_an_executor_says_itself_what_it_refuses():
-    sampler = NeighborSampler(make_data(), [2], subgraph_type="induced")
+    sampler = NeighborSampler(make_data(), [2], subgraph_type="bidirectional")
     csc = SegmentedCSC.cut(sampler.graph.relations[0].csc, torch.device("cpu"), 0, copied=False)
     phases = GPUExecutor(sampler.graph, torch.device("cpu"), [csc])
     sampler.executor.check(sampler.drawing, "anything")
-    message = r"^subgraph_type='induced' with {} is not implemented; use device='cpu'$"
+    message = r"^subgraph_type='bidirectional' with {} is not implemented; use device='cpu'$"
     with pytest.raises(NotImplementedError, match=message.format("anything")):
         phases.check(sampler.drawing, "anything")
     with pytest.raises(NotImplementedError, match=message.format("device='cpu'")):

@@ -13,12 +13,14 @@ from .arguments import OPS, check_ids, check_key, resolve_threads
 from .bulk_input import StoredEdges, check_bulk_input, check_places, in_halves, split_bulk
 from .graph_arguments import (
     DISJOINT,
+    INDUCED,
     LAST,
     LAYERS,
     REPLACE,
     WITH_COL,
     WITH_EDGE_ID,
     Sample,
+    Subgraph,
     check_fanouts,
     excluded_pairs,
     name_of,
@@ -107,16 +109,19 @@ class PreparedBulks:
     together, in the order in which a single batch draws them. Where trees are disjoint, the hash table has (tree, node)
     for (batch, node). By weight without replacement, a thread makes all draws of a node; otherwise each draw has one.
     Excluded edges are looked for in the lists of the nodes that excluded pairs lead to, and left out of their draws.
+    For induced subgraphs, all edges into the nodes look up their sources in the hash table at the end; the host waits
+    twice more.
 
     Args:
         edges: of each relation, in the order of their numbers; where ``device`` can read them (:func:`sample_bulk`).
             Weights and times are int64, as of :func:`relations`.
         sizes: the number of nodes of each type.
-        fanouts, replace, disjoint, last, layers, with_edge_id, with_col: as of :func:`sample_neighbors`.
+        fanouts, replace, disjoint, last, layers, subgraph, with_edge_id, with_col: as of :func:`sample_neighbors`.
         device: where bulks are drawn and returned.
 
     Raises:
         TypeError, ValueError: wrong dtypes, shapes, devices, numbers of entries or fanouts; times without ``disjoint``.
+        NotImplementedError: the subgraph ``bidirectional``.
     """
 
     def __init__(
@@ -130,9 +135,14 @@ class PreparedBulks:
         disjoint: bool = False,
         last: bool = False,
         layers: bool = False,
+        subgraph: Subgraph = "directional",
         with_edge_id: bool = True,
         with_col: bool = True,
     ) -> None:
+        if subgraph == "bidirectional":
+            raise NotImplementedError("subgraph='bidirectional' is not implemented in bulks; sample in host memory")
+        if layers and subgraph != "directional":
+            raise ValueError(f"layers: expected subgraph='directional', whose hops have edges, found {subgraph!r}")
         self._device, self._sizes, self._with_col, self._layers = device, list(sizes), with_col, layers
         by_relation = check_fanouts(fanouts, len(edges))
         self._hops = hops = len(by_relation) // max(len(edges), 1)
@@ -158,7 +168,7 @@ class PreparedBulks:
         self._fanouts = [fanout for r in order for fanout in by_relation[r * hops : (r + 1) * hops]]
         self._disjoint, self._with_edge_id = disjoint, with_edge_id
         flags = {REPLACE: replace, DISJOINT: disjoint, LAST: last, LAYERS: layers, WITH_EDGE_ID: with_edge_id,
-                 WITH_COL: with_col}  # fmt: skip
+                 WITH_COL: with_col, INDUCED: subgraph == "induced"}  # fmt: skip
         self._options = sum(option for option, asked in flags.items() if asked)
 
     def sample_many(
@@ -263,7 +273,7 @@ class PreparedBulks:
         return split_bulk(
             len(keys), self._hops, self._layers, self._with_col, node, colptr, edge_index,
             edge if self._with_edge_id else None, None, counts, self._of_type, self._dst, self._order,
-            tree if self._disjoint else None,
+            tree if self._disjoint else None, bool(self._options & INDUCED),
         ), int(counts[-1])  # fmt: skip
 
 

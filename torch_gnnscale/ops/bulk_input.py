@@ -107,6 +107,7 @@ def split_bulk(
     dst: Sequence[int] = (0,),
     order: Sequence[int] = (0,),
     tree: Tensor | None = None,
+    induced: bool = False,
 ) -> list[Sample]:
     """The samples of a bulk, views of the buffers that an operator returned.
 
@@ -115,11 +116,13 @@ def split_bulk(
         with_col: ``edge_index`` has destinations beside the sources.
         of_type: how many relations each node type is the source of.
         dst, order: of each relation, by the type of its sources: the type of its destinations, and its number.
+        induced: edges are those of induced subgraphs.
     """
     groups, hops_of_nodes = len(of_type) * batches, hops + 1
     num_nodes_of = counts[: groups * hops_of_nodes].view(len(of_type), batches, hops_of_nodes)
-    num_edges_of = counts[groups * hops_of_nodes : -1].view(len(order) * batches, hops)
-    known = num_nodes_of[:, :, :hops]
+    num_segments = len(order) * batches
+    drawn = counts[groups * hops_of_nodes :][: num_segments * hops].view(num_segments, hops)
+    known = num_nodes_of if induced else num_nodes_of[:, :, :hops]
     columns_of = (known.cumsum(2) if layers else known).sum(2) + 1
     segments = [  # (batch, place among the sorted relations)
         (b, k)
@@ -127,8 +130,8 @@ def split_bulk(
         for b in range(batches)
         for k in range(first, first + count)
     ]
-    edges, columns = num_edges_of.sum(1).tolist(), columns_of.tolist()
-    node_counts, edge_counts = num_nodes_of.tolist(), num_edges_of.tolist()
+    edges = (counts[-1 - num_segments : -1] if induced else drawn.sum(1)).tolist()
+    columns, node_counts, edge_counts = columns_of.tolist(), num_nodes_of.tolist(), drawn.tolist()
     nodes = [sum(counts_of) for of in node_counts for counts_of in of]
     node_parts = node.split(nodes)
     tree_parts = None if tree is None else tree.split(nodes)

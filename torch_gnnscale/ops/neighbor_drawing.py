@@ -88,7 +88,7 @@ def sample_neighbors(
 
     Raises:
         TypeError, ValueError, IndexError: wrong dtypes, shapes, numbers of entries or fanouts; seeds out of range.
-        NotImplementedError: seeds on a GPU with another subgraph than ``directional``.
+        NotImplementedError: seeds on a GPU with the subgraph ``bidirectional``.
         RuntimeError: values of the graph, which :func:`relations` does not look at, are malformed.
     """
     prepared = PreparedNeighbors(
@@ -283,7 +283,7 @@ class PreparedNeighbors:
         exclude: Sequence[Tensor | None] | None,
     ) -> Sample:
         """A bulk of one batch."""
-        if self._subgraph != "directional":
+        if self._subgraph == "bidirectional":
             raise NotImplementedError(
                 f"subgraph={self._subgraph!r} is not implemented for seeds on a GPU; sample with all tensors in host "
                 f"memory"
@@ -299,7 +299,7 @@ class PreparedNeighbors:
         bulks = PreparedBulks(
             edges, graph.sizes, [self._fanouts[r * hops : (r + 1) * hops] for r in range(self._relations)], device,
             replace=bool(options & REPLACE), disjoint=bool(options & DISJOINT), last=bool(options & LAST),
-            layers=bool(options & LAYERS), with_edge_id=bool(options & WITH_EDGE_ID),
+            layers=bool(options & LAYERS), subgraph=self._subgraph, with_edge_id=bool(options & WITH_EDGE_ID),
             with_col=bool(options & WITH_COL),
         )  # fmt: skip
         return bulks.sample_many([seeds], [key], [seed_time], [seed_start_time], [exclude])[0]

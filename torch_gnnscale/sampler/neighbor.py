@@ -72,7 +72,7 @@ class NeighborSampler(OnExecutor):
             column pointers alone. :meth:`on` gives another process's GPU the same edges.
 
     Raises:
-        NotImplementedError: times with ``sample_direction='backward'``; on a GPU, ``bidirectional``, ``induced``, and
+        NotImplementedError: times with ``sample_direction='backward'``; on a GPU, ``bidirectional``, and
             budgets for a graph of several relations.
         TypeError, ValueError, IndexError: a malformed graph, fanout, time or weight.
     """
@@ -315,7 +315,7 @@ def check_bulk(drawing: Drawing, how: str) -> None:
 
     ``how`` is the argument that requires it, such as "device='cuda:0'".
     """
-    if drawing.subgraph != "directional":
+    if drawing.subgraph == "bidirectional":
         mode = f"subgraph_type={drawing.subgraph!r}"
         raise NotImplementedError(f"{mode} with {how} is not implemented; use device='cpu'")
 
@@ -399,7 +399,7 @@ class GPUExecutor(Executor):
         last = self._last
         if last is None or (last[0] is not options and last[0] != options):
             self.check(options, f"device={str(self.device)!r}")
-            given = {name: value for name, value in options._asdict().items() if name != "subgraph"}
+            given = options._asdict()
             stored = self.graph.stored
             ends = zip(self.cscs, stored.src_type, stored.dst_type, strict=True)
             edges = [csc.edges(src, dst) for csc, src, dst in ends]

@@ -1,0 +1,101 @@
+// Induced subgraphs in bulk: when all nodes are numbered, all stored edges between those of a batch, or of a tree, in
+// the order of columns and as stored, as far as times and exclusions allow. Columns are all nodes. Their candidates are
+// looked up in the table of nodes, and those that are found are moved together.
+#pragma once
+
+#include "bulk_relabelling.h"
+
+namespace gnnscale {
+
+struct Induction {
+  Bulk bulk;          // its columns are all nodes (layers)
+  BulkHop candidate;  // after the last hop, of all candidates
+  BulkHop kept;       // the edges between nodes
+  int32_t* rank;      // [candidates + 1]: how many before it are kept
+};
+
+// For every segment and the end: where its columns begin.
+struct FindAllColumns {
+  Bulk bulk;
+  int64_t hop;
+
+  GNNSCALE_HD void operator()(int64_t segment) const {
+    const BulkState& state = bulk.state;
+    const int64_t columns = columns_before(bulk, segment, [&](int64_t group) {
+      int64_t nodes = 0;
+      for (int64_t found = 0; found <= hop; ++found) nodes += state.node_ptr(found)[group];
+      return nodes;
+    });
+    state.column_ptr(hop)[segment] = columns;
+    if (segment < state.segments()) return;
+    *state.columns(hop) = columns;
+    *state.needed_excluded(hop) = 0;
+  }
+};
+
+// A phase with a single item: leaves the number of candidates where the host finds it.
+struct SetNeededEdges {
+  const int64_t* candidates;
+  int64_t* word;
+
+  GNNSCALE_HD void operator()(int64_t) const { *word = *candidates; }
+};
+
+// For every candidate: its column, and its source's slot, if that was found.
+struct LookUpSource {
+  Induction of;
+
+  GNNSCALE_HD void operator()(int64_t e) const {
+    const BulkState& state = of.bulk.state;
+    const BulkHop& hop = of.candidate;
+    const int64_t column = part_at(hop.offset, *state.columns(hop.hop), e);
+    const BulkColumn to = column_at(of.bulk, hop.hop, column);
+    const BulkRelation& relation = of.bulk.relation[to.relation];
+    const int64_t position = candidate_at(hop, column, e - hop.offset[column]), node = relation.row[position];
+    hop.column[e] = static_cast<int32_t>(column);
+    hop.slot[e] = BulkTable::kNoSlot;
+    if (node < 0 || node >= relation.num_src) {
+      return atomic_lower(state.lowest(BulkState::kBadEdge), static_cast<uint64_t>(position));
+    }
+    hop.slot[e] =
+        of.bulk.table.find(of.bulk.tree == nullptr ? to.batch : to.tree, state.first_node()[relation.src] + node);
+  }
+};
+
+// For every candidate: 1 if it is kept, else 0.
+struct IsKept {
+  const uint32_t* slot;
+
+  GNNSCALE_HD int32_t operator()(int64_t e) const { return slot[e] != BulkTable::kNoSlot; }
+};
+
+// For every column or segment, whichever are more, and the end, after the sum over candidates: where its edges begin.
+struct FindKept {
+  Induction of;
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    const BulkState& state = of.bulk.state;
+    const int64_t hop = of.candidate.hop;
+    const auto begin = [&](int64_t column) { return of.rank[of.candidate.offset[column]]; };
+    if (i <= *state.columns(hop)) of.kept.offset[i] = begin(i);
+    if (i <= state.segments()) state.edge_ptr(hop)[i] = begin(state.column_ptr(hop)[i]);
+  }
+};
+
+// For every candidate that is kept: it becomes an edge.
+struct WriteKept {
+  Induction of;
+
+  GNNSCALE_HD void operator()(int64_t e) const {
+    const BulkHop& hop = of.candidate;
+    if (hop.slot[e] == BulkTable::kNoSlot) return;
+    const int64_t column = hop.column[e], at = of.rank[e];
+    of.kept.column[at] = hop.column[e];
+    of.kept.slot[at] = hop.slot[e];
+    if (of.kept.edge_id == nullptr) return;
+    const BulkRelation& relation = of.bulk.relation[column_at(of.bulk, hop.hop, column).relation];
+    of.kept.edge_id[at] = id_at(relation, candidate_at(hop, column, e - hop.offset[column]));
+  }
+};
+
+}  // namespace gnnscale
