@@ -36,7 +36,7 @@ from torch_gnnscale.infer import infer
 from torch_gnnscale.nn import narrow
 
 
-@pytest.mark.parametrize("name", quick(MODELS.keys(), "to_hetero SAGE", "mixed, skipping", "HGT"))
+@pytest.mark.parametrize("name", quick(MODELS.keys(), "to_hetero SAGE", "mixed, skipping", "HGT", "bases"))
 def test_rows_are_those_of_the_whole_graph(name):
     model = made(name, GRAPH).eval()
     check(infer(model, GRAPH, call, batch_size=13), call(model, GRAPH))
