@@ -1,6 +1,7 @@
 """Empty places by URL: in fsspec's memory, and of S3 as moto serves it at 127.0.0.1."""
 
 from contextlib import contextmanager
+from uuid import uuid4
 
 import fsspec
 import pytest
@@ -14,7 +15,7 @@ def place(kind, monkeypatch):
     if kind == "memory":
         files = fsspec.filesystem("memory")
         files.mkdir("/place")
-        yield "memory://place", files
+        yield "memory:///place", files  # as fsspec writes it
         files.rm("/place", recursive=True)
         return
     server = pytest.importorskip("moto.server", reason="S3 needs moto[s3,server], which is not installed")
@@ -29,8 +30,8 @@ def place(kind, monkeypatch):
         monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         s3fs.S3FileSystem.clear_instance_cache()  # which have the address of an earlier server
         files = fsspec.filesystem("s3")
-        files.mkdir("place")
-        yield "s3://place", files
+        files.mkdir(bucket := f"place-{uuid4().hex}")  # moto keeps what earlier servers were given
+        yield f"s3://{bucket}", files
     finally:
         serving.stop()
         s3fs.S3FileSystem.clear_instance_cache()

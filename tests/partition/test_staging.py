@@ -7,6 +7,7 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 from helpers.buckets import PLACES, place
 from helpers.data import make_data
 from helpers.forked import run
@@ -52,7 +53,7 @@ def test_parts_come_from_a_remote_file_system(parts, tmp_path, monkeypatch, kind
         with refuses(ValueError, f"{copy}/part-00001: expected a copy of {url}/parts/part-00001, found something else; "
                                  f"remove it"):  # fmt: skip
             stage(f"{url}/parts", tmp_path / "disk", [1])
-        name = next(file["name"] for file in remote.ls(f"{url}/parts/ids") if file["name"].endswith(".npy"))
+        name = next(file for file in remote.find(f"{url}/parts/ids") if file.endswith(".npy"))
         remote.pipe_file(name, remote.cat_file(name)[:-1] + b"x")
         with pytest.raises(ValueError, match="checksum of block 0"):
             stage(f"{url}/parts", tmp_path / "other", [0])
@@ -60,6 +61,10 @@ def test_parts_come_from_a_remote_file_system(parts, tmp_path, monkeypatch, kind
             stage(f"{url}/nothing", tmp_path / "other", [0])
         with refuses(ValueError, f"path: expected a folder, or stage= beside a URL, found '{url}/parts'"):
             open_part(f"{url}/parts")
+        write(make_data(), tmp_path / "one", 1, method="ranges")
+        remote.put(str(tmp_path / "one"), f"{url}/one", recursive=True)
+        with open_part(f"{url}/one", stage=tmp_path / "disk") as part:
+            assert torch.equal(part.features.get_tensor(group_name=None, attr_name="x", index=None), make_data().x)
 
 
 @pytest.mark.parametrize("below", [".", "disk", "disk/../graph"])
