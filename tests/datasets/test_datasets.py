@@ -186,6 +186,21 @@ def test_unknown_names_and_broken_archives(tmp_path):
         datasets.load("fb100/A", tmp_path)
 
 
+def test_archives_by_path(tmp_path, monkeypatch):
+    data = planted(num_nodes=200)
+    names = ("edge_index", "x", "y", "train_mask", "val_mask", "test_mask")
+    (tmp_path / "here").mkdir()
+    np.savez(tmp_path / "here" / "mine.npz", **{name: data[name].numpy() for name in names})
+    monkeypatch.chdir(tmp_path)
+    expected = datasets.load("mine", tmp_path / "here")
+    for name, root in ((f"{tmp_path}/here/mine.npz", "."), ("here/mine.npz", "other"), ("mine.npz", "here")):
+        task = datasets.load(name, root)
+        assert torch.equal(task.y, expected.y), name
+        assert task.num_edges == expected.num_edges == data.num_edges
+    with pytest.raises(ValueError, match=r"'no.npz': expected an archive of arrays, found neither no.npz nor "):
+        datasets.load("no.npz", "o")
+
+
 @pytest.mark.parametrize(
     ("name", "nodes", "edges", "features", "classes"),
     [

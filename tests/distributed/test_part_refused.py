@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers.data import make_data
 from helpers.hetero import make_hetero
 from helpers.parts import REPLICATED, homogeneous
 from helpers.refused import refuses
@@ -102,6 +103,19 @@ def test_the_only_type_of_a_split_is_meant(tmp_path):
         known = [("paper", "train"), ("author", "val"), ("author", "test")]
         with refuses(ValueError, f"split: expected one of {known}, found ('venue', 'train')"):
             part.input_nodes("train", node_type="venue")
+
+
+@pytest.mark.parametrize(("ask", "option"), [("input_nodes", "splits"), ("links", "links")])
+def test_splits_that_were_not_written(tmp_path, ask, option):
+    partition.write(make_data(), tmp_path / "parts", 1, method="ranges", splits={})
+    with open_part(tmp_path / "parts") as part:
+        said = (
+            f"split: expected one that was written, found none; partition.write(..., {option}={{'val': ...}}) writes it"
+        )
+        with refuses(ValueError, said):
+            getattr(part, ask)("val")
+        with pytest.raises(ValueError, match=r"'val'\): there is none$"):
+            getattr(part.parts, ask)("val")
 
 
 HALO = torch.tensor([1, 3, 5])

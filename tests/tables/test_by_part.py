@@ -153,6 +153,19 @@ def test_owners_of_a_schema():
         Schema.parse({"nodes": {"item": {"files": "a", "key": "b", "owner": {"files": "c", "key": "d"}}}})
 
 
+def test_more_parts_than_nodes(tmp_path):
+    """As of ``partition.write``: refused, unless somebody says which part a node is in."""
+    put(tmp_path / "keys.parquet", pa.table({"k": [10, 20, 30], "part": [0, 1, 1]}))
+    of = {"files": "keys.parquet", "key": "k"}
+    schema = {"nodes": {"user": of, "item": of}, "edges": {}}
+    tables.build(Schema.parse(schema, tmp_path), tmp_path / "six", parts=6)
+    with pytest.raises(ValueError, match="parts: expected at most 6, the number of nodes, found 7"):
+        tables.build(Schema.parse(schema, tmp_path), tmp_path / "seven", parts=7)
+    assert not (tmp_path / "seven").exists()
+    schema["nodes"]["item"] = of | {"owner": "part"}
+    tables.build(Schema.parse(schema, tmp_path), tmp_path / "seven", parts=7)
+
+
 def test_small_parts_of_tables(tmp_path):
     """Ids that several types share, and a relation without edges."""
     keys = pa.table({"k": [10, 20, 30, 40, 50], "part": [0, 1, 1, 0, 1], "value": [1.0, 2.0, 3.0, 4.0, 5.0]})

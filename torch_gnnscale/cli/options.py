@@ -71,7 +71,7 @@ def parent() -> argparse.ArgumentParser:
     """A parser of :data:`OPTIONS`."""
     parser = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     helps = {
-        "dataset": "planted (generated), a set below --root, a saved directory, ogbn-..., ...",
+        "dataset": "planted (generated), a set below --root, a saved directory, a .npz file, ogbn-..., ...",
         "root": "where data sets are, or are downloaded to",
         "split": "number of the data split, from 0, for data sets with several",
         "target": "TYPE.label or SRC.REL.DST: what is learned of a directory of gnnscale tables that has several",

@@ -146,7 +146,9 @@ class Arrays(Mapping[str, np.ndarray]):
 
 
 def candidates(name: str, root: str | Path) -> list[Path]:
-    """The two paths at which the archive of a data set may be."""
+    """The two paths at which the archive of a data set may be; of a name with .npz, itself and below ``root``."""
+    if name.endswith(".npz"):
+        return [Path(name), Path(root) / name]
     return [Path(root) / f"{name}.npz", Path(root) / name / f"{name}.npz"]
 
 
@@ -186,7 +188,7 @@ def loaded(file: Path, mapped: bool = False) -> np.ndarray | dict[str, np.ndarra
 
 
 def read(name: str, root: str | Path, needed: str) -> Arrays:
-    """The archive ``NAME.npz`` or ``NAME/NAME.npz`` below ``root``.
+    """The archive ``NAME.npz`` or ``NAME/NAME.npz`` below ``root``, or at the path NAME that ends in .npz.
 
     Raises:
         ValueError: there is no such archive: the message has ``needed`` (which says what was expected) and both paths;

@@ -183,8 +183,8 @@ def load(
             - ``planted``: :func:`torch_gnnscale.datasets.planted`;
             - the path of a directory written by :meth:`NodeTask.save` or, with rows, labels and splits, by ``gnnscale
               convert``;
-            - NAME of an archive ``NAME.npz`` or ``NAME/NAME.npz`` in ``root``; ``fb100/SCHOOL`` is one school of
-              Facebook100, ``fb100`` all schools;
+            - the path of an archive ``.npz``, or NAME of ``NAME.npz`` or ``NAME/NAME.npz`` in ``root``;
+              ``fb100/SCHOOL`` is one school of Facebook100, ``fb100`` all schools;
             - ``ogbn-...``, which needs the package ogb;
             - a name that :func:`torch_gnnscale.datasets.archives.from_pyg` accepts.
         root: the folder to read from or to download to.
@@ -211,6 +211,9 @@ def load(
         if archive.is_file():
             data = _fb100([archive]) if archive.parent.name == "fb100" else _archive(archive)
             return NodeTask.from_data(name, data, split)
+    if name.endswith(".npz"):
+        found = " nor ".join(map(str, archives.candidates(name, root)))
+        raise ValueError(f"dataset {name!r}: expected an archive of arrays, found neither {found}")
     if name.startswith("ogbn-"):
         return NodeTask.from_data(name, from_ogb(name, root), split)
     return NodeTask.from_data(name, from_pyg(name, root), split)

@@ -98,7 +98,7 @@ class Part:
         """
         if split is None:
             return self._all_nodes(of, node_type)
-        split, node_type = _named("split", split, node_type, self.parts.splits)
+        split, node_type = _named("split", split, node_type, self.parts.splits, "splits")
         ids = self.stored.seeds[node_type, split] if _is_own(of) else self.parts.input_nodes(split, node_type)
         return ids if node_type is None else (node_type, ids)
 
@@ -127,7 +127,7 @@ class Part:
         Raises:
             ValueError: there is no such split or attribute.
         """
-        split, edge_type = _named("split", split, edge_type, self.parts.link_splits)
+        split, edge_type = _named("split", split, edge_type, self.parts.link_splits, "links")
         own, key = _is_own(of), (edge_type, split)
         links = self.stored.links[key] if own else self.parts.links(split, edge_type)
         found = links if edge_type is None else (edge_type, links)
@@ -334,19 +334,25 @@ def _is_own(of: str) -> bool:
     return of == "part"
 
 
-def _named(what: str, split: Any, type_name: Any, known: list[tuple[Any, str]]) -> tuple[str, Any]:
-    """(name, type) of the split that is meant. ``split``: a name, or one of the pairs that are ``known``."""
+def _named(what: str, split: Any, type_name: Any, known: list[tuple[Any, str]], option: str) -> tuple[str, Any]:
+    """(name, type) of the split that is meant. ``split``: a name, or one of the pairs that are ``known``; ``option``:
+    of ``partition.write``, that writes such splits."""
     if isinstance(split, tuple) and len(split) == 2 and type_name is None:
         type_name, name = split
-        return name, _type_of(what, name, type_name, known)
-    return split, _type_of(what, split, type_name, known)
+        return name, _type_of(what, name, type_name, known, option)
+    return split, _type_of(what, split, type_name, known, option)
 
 
-def _type_of(what: str, name: str, type_name: Any, known: list[tuple[Any, str]]) -> Any:
+def _type_of(what: str, name: str, type_name: Any, known: list[tuple[Any, str]], option: str) -> Any:
     """The type whose split of this name is meant."""
     types = [found for found, of_name in known if of_name == name]
     if type_name is not None or (None in types):
         types = [found for found in types if found == type_name]
+    if not known:
+        raise ValueError(
+            f"{what}: expected one that was written, found none; partition.write(..., {option}={{{name!r}: ...}}) "
+            f"writes it"
+        )
     if len(types) != 1:
         wanted = name if type_name is None else (type_name, name)
         raise ValueError(f"{what}: expected one of {known}, found {wanted!r}")

@@ -396,5 +396,5 @@ def _place(what: str, known: Iterable[Any], wanted: Any) -> int:
     """The position of ``wanted``; ValueError if it is not there."""
     found = list(known)
     if wanted not in found:
-        raise ValueError(f"{what} {wanted!r}: expected one of {found}")
+        raise ValueError(f"{what} {wanted!r}: {f'expected one of {found}' if found else 'there is none'}")
     return found.index(wanted)

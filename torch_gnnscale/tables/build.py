@@ -65,7 +65,8 @@ def build(
 
     Raises:
         FileExistsError: ``out`` exists and is not an empty directory.
-        FileNotFoundError, ValueError: names table, file, column and row of what is wrong first.
+        FileNotFoundError, ValueError: names table, file, column and row of what is wrong first; more parts than nodes,
+            unless a table has an ``owner``.
         MemoryError: ``memory`` does not suffice.
         ImportError: DuckDB, pyarrow or the engine's package is missing.
         OSError: a file that cannot be written, or an engine that does not start.
@@ -116,6 +117,9 @@ def _build(
         report["nodes"][name] = nodes.report() | ({"split": sizes} if sizes else {})
         about["nodes"][name] = nodes.about()
         say(_line(table.path, report["nodes"][name]))
+    count = sum(nodes.count for nodes in staged.values())
+    if parts is not None and parts > count and not any(table.owner for table in schema.nodes.values()):
+        raise ValueError(f"parts: expected at most {count}, the number of nodes, found {parts}")
     for number, (edge_type, of_edges) in enumerate(schema.edges.items()):
         edges = edge_tables.stage(engine, schema, staged, of_edges, f"edges_{number}", parts is not None)
         sizes = {}
