@@ -18,7 +18,7 @@ from helpers.parts import (
     stores_of,
     traffic_of_an_epoch,
 )
-from helpers.slow import in_turns, quick
+from helpers.slow import SLOW, in_turns, quick
 from torch import distributed as dist
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 
@@ -145,8 +145,7 @@ def test_a_prefetch_buffer_changes_no_batch(parts, policy):
 # Rounds ###############################################################################################################
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("hops", [1, 2, 3, 4])
+@pytest.mark.parametrize("hops", [SLOW(1), 2, SLOW(3), SLOW(4)])
 @pytest.mark.parametrize("order", ["owned", "global"])
 def test_rounds(parts, hops, order):
     """2L rounds per batch if the seeds are the rank's own, else 2L + 2."""
