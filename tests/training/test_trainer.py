@@ -192,3 +192,24 @@ def test_what_a_loader_counts_is_added_once():
     counted.seconds = {"sample": 1.5, "gather": 2.0}
     clock.collect()
     assert (clock.seconds["sample"], clock.seconds["gather"]) == (1.5, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "waits", "says"),
+    [
+        (None, "wait", None),
+        ({"sample": 1.0, "gather": 2.0}, "wait", "(sample and gather run in threads"),
+        ({"sample": 1.0, "stall": 0.5}, "train", "(sample and gather are the host's share"),
+    ],
+    ids=["another loader", "on a CPU", "on a GPU"],
+)
+def test_who_waits_for_a_batch(seconds, waits, says):
+    """The host, whose wait is counted, or the GPU, whose stalls the loader counts: the host's time is then training."""
+    clock = Clock(None if seconds is None else SimpleNamespace(seconds=seconds))
+    clock.skip()
+    clock.waited()
+    assert [name for name, spent in clock.seconds.items() if spent] == [waits]
+    clock.collect()
+    assert clock.seconds.get("wait") >= (seconds or {}).get("stall", 0.0)
+    assert ("stall" in clock.seconds, len(clock.report())) == (False, 1 + (says is not None))
+    assert says is None or clock.report()[1].startswith(says)
