@@ -78,5 +78,6 @@ def test_lists_have_keys_of_rows(wrong):
     rowptr, col = loaders._lists(rows, pd.Series([[0, 2], [], [1]]), "task: ids", "people")
     assert (rowptr.tolist(), col.tolist()) == ([0, 2, 2, 3], [0, 2, 1])
     text = f"task: ids: expected keys of people, from 0 to 2, found {wrong} in row 2"
-    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
-        loaders._lists(rows, pd.Series([[0, 2], [], [1, wrong]]), "task: ids", "people")
+    for last in ([1, wrong], [wrong, 1], [wrong]):
+        with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+            loaders._lists(rows, pd.Series([[0, 2], [], last]), "task: ids", "people")
