@@ -73,7 +73,8 @@ def run_tests(python: Path, tests: list[str]) -> tuple[bool, str]:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "tests", folder / "tests")
     shutil.copy(ROOT / "pyproject.toml", folder)
-    command = [python, "-m", "pytest", "-p", "no:cacheprovider", "-n", "2", "-m", "not slow and not cuda", *tests]
+    options = ["-p", "no:cacheprovider", "--disable-warnings", "-n", "2", "-m", "not slow and not cuda"]
+    command = [python, "-m", "pytest", *options, *tests]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True)  # fmt: skip
