@@ -1,5 +1,6 @@
 """The command ``gnnscale partition``."""
 
+import argparse
 import re
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 from torch_gnnscale import files
 from torch_gnnscale.cli import main
+from torch_gnnscale.cli.partition import _next_step
 from torch_gnnscale.datasets import NodeTask, planted, planted_links, planted_types
 from torch_gnnscale.partition import open_parts, read_report
 
@@ -38,6 +40,12 @@ def test_a_data_set_in_parts(tmp_path, task, capfd):
     assert parts.about == {
         "task": "nodes", "dataset": "task", "node_type": None, "metric": "accuracy", "num_classes": 4, "num_features": 8
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("parts", "seeds"), [(2, 512), (1024, 1), (1025, 1), (5000, 1)])
+def test_each_of_many_ranks_is_told_to_take_a_seed(parts, seeds):
+    line = _next_step(argparse.Namespace(out="there", task="nodes"), parts)
+    assert line == (f"torchrun --nproc-per-node={parts} -m torch_gnnscale train --parts there --batch-size {seeds}")
 
 
 def test_a_place_that_cannot_be_written_to_is_refused_before_the_work(tmp_path, monkeypatch, capsys):
