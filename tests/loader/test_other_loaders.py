@@ -3,6 +3,7 @@
 import itertools
 import warnings
 from collections import deque
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
 from torch_gnnscale.distributed import open_part
+from torch_gnnscale.loader import adapter
 from torch_gnnscale.loader.epochs import Epochs
+from torch_gnnscale.loader.order import FromElsewhere
 
 TOLD = r"^another DataLoader, such as those that Accelerate and Ray make, takes this loader.s inputs"
 WITHOUT_NUMBERS = r"prepare_data_loader\(.*\)\)\. Its batches have no numbers, so their neighbors are drawn by"
@@ -244,3 +247,13 @@ def test_ranks_that_make_their_batches_together_are_asked_by_no_other_loader(tmp
         "DataLoader that was made of it; leave it out of Accelerate's prepare() and Ray's prepare_data_loader()"
     )
     assert cluster(2).run(take_by_another, path) == [text] * 2
+
+
+@pytest.mark.parametrize(("worker", "warnings_"), [(None, 1), (0, 1), (1, 0)])
+def test_the_loop_or_its_first_worker_warns_once(monkeypatch, recwarn, worker, warnings_):
+    info = None if worker is None else SimpleNamespace(id=worker)
+    monkeypatch.setattr(adapter, "get_worker_info", lambda: info)
+    positions = adapter.InputPositions(10, 4)
+    for _ in range(2):
+        assert isinstance(positions.__getitems__([0, 1]), FromElsewhere)
+    assert [str(each.message) for each in recwarn] == [adapter.FOREIGN + adapter.WITHOUT_NUMBERS] * warnings_
