@@ -74,13 +74,12 @@ def theirs(folder: Path, out: Path, memory: str) -> None:
 WAYS: dict[str, Callable[[Path, Path, str], None]] = {"DuckDB": theirs, "gnnscale": ours}
 
 
-def run(way: str, folder: Path, out: Path, memory: str) -> None:
-    """Prints the CPU seconds of a way, and the memory of this process in MB, before and at most."""
+def measured(call: Callable[[], object]) -> tuple[object, float, float, float]:
+    """What a call returns, its CPU seconds, and the memory of this process in MB, before and at most."""
     before, begun = resource.getrusage(resource.RUSAGE_SELF), peak()
-    WAYS[way](folder, out, memory)
+    found = call()
     after = resource.getrusage(resource.RUSAGE_SELF)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    print(cpu, begun, peak())
+    return found, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, begun, peak()
 
 
 def peak() -> float:
@@ -97,7 +96,8 @@ def main() -> None:
     options.add_argument("--run", nargs=3, metavar=("WAY", "FOLDER", "OUT"), help="one run, as this program starts it")
     args = options.parse_args()
     if args.run:
-        run(args.run[0], *map(Path, args.run[1:]), args.memory)
+        way, folder, out = args.run[0], *map(Path, args.run[1:])
+        print(*measured(lambda: WAYS[way](folder, out, args.memory))[1:])
         return
     results = {}
     for ids in ("integer", "string"):

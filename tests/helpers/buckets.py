@@ -15,8 +15,10 @@ def place(kind, monkeypatch):
     if kind == "memory":
         files = fsspec.filesystem("memory")
         files.mkdir("/place")
-        yield "memory:///place", files  # as fsspec writes it
-        files.rm("/place", recursive=True)
+        try:
+            yield "memory:///place", files  # as fsspec writes it
+        finally:
+            files.rm("/place", recursive=True)
         return
     server = pytest.importorskip("moto.server", reason="S3 needs moto[s3,server], which is not installed")
     s3fs = pytest.importorskip("s3fs", reason="S3 needs s3fs, which is not installed")

@@ -20,6 +20,10 @@ from .edge_text import HEADERS, OF_WORDS, Columns, TextFormat, find_ends, find_f
 
 Source = str | os.PathLike | tuple[str | os.PathLike, str | os.PathLike]
 _TEXT = (".csv", ".tsv", ".txt", ".edges")
+_BLOCK = 1 << 20
+"""Bytes that pyarrow parses at a time; larger ones take more memory and, where pages are new, time."""
+_EDGES = 1 << 18
+"""Of text, at least so many come at a time."""
 _HEADER_ERRORS = (ValueError, EOFError, OSError, SyntaxError, tokenize.TokenError, RecursionError)
 """What NumPy raises for a file that is no .npy file of numbers."""
 
@@ -125,7 +129,7 @@ class EdgeFiles:
         return 1 + max(sources.largest, destinations.largest)
 
     def chunks(self, chunk: int = CHUNK) -> Iterator[Tensor]:
-        """The edges in order, about ``chunk`` at a time: int64, shape [2, any] each."""
+        """The edges in order, about ``chunk`` at a time, of text fewer: int64, shape [2, any] each."""
         return (edges for _, edges in self.chunks_of_files(chunk))
 
     def chunks_of_files(self, chunk: int = CHUNK) -> Iterator[tuple[Source, Tensor]]:
@@ -229,14 +233,18 @@ def _read_text(path: Path, how: TextFormat, chunk: int) -> Iterator[Tensor]:
     csv, arrow = _pyarrow("pyarrow.csv"), _pyarrow("pyarrow")
     names = [f"column {number}" for number in range(how.num_columns)]
     ends = [names[end] for end in how.ends]
-    read = csv.ReadOptions(skip_rows=how.skipped, column_names=names, block_size=max(16 * chunk, 1 << 20))
+    read = csv.ReadOptions(skip_rows=how.skipped, column_names=names, block_size=_BLOCK)
     convert = csv.ConvertOptions(column_types=dict.fromkeys(ends, arrow.uint64()), include_columns=ends, null_values=[])
-    done = 0
+    done, pending = 0, []
     try:
         for batch in csv.open_csv(path, read, csv.ParseOptions(delimiter=how.delimiter), convert):
-            edges = torch.stack([_ids(path, batch.column(end).to_numpy(), done) for end in ends])
-            yield edges
+            pending.append(torch.stack([_ids(path, batch.column(end).to_numpy(), done) for end in ends]))
             done += batch.num_rows
+            if sum(edges.size(1) for edges in pending) >= min(chunk, _EDGES):
+                yield torch.cat(pending, dim=1)
+                pending = []
+        if pending:
+            yield torch.cat(pending, dim=1)
     except ValueError as error:  # pyarrow's own is one; it does not know the line
         refused = first_refused(path, how, done)
         raise ValueError(refused or f"{path}: expected lines of two ids, found something else ({error})") from None
