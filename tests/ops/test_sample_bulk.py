@@ -256,77 +256,6 @@ def test_more_kinds_than_are_remembered(device):
         check(graph, [torch.arange(20)], [fanout], device)
 
 
-# What is wrong #######################################################################################################
-
-
-def arguments_with(device, **changes):
-    graph = random_graph(50, 4, seed=1)
-    given = {"colptr": graph.colptr, "row": graph.row, "seeds": torch.arange(6), "seed_ptr": [0, 2, 6],
-             "fanouts": [2, 2], "keys": [1, 2], **changes}  # fmt: skip
-    return {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in given.items()}
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"colptr": torch.zeros(3)}, TypeError, "colptr: expected an int64 vector, found torch.float32"),
-        ({"colptr": torch.zeros(0, dtype=torch.int64)}, TypeError, r"colptr: expected an int64 vector, found .*\(0,\)"),
-        ({"colptr": None}, TypeError, "colptr: expected a tensor, found NoneType"),
-        ({"row": torch.zeros(4)}, TypeError, "row: expected int32 or int64 ids, found torch.float32"),
-        ({"row": []}, ValueError, "row: expected 1 to 4 parts, found 0"),
-        ({"row": [torch.arange(4)] * 5}, ValueError, "row: expected 1 to 4 parts, found 5"),
-        ({"row": [torch.arange(4), torch.arange(4).int()]}, TypeError,
-         "row: expected parts of one dtype, found torch.int64 and torch.int32"),
-        ({"row": [None]}, TypeError, "row: expected a tensor, found NoneType"),
-        ({"row": torch.zeros(4, dtype=torch.int64), "edge_id": [torch.arange(3), torch.arange(1)]}, ValueError,
-         "edge_id: expected 1 parts, as many as row has, found 2"),
-        ({"spread": [2]}, ValueError, r"spread: expected 1 to 4 tiers of 1 row in all, found \[2\]"),
-        ({"spread": [0, 1]}, ValueError, "spread: expected"),
-        ({"spread": [1.0]}, TypeError, "spread: expected an int, found float"),
-        ({"row": [torch.arange(4)] * 33, "spread": [33]}, ValueError, "row: expected 1 to 32, found 33"),
-        ({"row": [torch.arange(3), torch.arange(4)], "spread": [2]}, ValueError,
-         r"row: expected a tier of 7 rows interleaved as \[4, 3\], found \[3, 4\]"),
-        ({"edge_id": torch.arange(3)}, ValueError, r"edge_id: expected one for each of \d+ edges, found 3"),
-        ({"seeds": torch.zeros(6)}, TypeError, "seeds: expected int32 or int64 ids, found torch.float32"),
-        ({"seeds": torch.tensor([0, 1, 2, 50, 4, 5])}, IndexError,
-         r"seeds\[3\] = 50 is out of range: expected nodes in \[0, 50\)"),
-        ({"seeds": torch.tensor([0, 1, -2, 50, 4, 5])}, IndexError, r"seeds\[2\] = -2 is out of range"),
-        ({"seed_ptr": [0, 6]}, ValueError, "seed_ptr: expected 3 entries for 2 keys, found 2"),
-        ({"seed_ptr": [0, 7, 6]}, ValueError, "seed_ptr: expected numbers that do not fall, from 0 to 6 seeds"),
-        ({"seed_ptr": [1, 2, 6]}, ValueError, "seed_ptr: expected numbers that do not fall, from 0 to 6 seeds"),
-        ({"seed_ptr": [0, 2, 5]}, ValueError, "seed_ptr: expected numbers that do not fall, from 0 to 6 seeds"),
-        ({"seed_ptr": [0, 2.0, 6]}, TypeError, "seed_ptr: expected an int, found float"),
-        ({"fanouts": [2, -2]}, ValueError, r"fanouts\[1\]: expected -1 \(all\) or 0..131072, found -2"),
-        ({"fanouts": [1] * 65}, ValueError, "fanouts: expected at most 64 hops, found 65"),
-        ({"keys": [1, 1 << 63]}, ValueError, "key: expected"),
-        ({"threads": -1}, ValueError, "threads: expected"),
-    ],
-)  # fmt: skip
-def test_bad_input(device, changes, error, message):
-    with pytest.raises(error, match=message):
-        ops.sample_bulk(**arguments_with(device, **changes))
-
-
-def test_a_graph_that_lies_elsewhere():
-    given = arguments_with("cpu")
-    for name in ("colptr", "row"):
-        with pytest.raises(ValueError, match=f"{name}: expected it on cpu, where the seeds are, found it on meta"):
-            ops.sample_bulk(**{**given, name: given[name].to("meta")})
-
-
-def test_a_malformed_graph(device):
-    given = arguments_with(device, seeds=torch.arange(50), seed_ptr=[0, 20, 50])
-    for entry in (-1, 10**9):
-        row = given["row"].clone()
-        row[:] = entry
-        with pytest.raises(RuntimeError, match=r"the graph is malformed: row\[\d+\] in a graph of 50 nodes"):
-            ops.sample_bulk(**{**given, "row": row})
-    colptr = given["colptr"].clone()
-    colptr[3] = 10**9
-    with pytest.raises(RuntimeError, match=r"the graph is malformed: colptr\[2\] in a graph of 50 nodes"):
-        ops.sample_bulk(**{**given, "colptr": colptr})
-
-
 # sample_neighbors on a GPU ###########################################################################################
 
 
@@ -365,16 +294,6 @@ def test_a_subgraph_that_a_gpu_does_not_have():
             ops.sample_neighbors(ops.relations([colptr], [row]), [seeds], [2], 1, subgraph="bidirectional")
 
 
-def test_subgraphs_that_bulks_do_not_have():
-    edges = [ops.StoredEdges(torch.tensor([0, 1]), [torch.tensor([0])], None, None, None, [1])]
-    with pytest.raises(NotImplementedError, match=r"^subgraph='bidirectional' is not implemented in bulks; sample in"):
-        ops.PreparedBulks(edges, [1], [2], torch.device("cpu"), subgraph="bidirectional")
-    with pytest.raises(
-        ValueError, match=r"^layers: expected subgraph='directional', whose hops have edges, found 'ind"
-    ):
-        ops.PreparedBulks(edges, [1], [2], torch.device("cpu"), layers=True, subgraph="induced")
-
-
 def test_a_graph_in_ordinary_memory_is_not_read_by_a_gpu():
     with FakeTensorMode():
         colptr, row = (torch.zeros(n, dtype=torch.int64) for n in (4, 5))
@@ -382,14 +301,6 @@ def test_a_graph_in_ordinary_memory_is_not_read_by_a_gpu():
         message = "colptr: expected it on cuda:0, where the seeds are, or pinned, found it on cpu"
         with pytest.raises(ValueError, match=message):
             ops.sample_neighbors(ops.relations([colptr], [row]), [seeds], [2], 1)
-
-
-def test_the_most_batches_of_a_bulk(monkeypatch):
-    monkeypatch.setattr("torch_gnnscale.ops.bulk_input.MAX_BATCHES", 3)
-    graph, seeds = random_graph(50, 4, seed=1), [torch.arange(2)] * 4
-    assert len(bulk(graph, seeds[:3], [2], range(3))) == 3
-    with pytest.raises(ValueError, match=r"^keys: expected at most 3 batches, found 4$"):
-        bulk(graph, seeds, [2], range(4))
 
 
 def test_shapes_for_tracing():

@@ -9,14 +9,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .arguments import OPS, check_ids, check_key, resolve_threads
-from .bulk_input import StoredEdges, check_bulk_input, check_places, in_halves, split_bulk
+from .arguments import MAX_COUNT, OPS, check_choice, check_ids, check_int, check_key, resolve_threads
+from .bulk_input import MAX_BATCHES, StoredEdges, check_bulk_input, check_edges, in_halves, joined_on, split_bulk
 from .graph_arguments import (
     DISJOINT,
     INDUCED,
     LAST,
     LAYERS,
+    MAX_RELATIONS,
     REPLACE,
+    SUBGRAPHS,
     WITH_COL,
     WITH_EDGE_ID,
     Sample,
@@ -139,11 +141,19 @@ class PreparedBulks:
         with_edge_id: bool = True,
         with_col: bool = True,
     ) -> None:
+        check_choice("subgraph", subgraph, SUBGRAPHS)
         if subgraph == "bidirectional":
             raise NotImplementedError("subgraph='bidirectional' is not implemented in bulks; sample in host memory")
         if layers and subgraph != "directional":
             raise ValueError(f"layers: expected subgraph='directional', whose hops have edges, found {subgraph!r}")
-        self._device, self._sizes, self._with_col, self._layers = device, list(sizes), with_col, layers
+        if len(sizes) == 0:
+            raise ValueError("sizes: expected at least one node type, found none")
+        if len(edges) > MAX_RELATIONS:
+            raise ValueError(f"edges: expected at most {MAX_RELATIONS} relations, found {len(edges)}")
+        self._sizes = [check_int("sizes", size, 0, MAX_COUNT) for size in sizes]
+        for of in edges:
+            check_edges(of, self._sizes, device)
+        self._device, self._with_col, self._layers = device, with_col, layers
         by_relation = check_fanouts(fanouts, len(edges))
         self._hops = hops = len(by_relation) // max(len(edges), 1)
         self.timed = any(of.time is not None for of in edges)
@@ -151,8 +161,6 @@ class PreparedBulks:
             raise ValueError("time: expected disjoint=True, for each seed has a time of its own")
         order = sorted(range(len(edges)), key=lambda number: edges[number].src_type)
         self._order, sorted_edges = order, [edges[number] for number in order]
-        for of in sorted_edges:
-            check_places(of, device)
         self._dst = [of.dst_type for of in sorted_edges]
         self._of_type = [sum(of.src_type == t for of in edges) for t in range(len(self._sizes))]
         values = zip(*(of.values for of in sorted_edges), strict=True) if edges else ([], [], [], [])
@@ -192,10 +200,18 @@ class PreparedBulks:
             TypeError, ValueError, IndexError, RuntimeError, torch.OutOfMemoryError: as of :func:`sample_bulk`; times or
                 pairs as of :func:`sample_neighbors`.
         """
-        none = [None] * len(keys)
-        given = [none if of is None else of for of in (seed_time, seed_start_time, exclude)]
+        count = len(seeds)
+        lists = {"keys": keys, "seed_time": seed_time, "seed_start_time": seed_start_time, "exclude": exclude}
+        for name, entries in lists.items():
+            if entries is not None and len(entries) != count:
+                raise ValueError(f"{name}: expected one entry for each of {count} batches, found {len(entries)}")
+        given = [[None] * count if of is None else of for of in (seed_time, seed_start_time, exclude)]
         numbers = [f"[{b}]" if len(keys) > 1 else "" for b in range(len(keys))]
         batches = [self._batch(*of_batch) for of_batch in zip(numbers, seeds, *given, strict=True)]
+        trees = sum(len(ids) for batch in batches for ids in batch.seeds) if self._disjoint else count
+        if trees > MAX_BATCHES:
+            what = "seeds of disjoint trees" if self._disjoint else "batches"
+            raise ValueError(f"seeds: expected at most {MAX_BATCHES} {what} at once, found {trees}")
         keys = [check_key(key) for key in keys]
         return in_halves(lambda some, keys: self._sample(some, keys, threads), batches, keys)
 
@@ -224,7 +240,7 @@ class PreparedBulks:
             if any(batch.starts is not None for batch in batches):
                 start_time = self._by_group(seeds, [batch.starts for batch in batches])
         exclude, exclude_ptr = self._pairs(batches)
-        ids = _on(self._device, [of_group.to(torch.int64) for of_group in seeds])
+        ids = joined_on(self._device, [of_group.to(torch.int64) for of_group in seeds])
         samples, at = self.draw(
             ids, [0, *accumulate(map(len, seeds))], list(keys), time, start_time, exclude, exclude_ptr, threads
         )
@@ -239,7 +255,7 @@ class PreparedBulks:
         given = [None if of is None else of[t] for t in range(len(self._sizes)) for of in times]
         least = torch.iinfo(torch.int64).min
         pairs = zip(seeds, given, strict=True)
-        return _on(self._device, [torch.full((len(ids),), least) if of is None else of for ids, of in pairs])
+        return joined_on(self._device, [torch.full((len(ids),), least) if of is None else of for ids, of in pairs])
 
     def _pairs(self, batches: Sequence[_Batch]) -> tuple[Tensor | None, list[int]]:
         """The excluded pairs of all segments, and where each one's begin."""
@@ -251,7 +267,7 @@ class PreparedBulks:
                     found.append(torch.empty(2, 0, dtype=torch.int64) if pairs is None else pairs)
             first += count
         ends = [0, *accumulate(pairs.size(1) for pairs in found)]
-        return (_on(self._device, found, 1).view(-1), ends) if ends[-1] else (None, [])
+        return (joined_on(self._device, found, 1).view(-1), ends) if ends[-1] else (None, [])
 
     def draw(
         self,
@@ -286,10 +302,3 @@ class _Batch(NamedTuple):
     times: list[Tensor | None]
     starts: list[Tensor | None] | None
     pairs: list[Tensor | None] | None
-
-
-def _on(device: torch.device, parts: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """The parts in one tensor on the device; those in host memory are copied at once."""
-    if all(part.device == parts[0].device for part in parts):
-        return torch.cat(list(parts), dim).to(device, non_blocking=True).contiguous()
-    return torch.cat([part.to(device, non_blocking=True) for part in parts], dim).contiguous()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .._warn import warn
-from .arguments import check_ids, check_int, check_key, check_readable
+from .arguments import check_ids, check_int, check_key, check_readable, check_vector
 from .graph_arguments import Sample, relations
 from .rows import MAX_TIERS, check_spread, open_peer
 
@@ -62,14 +62,12 @@ def check_bulk_input(
     """Raises TypeError or ValueError for what :func:`sample_bulk` does not take; it has the arguments."""
     graph = relations([colptr], [torch.empty(0, dtype=torch.int64)])
     check_ids("seeds", seeds)
-    rows, ids = _parts("row", row, spread), [] if edge_id is None else _parts("edge_id", edge_id, spread)
-    if edge_id is not None and (found := sum(map(len, ids))) != (count := sum(map(len, rows))):
-        raise ValueError(f"edge_id: expected one for each of {count} edges, found {found}")
-    if edge_id is not None and len(ids) != len(rows):
-        raise ValueError(f"edge_id: expected {len(rows)} parts, as many as row has, found {len(ids)}")
+    rows, ids = _parts(row), [] if edge_id is None else _parts(edge_id)
+    if spread is None and not 1 <= len(rows) <= MAX_TIERS:
+        raise ValueError(f"row: expected 1 to {MAX_TIERS} parts, found {len(rows)}")
     of_tiers = [1] * len(rows) if spread is None else list(spread)
     edges = StoredEdges(graph.colptr[0], rows, None if edge_id is None else ids, None, None, of_tiers)
-    check_places(edges, seeds.device)
+    check_edges(edges, graph.sizes, seeds.device)
     keys = [check_key(key) for key in keys]
     if len(keys) > MAX_BATCHES:
         raise ValueError(f"keys: expected at most {MAX_BATCHES} batches, found {len(keys)}")
@@ -81,15 +79,34 @@ def check_bulk_input(
     return BulkInput(graph.colptr[0], rows, ids, of_tiers, seeds.to(torch.int64).contiguous(), ends, keys)
 
 
-def check_places(edges: StoredEdges, device: torch.device) -> None:
-    """Raises ValueError unless the device can read the edges."""
+def check_edges(edges: StoredEdges, sizes: Sequence[int], device: torch.device) -> None:
+    """Raises TypeError or ValueError unless these are edges between nodes of types of these ``sizes``, which the device
+    can read. Their values are not looked at."""
+    for name in ("src_type", "dst_type"):
+        check_int(name, getattr(edges, name), 0, len(sizes) - 1)
+    check_vector("colptr", edges.colptr, sizes[edges.dst_type] + 1)
+    if not edges.colptr.is_contiguous():
+        raise ValueError("colptr: expected a contiguous vector")
     check_readable("colptr", edges.colptr, device, "the seeds are")
     for name, parts in zip(("row", "edge_id", "weight", "time"), edges.values, strict=True):
         for part in parts:
+            if name in ("weight", "time"):
+                check_vector(name, part, part.numel() if isinstance(part, Tensor) else 0)
+            else:
+                check_ids(name, part)
+            if part.dtype != parts[0].dtype:
+                raise TypeError(f"{name}: expected parts of one dtype, found {parts[0].dtype} and {part.dtype}")
             if part.device.type == device.type == "cuda":
                 open_peer("seeds", device, part.device)
             else:
                 check_readable(name, part, device, "the seeds are")
+        if name != "row" and not parts:
+            continue
+        if (found := sum(map(len, parts))) != (count := sum(map(len, edges.row))):
+            raise ValueError(f"{name}: expected one for each of {count} edges, found {found}")
+        if len(parts) != len(edges.row):
+            raise ValueError(f"{name}: expected {len(edges.row)} parts, as many as row has, found {len(parts)}")
+        check_spread(name, list(map(len, parts)), edges.spread)
 
 
 def split_bulk(
@@ -159,25 +176,26 @@ def split_bulk(
     return samples
 
 
-def _parts(name: str, given: Tensor | Sequence[Tensor], spread: Sequence[int] | None) -> list[Tensor]:
-    """Stored edges as a list of parts, checked."""
-    parts: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
-    if spread is None and not 1 <= len(parts) <= MAX_TIERS:
-        raise ValueError(f"{name}: expected 1 to {MAX_TIERS} parts, found {len(parts)}")
-    for part in parts:
-        check_ids(name, part)
-        if part.dtype != parts[0].dtype:
-            raise TypeError(f"{name}: expected parts of one dtype, found {parts[0].dtype} and {part.dtype}")
-    if spread is not None:
-        check_spread(name, list(map(len, parts)), spread)
-    return parts
+def _parts(given: Tensor | Sequence[Tensor]) -> list[Any]:
+    """Values of stored edges as a list of parts."""
+    return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def joined_on(device: torch.device, parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """The parts in one tensor on the device; those in host memory are copied at once."""
+    if all(part.device == parts[0].device for part in parts):
+        return torch.cat(list(parts), dim).to(device, non_blocking=True).contiguous()
+    return torch.cat([part.to(device, non_blocking=True) for part in parts], dim).contiguous()
 
 
 def in_halves(
     draw: Callable[[Sequence[T], Sequence[int]], list[Sample]], seeds: Sequence[T], keys: Sequence[int]
 ) -> list[Sample]:
-    """What ``draw`` returns for batches of seeds, of one key each. Where the device has no memory for all of them at
-    once, a warning says so, and each half of them is drawn for itself, with the same samples."""
+    """What ``draw`` returns for batches of seeds, of one key each; nothing for no batches. Where the device has no
+    memory for all of them at once, a warning says so, and each half of them is drawn for itself, with the same
+    samples."""
+    if len(keys) == 0:
+        return []
     try:
         return draw(seeds, keys)
     except torch.OutOfMemoryError as error:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .arguments import MAX_COUNT, OPS, check_choice, check_ids, check_int, check_readable, check_tensor, resolve_threads
-from .bulk_input import check_bulk_input, in_halves, split_bulk
+from .bulk_input import check_bulk_input, in_halves, joined_on, split_bulk
 from .graph_arguments import (
     INCLUDE_DST,
     KEEP_KNOWN,
@@ -309,7 +309,7 @@ class PreparedLayerBulks:
 
     def _draw(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[Sample]:
         """The samples of many batches, by one call."""
-        there = torch.cat(list(seeds)).to(self._device, non_blocking=True)
+        there = joined_on(self._device, seeds)
         ends = [0, *accumulate(map(len, seeds))]
         return sample_layers_bulk(
             *self._graph,
