@@ -377,6 +377,8 @@ def test_what_a_sampler_does_not_have(data):
         LinkNeighborLoader(data, HOPS, method="labor", neighbor_sampler=NeighborSampler(data, HOPS))
     with pytest.raises(ValueError, match=r"^exclude_seed_edges=True: expected False with method='labor'$"):
         LinkNeighborLoader(data, HOPS, method="labor", exclude_seed_edges=True)
+    with pytest.raises(NotImplementedError, match=r"^exclude with method='ladies' is not implemented; use method='nei"):
+        LayerSampler(data, HOPS).sample(torch.tensor([1]), None, 1, exclude=torch.tensor([[0], [1]]))
     with pytest.raises(TypeError, match=r"^num_nodes: expected a list of ints, found dict$"):
         NeighborLoader(data, {("a", "to", "b"): [1]}, method="ladies")
     with pytest.raises(ValueError, match=r"^batch_dependency=2: expected method='labor', found 'ladies'$"):

@@ -72,7 +72,7 @@ class LayerSampler(OnExecutor):
         device, graph_on_gpu, graph_on_peers: as in :class:`torch_gnnscale.NeighborSampler`.
 
     Raises:
-        NotImplementedError: several types; on a GPU, the stores of a part.
+        NotImplementedError: several types; on a GPU, the stores of a part; of ``sample``, excluded edges.
         TypeError, ValueError, IndexError: a malformed graph; an option that is unknown or does not fit the method.
     """
 
@@ -187,6 +187,9 @@ class LayerSampler(OnExecutor):
     # Sampling ########################################################################################################
 
     def _drawn(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int]) -> list[ops.Sample]:
+        if any(of.pairs is not None for of in seeds):
+            method = self.drawing.method
+            raise NotImplementedError(f"exclude with method={method!r} is not implemented; use method='neighbor'")
         keys = [batch_key(key, purpose=Purpose.LAYER) for key in keys]
         return self.executor.draw(seeds, keys, self.layer_options)
 
