@@ -31,6 +31,8 @@ def test_an_answer_to_the_question_before_is_none():
     store = SimpleNamespace(add=lambda *_: 2, check=lambda _: False, multi_get=lambda _: [b"2", b"1", b"3"])
     asking = SimpleNamespace(_store=store, _within=0.0, _every=0.0, _answers=[], _answer=SimpleNamespace(give=int))
     assert liveness.Liveness._ask(asking) == [1]
+    assert liveness.Liveness._ask(asking, 1) == []
+    assert liveness.Liveness._ask(asking, 3) == [0, 1]
 
 
 class Frozen:
@@ -55,11 +57,19 @@ def waiting(store):
     return of
 
 
+def questions(asked, answers):
+    """A store that counts the questions in ``asked``, with these answers."""
+
+    def add(_, count):
+        asked.extend([1] * count)
+        return len(asked)
+
+    return SimpleNamespace(add=add, check=lambda _: False, multi_get=lambda _: answers, set=print)
+
+
 def test_the_ranks_are_asked_before_the_timeout():
     asked = []
-    store = SimpleNamespace(
-        add=lambda *_: asked.append(1) or 2, check=lambda _: False, multi_get=lambda _: [b"2", b"2", b"1"], set=print
-    )
+    store = questions(asked, [b"2", b"2", b"0"])
     of = waiting(store)
     of.waiting(500.0)
     assert of._doubt is None
@@ -68,7 +78,18 @@ def test_the_ranks_are_asked_before_the_timeout():
     assert of.gone() == "rank 2 is gone or does not answer"
     assert len(asked) == 2  # a rank that did not answer is asked twice
     of._doubt = of._doubt[0] - 100.0, of._doubt[1]  # in an earlier step
-    store.multi_get = lambda _: [b"2"] * 3
+    store.multi_get = lambda _: [b"9"] * 3
+    assert of.gone() == ""
+
+
+def test_a_rank_that_answered_late_is_not_gone():
+    """It was busy when the ranks were asked ahead; then another step fails."""
+    asked = []
+    store = questions(asked, [b"2", b"2", b"0"])
+    of = waiting(store)
+    of.waiting(600.0)
+    assert of._doubted() == (0, [2])
+    store.multi_get = lambda _: [b"3"] * 3
     assert of.gone() == ""
 
 

@@ -74,7 +74,8 @@ class Liveness:
     """
 
     _deaf = False  # whether the store has not answered
-    _doubt: tuple[float, Future[list[int]]] | None = None  # when the ranks were asked ahead, and who did not answer
+    _doubt: tuple[float, Future[tuple[int, list[int]]]] | None = None
+    """When the ranks were asked ahead; the number of the question before, and who did not answer."""
 
     def __init__(self, rank: int, world: int, timeout: float) -> None:
         self.rank, self.world, self._timeout = rank, world, timeout
@@ -162,7 +163,7 @@ class Liveness:
     def gone(self) -> str:
         """A text that names the ranks that do not answer, "" if all do. Called after a collective has failed, when all
         ranks have been announced."""
-        silent = self._doubted() or self._silent()
+        silent = self._late() or self._silent()
         if silent is None:
             return f"{_keeper()} is gone or does not answer"
         if not silent:
@@ -177,17 +178,24 @@ class Liveness:
         if seconds < self._timeout - lead or (self._doubt is not None and now - self._doubt[0] < 2 * lead):
             return
         asking = self._thread_for("asking")
-        self._doubt = now, asking.submit(lambda: self._ask() and self._ask())
+        self._doubt = now, asking.submit(lambda: (self._store.add("asked", 0), self._ask() and self._ask()))
         asking.shutdown(wait=False)
 
-    def _doubted(self) -> list[int] | None:
-        """The ranks that did not answer when they were asked ahead; None if the store did not."""
+    def _late(self) -> list[int] | None:
+        """The ranks that did not answer when they were asked ahead, nor since; None if the store did not."""
+        if not (doubted := self._doubted()) or not doubted[1]:
+            return doubted and []
+        return self._asked(lambda: self._ask(1 + doubted[0]))
+
+    def _doubted(self) -> tuple[int, list[int]] | None:
+        """The number of the question before the ranks were asked ahead, and those that did not answer; None if the
+        store did not."""
         if self._doubt is None:
-            return []
+            return 0, []
         began, found = self._doubt
         left = began + 2 * self._within + 2 * _EVERY - time.monotonic()
         if left < -2 * self._within:  # of an earlier collective
-            return []
+            return 0, []
         try:
             return found.result(max(0.0, left))
         except Exception:  # as in _asked
@@ -254,8 +262,11 @@ class Liveness:
         finally:
             asking.shutdown(wait=False)
 
-    def _ask(self) -> list[int]:
-        number, until = self._store.add("asked", 1), time.monotonic() + self._within
+    def _ask(self, number: int = 0) -> list[int]:
+        """The ranks that have answered neither a question nor a later one: that of this ``number``, as it is now, or a
+        new one, for which they have some seconds."""
+        until = time.monotonic() + (0.0 if number else self._within)
+        number = number or self._store.add("asked", 1)
         while True:
             if self._store.check(["silent"]):  # found by another rank, which may itself have ended since
                 return json.loads(self._store.get("silent"))
