@@ -85,6 +85,11 @@ std::pair<int64_t*, int64_t*> Workspace::candidates(int64_t size) {
   return {candidates_.data(), candidates_.data() + size};
 }
 
+void Workspace::start_trees(size_t types) {
+  if (trees.size() < types) trees.resize(types);
+  for (size_t t = 0; t < types; ++t) trees[t].start();
+}
+
 void Workspace::prepare_slots(int64_t num_nodes) {
   if (slots_size < num_nodes) {
     unmap_slots();

@@ -22,13 +22,16 @@ struct Workspace {
   uint64_t* bits = nullptr;
   int64_t slots_size = 0;
   uint32_t slot_base = 1;
-  OneTree tree;     // used instead of the map if trees are disjoint, and one follows another;
-  TreeTable trees;  // else this
-  NodeTable nodes;  // used instead of the map if the graph is much larger than the batch
-  Scratch scratch;  // of the thread that runs a hop, or its first task
+  OneTree tree;                  // used instead of the map if trees are disjoint, and one follows another;
+  std::vector<TreeTable> trees;  // else these, one for each node type, so that a relation's turn takes a small one,
+  TreeFilter filter;             // and what may be in that one
+  NodeTable nodes;               // used instead of the map if the graph is much larger than the batch
+  Scratch scratch;               // of the thread that runs a hop, or its first task
   // Counts of the last call, by node type or relation: the room that the next call's outputs get at first.
   std::vector<int64_t> last_nodes, last_edges, last_columns;
 
+  // Makes an empty table of (tree, node) for each of `types` node types.
+  void start_trees(size_t types);
   // Makes a map of at least `num_nodes` cells, in which base + i fits 32 bits for each i < num_local. Throws
   // OutOfMemory.
   void prepare(int64_t num_nodes, int64_t num_local);

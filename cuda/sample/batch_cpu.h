@@ -121,8 +121,13 @@ struct Batch {
   // From now on, nodes are looked up in the table of all trees.
   void join_trees() {
     lookup = Lookup::kTrees;
-    work->trees.start();
-    for (const Nodes& type : nodes) enter_nodes(work->trees, type.offset, type.id.data(), type.tree.data(), type.count);
+    work->start_trees(nodes.size());
+    enter_all_trees();
+  }
+
+  // All nodes are in the table of all trees.
+  void enter_all_trees() {
+    for (size_t t = 0; t < nodes.size(); ++t) enter_trees(work->trees[t], nodes[t]);
   }
 
   // Keeps the sizes of the outputs: the first guess for those of the next batch.
@@ -160,7 +165,7 @@ struct Batch {
     if (request.lookup == Lookup::kOneTree) {
       work->tree.start();
     } else if (request.lookup == Lookup::kTrees) {
-      work->trees.start();
+      work->start_trees(nodes.size());
     } else if (request.lookup == Lookup::kTable) {
       work->nodes.start();
     } else {
@@ -177,12 +182,9 @@ struct Batch {
       std::iota(type.tree.data(), type.tree.data() + count, tree);
       tree += count;
     }
-    if (request.lookup == Lookup::kOneTree) {  // enters nodes when their tree's turn comes
-    } else if (request.lookup == Lookup::kTrees) {
-      enter_nodes(work->trees, type.offset, ids, type.tree.data(), count);
-    } else if (request.lookup == Lookup::kTable) {
-      enter_nodes(work->nodes, type.offset, ids, nullptr, count);
-    } else {
+    if (request.lookup == Lookup::kTable) {
+      enter_nodes(work->nodes, type.offset, ids, nullptr, 0, count);
+    } else if (request.lookup == Lookup::kMap) {  // those of trees are entered when they are looked up
       enter_nodes(MapCells{work->map + type.offset, work->base}, ids, count);
     }
     type.count = count;

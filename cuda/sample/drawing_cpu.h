@@ -164,8 +164,8 @@ class Drawing {
         if (starts) start_bound[k] = frontier_.entry(frontier_.start_time, i);
       }
       if (relation_.time != nullptr) {
-        cut_off(relation_.time, count, first, last, bound);
-        if (starts) cut_off_start(relation_.time, count, first, last, start_bound);
+        cut_off(relation_.time, relation_.num_edges, count, first, last, bound);
+        if (starts) cut_off_start(relation_.time, relation_.num_edges, count, first, last, start_bound);
       }
       for (int64_t k = 0; k < count; ++k) {
         const int64_t i = start + k;

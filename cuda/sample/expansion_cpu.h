@@ -53,6 +53,7 @@ class Expansion {
     reserve(total, drawn);
     drawing.write_to(frontier(drawing_columns), out_.row.data(), request.with_edge_id ? out_.id.data() : nullptr);
 
+    if (batch_.lookup == Lookup::kTrees && drawn > 0) prepare_trees();
     Relabelling relabelling(*batch_.work, sources_, out_.row.data());
     const int64_t tasks = drawn < kParallelFrom ? 1 : num_tasks(drawing.num_blocks(), 2, request.threads);
     if (tasks == 1) {
@@ -132,11 +133,11 @@ class Expansion {
   void relabel(Relabelling& relabelling, const Drawing& drawing, int64_t block, bool next_read, PendingPicks& pending) {
     if (batch_.request.disjoint) {
       int64_t first = drawing.first_node(block);
-      const int64_t last = drawing.first_node(block + 1);
+      const int64_t last = drawing.first_node(block + 1), known = next_read ? drawing.first_node(block + 2) : last;
       while (first < last) {
         const int64_t end = batch_.request.in_blocks ? std::min(end_runs(first), last) : last;
         if (batch_.lookup == Lookup::kOneTree) first = relabel_by_tree(relabelling, drawing, first, end, pending);
-        if (first < end) relabelling.relabel_trees(colptr_ + first, trees() + first, end - first);
+        if (first < end) relabel_trees(relabelling, first, end, known);
         first = end;
       }
       return;
@@ -145,6 +146,23 @@ class Expansion {
     relabelling.relabel(batch_.request.lookup, drawing.first_edge(block), to,
                         next_read ? drawing.first_edge(block + 2) : to,
                         [&]() GNNSCALE_INLINE_LAMBDA { pending.prefetch_some(); });
+  }
+
+  // Enters the sources that are known.
+  void prepare_trees() {
+    enter_trees(batch_.work->trees[relation_.src], sources_);
+    if (!relation_.sources_differ) return;
+    filter_ = batch_.work->filter.of(sources_.id.data(), sources_.tree.data(), sources_.count);
+  }
+
+  // Columns [from, to) by the table of all trees.
+  void relabel_trees(Relabelling& relabelling, int64_t from, int64_t to, int64_t known) {
+    TreeTable& table = batch_.work->trees[relation_.src];
+    if (relation_.sources_differ) {
+      relabelling.append_trees(table, filter_, colptr_, trees(), from, to);
+    } else {
+      relabelling.relabel_trees(table, colptr_, trees(), from, to, known);
+    }
   }
 
   // Columns up to `column` are relabelled: ends the runs of sources that these have found. Returns where the run of
@@ -165,7 +183,10 @@ class Expansion {
     const int64_t done = relabelling.relabel_by_tree(colptr_, trees(), from, to, drawing.num_nodes(),
                                                      batch_.request.sizes[relation_.src],
                                                      [&]() GNNSCALE_INLINE_LAMBDA { pending.prefetch_some(); });
-    if (done < to) batch_.join_trees();
+    if (done < to) {
+      batch_.join_trees();
+      prepare_trees();
+    }
     return done;
   }
 
@@ -244,6 +265,7 @@ class Expansion {
   const int64_t fanout_;
   const ActiveColumns* const active_;  // null: all columns are drawn
   int64_t* colptr_ = nullptr;          // where the edges of the columns that are drawn begin, and the last one's end
+  TreeFilter::View filter_{};          // of the sources that were known, if the relation's differ
   size_t run_;                         // of the destinations: the first whose sources are not all found
 };
 

@@ -134,7 +134,33 @@ STABLE_TORCH_LIBRARY_IMPL(gnnscale, CompositeExplicitAutograd, library) {
   library.impl("hold_relations", TORCH_BOX(&hold_relations));
 }
 
+// Whether no id is in `row` twice, nor one outside [0, num_src).
+bool ids_differ(const Tensor& row, int64_t num_src) {
+  const int64_t count = row.numel(), stride = row.stride(0);
+  if (count > num_src) return false;
+  Vector<uint64_t> seen(static_cast<size_t>(num_src) / 64 + 1, 0);
+  bool differ = true;
+  dispatch_index(dtype_of(row), [&](auto* tag) {
+    const auto* const ids = static_cast<const std::remove_pointer_t<decltype(tag)>*>(row.const_data_ptr());
+    for (int64_t k = 0; k < count && differ; ++k) {
+      const uint64_t id = static_cast<uint64_t>(static_cast<int64_t>(ids[k * stride]));
+      differ = id < static_cast<uint64_t>(num_src) && (seen[id / 64] >> id % 64 & 1) == 0;
+      if (differ) seen[id / 64] |= uint64_t{1} << id % 64;
+    }
+  });
+  return differ;
+}
+
 }  // namespace
+
+bool HeldRelation::sources_differ(int64_t num_src) const {
+  Sources found = sources->load(std::memory_order_relaxed);
+  if (found == Sources::kUnknown) {
+    found = ids_differ(row, num_src) ? Sources::kDiffer : Sources::kRepeat;
+    sources->store(found, std::memory_order_relaxed);
+  }
+  return found == Sources::kDiffer;
+}
 
 std::shared_ptr<const HeldGraph> held_graph(const Tensor& tensor) {
   STD_TORCH_CHECK(dtype_of(tensor) == ScalarType::Long && tensor.numel() == 1 && on_host(tensor),

@@ -1,6 +1,7 @@
 // The tensors of a graph's relations, handed over once and then sampled any number of times.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -13,6 +14,12 @@ struct HeldRelation {
   Tensor colptr, row;
   std::optional<Tensor> edge_id, weight, time;
   int src, dst, reverse;  // the numbers of its node types and of its reverse relation
+  // Whether all stored edges have different sources, as those of a foreign key from its table to another.
+  bool sources_differ(int64_t num_src) const;
+
+  // Found out when it is first asked for, by a look at all edges. Threads that ask at once find the same.
+  enum class Sources { kUnknown, kDiffer, kRepeat };
+  std::unique_ptr<std::atomic<Sources>> sources = std::make_unique<std::atomic<Sources>>(Sources::kUnknown);
 };
 
 // Which of the relations into a node type have edges into a node: most have none, where there are many relations.

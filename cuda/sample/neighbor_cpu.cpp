@@ -61,8 +61,10 @@ Lookup lookup_of(const Request& request, const std::vector<Seeds>& seeds) {
   return forced == "table" || (nodes >= kTableFrom && most <= nodes / 4) ? Lookup::kTable : Lookup::kMap;
 }
 
-// Relations of a held graph, without exclusions. fanouts: of each hop, relation by relation.
-std::vector<Relation> relations_of(const HeldGraph& held, const int64_t* fanouts, int64_t hops, bool with_edge_id) {
+// Relations of a held graph, without exclusions. fanouts: of each hop, relation by relation. trees: whether trees are
+// disjoint, so that it is of use to know whether a relation's sources differ.
+std::vector<Relation> relations_of(const HeldGraph& held, const int64_t* fanouts, int64_t hops, bool with_edge_id,
+                                   bool trees) {
   std::vector<Relation> relations;
   relations.reserve(held.relations.size());
   for (size_t r = 0; r < held.relations.size(); ++r) {
@@ -83,6 +85,7 @@ std::vector<Relation> relations_of(const HeldGraph& held, const int64_t* fanouts
     relation.dst = of.dst;
     relation.reverse = of.reverse;
     relation.fanouts = fanouts + static_cast<int64_t>(r) * hops;
+    relation.sources_differ = trees && of.sources_differ(relation.num_src);
     relations.push_back(relation);
   }
   for (const IncomingRelations& incoming : held.incoming) {
@@ -203,8 +206,8 @@ Tensors sample_neighbors(const Tensor& graph, const Tensor& fanouts, const Tenso
   common.bidirectional = asked.has(Options::kBidirectional);
   common.induced = asked.has(Options::kInduced);
   common.threads = batches == 1 ? threads : 1;
-  common.relations =
-      relations_of(held, static_cast<const int64_t*>(fanouts.const_data_ptr()), common.hops, common.with_edge_id);
+  common.relations = relations_of(held, static_cast<const int64_t*>(fanouts.const_data_ptr()), common.hops,
+                                  common.with_edge_id, common.disjoint && !common.replace);
 
   std::vector<Request> requests(batches);
   std::vector<std::vector<Seeds>> seeds_by_batch;

@@ -24,9 +24,9 @@ std::tuple<Tensor, Tensor, Tensor> relabel(const Tensor& known, const Tensor& id
                   before + count);
   const int64_t *const id = data_or_null(ids), *const trees = data_or_null(tree);
   WorkspaceLease work(0);
-  TreeTable& table = work->trees;
-  table.start();
-  enter_nodes(table, 0, data_or_null(known), data_or_null(known_tree), before);
+  work->start_trees(1);
+  TreeTable& table = work->trees[0];
+  enter_nodes(table, 0, data_or_null(known), data_or_null(known_tree), 0, before);
   table.reserve(count);
   const TreeTable::View view = table.view();
   const auto tree_of = [trees](int64_t e) { return trees == nullptr ? 0 : static_cast<uint32_t>(trees[e]); };

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "../memory/pool.h"
@@ -28,7 +29,8 @@ enum class Lookup { kMap, kTable, kOneTree, kTrees };
 struct Nodes {
   PooledArray<int64_t> id, tree;  // tree: where trees are disjoint
   int64_t count = 0, frontier = 0, known = 0;
-  int64_t offset = 0;  // of the type's ids among those of all types
+  int64_t offset = 0;   // of the type's ids among those of all types
+  int64_t entered = 0;  // how many are in the table of all trees, where that is used
   std::vector<int64_t> per_hop;
   // The list as runs of nodes: the seeds, then of each hop and relation those that one run of its destinations found.
   // run_ends[k] is where run k ends; runs [frontier_run, known_run) are [frontier, known). Kept for tree_blocks_cpu.h.
@@ -66,22 +68,29 @@ struct TableCells {
   }
 };
 
-// Enters nodes with the local ids 0, 1, ... into a table that is empty so far. A repeated node has the local id of its
-// first occurrence. trees: the tree of each node; null if all nodes are in one.
+// Enters nodes with the local ids `from`, from + 1, ... below `count` into a table that those before are in. A repeated
+// node has the local id of its first occurrence. trees: the tree of each node; null if all nodes are in one.
 template <typename Table>
-void enter_nodes(Table& table, int64_t offset, const int64_t* ids, const int64_t* trees, int64_t count) {
-  table.reserve(count);
+void enter_nodes(Table& table, int64_t offset, const int64_t* ids, const int64_t* trees, int64_t from, int64_t count) {
+  table.reserve(count - from);
   const auto view = table.view();
   const auto tree_of = [&](int64_t i) { return trees == nullptr ? 0 : static_cast<uint32_t>(trees[i]); };
   int64_t entered = 0;
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = from; i < count; ++i) {
     if (i + kSeedsAhead < count) view.prefetch(offset + ids[i + kSeedsAhead], tree_of(i + kSeedsAhead));
     entered += view.add(offset + ids[i], tree_of(i), static_cast<uint32_t>(i)) == static_cast<uint32_t>(i);
   }
   table.added(entered, count);
 }
 
-// The same for the map, whose base has been set.
+// Enters the nodes of a type that are not yet in its table of all trees.
+inline void enter_trees(TreeTable& table, Nodes& nodes) {
+  if (nodes.entered == nodes.count) return;
+  enter_nodes(table, 0, nodes.id.data(), nodes.tree.data(), nodes.entered, nodes.count);
+  nodes.entered = nodes.count;
+}
+
+// As enter_nodes for the map, whose base has been set.
 inline void enter_nodes(const MapCells& cells, const int64_t* ids, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     if (i + kSeedsAhead < count) GNNSCALE_PREFETCH_WRITE(cells.map + ids[i + kSeedsAhead]);
@@ -147,18 +156,18 @@ class Relabelling {
     return to;
   }
 
-  // The edges of `columns` columns by the table of all trees.
-  void relabel_trees(const int64_t* colptr, const int64_t* trees, int64_t columns) {
-    TreeTable& table = work_.trees;
-    table.reserve(colptr[columns] - colptr[0]);
-    const auto cells_of = [view = table.view(), offset = sources_.offset, trees](int64_t column) {
-      return TableCells<TreeTable::View>{view, offset, static_cast<uint32_t>(trees[column])};
+  // The edges of columns [from, to) by the type's table of all trees. Ids are known up to column `known`.
+  void relabel_trees(TreeTable& table, const int64_t* colptr, const int64_t* trees, int64_t from, int64_t to,
+                     int64_t known) {
+    table.reserve(colptr[to] - colptr[from]);
+    const auto cells_of = [view = table.view(), trees](int64_t column) {
+      return TableCells<TreeTable::View>{view, 0, static_cast<uint32_t>(trees[column])};
     };
     int64_t *const ids = row_, *const found = sources_.id.data(), *const tree_of = sources_.tree.data();
-    int64_t ahead = 0;
+    int64_t ahead = std::max(from, prefetched_);
     uint32_t count = static_cast<uint32_t>(sources_.count);
-    for (int64_t column = 0; column < columns; ++column) {
-      for (; ahead < columns && colptr[ahead] < colptr[column] + kEdgesAhead; ++ahead) {
+    for (int64_t column = from; column < to; ++column) {
+      for (; ahead < known && colptr[ahead] < colptr[column] + kEdgesAhead; ++ahead) {
         const auto cells = cells_of(ahead);
         for (int64_t e = colptr[ahead]; e < colptr[ahead + 1]; ++e) cells.prefetch(ids[e]);
       }
@@ -169,11 +178,53 @@ class Relabelling {
         ids[e] = cells.add(ids[e], count);
       }
     }
-    table.added(count - sources_.count, count);
+    prefetched_ = ahead;
+    const int64_t added = count - sources_.count;
+    table.added(added, count);
+    sources_.count += added;
+    sources_.entered += added;  // without edges, those that were known may not be there
+  }
+
+  // The same where no two edges of a tree have the same source: none that is found here is looked up here. So the table
+  // stays as it is, with the nodes that were known before; most are found in the last hop, and never entered. `filter`
+  // is that of the table's nodes, and most sources are in neither.
+  void append_trees(const TreeTable& table, const TreeFilter::View filter, const int64_t* colptr, const int64_t* trees,
+                    int64_t from, int64_t to) {
+    if (sources_.entered == 0) return append_trees(colptr, trees, from, to);
+    const TreeTable::View view = table.view();
+    int64_t *const ids = row_, *const found = sources_.id.data(), *const tree_of = sources_.tree.data();
+    int64_t count = sources_.count;
+    for (int64_t column = from; column < to; ++column) {
+      const uint32_t tree = static_cast<uint32_t>(trees[column]);
+      for (int64_t e = colptr[column], last = colptr[column + 1]; e < last; ++e) {
+        const int64_t id = ids[e];
+        if (filter.may_have(id, tree)) [[unlikely]] {
+          if (const int64_t local = view.lookup(id, tree); local >= 0) {
+            ids[e] = local;
+            continue;
+          }
+        }
+        found[count] = id;
+        tree_of[count] = tree;
+        ids[e] = count++;
+      }
+    }
     sources_.count = count;
   }
 
  private:
+  // The same where none of the type is known yet.
+  void append_trees(const int64_t* colptr, const int64_t* trees, int64_t from, int64_t to) {
+    const int64_t first = colptr[from], edges = colptr[to] - first, count = sources_.count;
+    std::copy_n(row_ + first, edges, sources_.id.data() + count);
+    std::iota(row_ + first, row_ + first + edges, count);
+    int64_t* const tree_of = sources_.tree.data() + count - first;
+    for (int64_t column = from; column < to; ++column) {
+      std::fill(tree_of + colptr[column], tree_of + colptr[column + 1], trees[column]);
+    }
+    sources_.count += edges;
+  }
+
   template <typename Cells, typename Meanwhile>
   void relabel_by(const Cells cells, int64_t from, int64_t to, int64_t known, Meanwhile&& meanwhile) {
     int64_t *const ids = row_, *const found = sources_.id.data();
@@ -203,7 +254,7 @@ class Relabelling {
   Workspace& work_;
   Nodes& sources_;
   int64_t* const row_;
-  int64_t prefetched_ = 0;  // the edge up to which cells are prefetched
+  int64_t prefetched_ = 0;  // the edge, or of trees the column, up to which cells are prefetched
   int64_t tree_end_ = 0;    // the column up to which columns are of the tree at hand
 };
 

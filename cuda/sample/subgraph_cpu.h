@@ -73,7 +73,7 @@ class Induction {
   GNNSCALE_INLINE void prefetch_local(int64_t id, uint32_t tree) {
     if (batch.lookup == Lookup::kOneTree) return;
     if (batch.lookup == Lookup::kTrees) {
-      batch.work->trees.view().prefetch(sources.offset + id, tree);
+      batch.work->trees[relation.src].view().prefetch(id, tree);
     } else if (batch.lookup == Lookup::kTable) {
       batch.work->nodes.view().prefetch(sources.offset + id, 0);
     } else {
@@ -84,7 +84,7 @@ class Induction {
   // The local id of a node of the source type, or -1.
   int64_t find_local(int64_t id, uint32_t tree) {
     if (batch.lookup == Lookup::kOneTree) return batch.work->tree.view().lookup(sources.id.data(), id, sources.count);
-    if (batch.lookup == Lookup::kTrees) return batch.work->trees.view().lookup(sources.offset + id, tree);
+    if (batch.lookup == Lookup::kTrees) return batch.work->trees[relation.src].view().lookup(id, tree);
     if (batch.lookup == Lookup::kTable) return batch.work->nodes.view().lookup(sources.offset + id, 0);
     const int64_t local = local_id(batch.work->map[sources.offset + id], batch.work->base);
     return local < sources.count ? local : -1;

@@ -67,6 +67,7 @@ inline void run(Batch& batch) {
     batch.end_hop();
   }
   if (batch.request.induced) {
+    if (batch.lookup == Lookup::kTrees) batch.enter_all_trees();
     for (const Relation& relation : batch.request.relations) Induction(batch, relation).run();
   } else if (batch.request.bidirectional) {
     std::vector<DrawnEdges> both;
