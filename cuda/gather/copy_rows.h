@@ -34,19 +34,4 @@ GNNSCALE_INLINE void copy_rows(int64_t begin, int64_t end, int64_t bytes, From&&
   }
 }
 
-// Copies rows of one word, which stand `stride` bytes apart, to `out`, one after another; so short that the processor
-// itself has the loads of many under way. False, and row 0 in its place, if an id is not below `limit`, which is
-// positive.
-template <typename Word, typename Index>
-bool copy_words(const char* table, int64_t stride, uint64_t limit, const Index* ids, int64_t count, char* out) {
-  bool outside = false;
-  for (int64_t i = 0; i < count; ++i) {
-    const uint64_t id = static_cast<uint64_t>(static_cast<int64_t>(ids[i]));
-    outside |= id >= limit;
-    std::memcpy(out + i * static_cast<int64_t>(sizeof(Word)),
-                table + (id < limit ? static_cast<int64_t>(id) : 0) * stride, sizeof(Word));
-  }
-  return !outside;
-}
-
 }  // namespace gnnscale

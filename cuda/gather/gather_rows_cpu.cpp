@@ -1,61 +1,54 @@
-// Rows of a matrix in host memory, copied into pooled memory.
+// Rows of matrices in host memory, copied into pooled memory.
 #include "../memory/checks.h"
 #include "../memory/tensor.h"
-#include "copy_rows.h"
+#include "gather_each_cpu.h"
 
 namespace gnnscale {
 namespace {
 
-// See torch_gnnscale.ops.gather_rows, which checks the arguments.
-Tensor gather_rows(const Tensor& src, const Tensor& index, int64_t threads) {
-  check_table("src", src);
+using Tensors = std::vector<Tensor>;
+
+// See torch_gnnscale.ops.select_each, which checks the arguments.
+Tensors gather_each(const Tensors& src, const Tensor& index, int64_t threads) {
   check_contiguous_ids("index", index);
   const int64_t rows = index.numel();
-  int64_t row_items = 1;
-  std::vector<int64_t> sizes{rows};
-  for (int64_t d = 1; d < src.dim(); ++d) {
-    sizes.push_back(src.size(d));
-    row_items *= src.size(d);
+  std::vector<Source> sources;
+  std::vector<PooledArray<char>> out;
+  std::vector<std::vector<int64_t>> sizes;
+  for (const Tensor& of : src) {
+    check_table("src", of);
+    int64_t items = 1;
+    sizes.push_back({rows});
+    for (int64_t d = 1; d < of.dim(); ++d) {
+      sizes.back().push_back(of.size(d));
+      items *= of.size(d);
+    }
+    const int64_t item = static_cast<int64_t>(of.element_size()), bytes = items * item;
+    out.emplace_back(rows * bytes);
+    if (rows * bytes == 0) continue;
+    STD_TORCH_CHECK(of.size(0) > 0, "index: expected no rows of none");
+    sources.push_back({static_cast<const char*>(of.const_data_ptr()), of.stride(0) * item, bytes,
+                       static_cast<uint64_t>(of.size(0)), out.back().data()});
   }
-  const int64_t item = static_cast<int64_t>(src.element_size()), bytes = row_items * item;
-  PooledArray<char> out(rows * bytes);
-  if (rows * bytes > 0) {
-    const char* table = static_cast<const char*>(src.const_data_ptr());
-    const int64_t stride = src.stride(0) * item;
-    const uint64_t limit = static_cast<uint64_t>(src.size(0));
-    STD_TORCH_CHECK(limit > 0, "index: expected no rows of none");
-    const int64_t tasks = num_tasks(rows * bytes, kGrainBytes, threads);
-    std::atomic<bool> outside{false};
-    dispatch_index(dtype_of(index), [&](auto* tag) {
-      using Index = std::remove_pointer_t<decltype(tag)>;
-      const Index* ids = static_cast<const Index*>(index.const_data_ptr());
-      run_tasks(tasks, [&](int64_t task) {
-        const auto [begin, end] = part(rows, task, tasks);
-        if (bytes == sizeof(uint32_t) || bytes == sizeof(uint64_t)) {
-          const bool found =
-              bytes == sizeof(uint32_t)
-                  ? copy_words<uint32_t>(table, stride, limit, ids + begin, end - begin, out.data() + begin * bytes)
-                  : copy_words<uint64_t>(table, stride, limit, ids + begin, end - begin, out.data() + begin * bytes);
-          if (!found) outside.store(true, std::memory_order_relaxed);
-          return;
-        }
-        copy_rows(
-            begin, end, bytes,
-            [&](int64_t i) {
-              const uint64_t id = static_cast<uint64_t>(static_cast<int64_t>(ids[i]));
-              if (id < limit) return table + static_cast<int64_t>(id) * stride;
-              outside.store(true, std::memory_order_relaxed);
-              return table;
-            },
-            [&](int64_t i, const char* row) { copy_row(out.data() + i * bytes, row, bytes); });
-      });
-    });
-    STD_TORCH_CHECK(!outside.load(), "index: expected rows in [0, ", limit, ")");
-  }
-  return to_tensor(std::move(out), sizes, dtype_of(src));
+  dispatch_index(dtype_of(index), [&](auto* tag) {
+    using Index = std::remove_pointer_t<decltype(tag)>;
+    const uint64_t limit = copy_each(sources, static_cast<const Index*>(index.const_data_ptr()), rows, threads);
+    STD_TORCH_CHECK(limit == 0, "index: expected rows in [0, ", limit, ")");
+  });
+  Tensors found;
+  for (size_t s = 0; s < src.size(); ++s) found.push_back(to_tensor(std::move(out[s]), sizes[s], dtype_of(src[s])));
+  return found;
 }
 
-STABLE_TORCH_LIBRARY_IMPL(gnnscale, CPU, library) { library.impl("gather_rows", TORCH_BOX(&gather_rows)); }
+// See torch_gnnscale.ops.gather_rows, which checks the arguments.
+Tensor gather_rows(const Tensor& src, const Tensor& index, int64_t threads) {
+  return std::move(gather_each({src}, index, threads)[0]);
+}
+
+STABLE_TORCH_LIBRARY_IMPL(gnnscale, CPU, library) {
+  library.impl("gather_rows", TORCH_BOX(&gather_rows));
+  library.impl("gather_each", TORCH_BOX(&gather_each));
+}
 
 }  // namespace
 }  // namespace gnnscale

@@ -60,6 +60,8 @@ def test_gather_rows(dtype, device):
         check(OPS.gather_rows.default, src, random_ids(30, 12, dtype=dtype).to(device), 0)
         check(OPS.gather_rows.default, src.half(), random_ids(30, 0, dtype=dtype).to(device), 1)
         check(OPS.gather_rows.default, src.requires_grad_(), random_ids(30, 12, dtype=dtype).to(device), 0)
+    if device == "cpu":
+        check(OPS.gather_each.default, [torch.randn(30, 7), torch.arange(30)], random_ids(30, 12, dtype=dtype), 0)
 
 
 @pytest.mark.slow

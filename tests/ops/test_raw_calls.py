@@ -98,6 +98,8 @@ WRONG = {
     "rows of none": lambda: OPS.gather_rows(X[:0], ids(0), 1),
     "rows that are not contiguous": lambda: OPS.gather_rows(X.t(), ids(0), 1),
     "ids that are not contiguous": lambda: OPS.gather_rows(X, NODES[::2], 1),
+    "a row outside of one of several": lambda: OPS.gather_each([X, X[:3]], ids(2, 3), 1),
+    "several that are not contiguous": lambda: OPS.gather_each([X, X.t()], ids(0), 1),
     "packed rows outside": lambda: OPS.pack_rows([X], [ids(FAR)], [0], BYTES[:12], 1),
     "packed rows that do not fit": lambda: OPS.pack_rows([X], [ids(1, 2)], [0], BYTES[:12], 1),
     "packed rows before others": lambda: OPS.pack_rows([X, X], [ids(1), ids(2)], [12, 0], BYTES[:40], 1),

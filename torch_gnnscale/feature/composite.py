@@ -134,6 +134,19 @@ def keys_of_parts(composites: Composites, keys: Iterable[Key]) -> list[Key]:
     return list(wanted)
 
 
+def plain_tensors(frame: Any) -> list[Tensor]:
+    """The tensors of a TensorFrame with a row for each of its rows, of fixed width."""
+
+    def of(value: Any) -> list[Tensor]:
+        if isinstance(value, Tensor):
+            return [value]
+        if value is None or isinstance(value, dict) or value.values.dim() != 2:
+            return []
+        return [value.values]
+
+    return [tensor for value in (*frame.feat_dict.values(), frame.y) for tensor in of(value)]
+
+
 def composite_rows(frame: Any, ids: Tensor, take: Callable[[Tensor], Tensor]) -> Any:
     """``frame[ids]``, for rows that are in no store: a TensorFrame of the same columns.
 

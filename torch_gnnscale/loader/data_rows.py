@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -16,7 +17,7 @@ from typing_extensions import override
 from .. import ops
 from .._warn import warn
 from ..feature.attributes import TypedStorage, typed_storages, warn_of_whole_attributes
-from ..feature.composite import composite_rows, is_composite
+from ..feature.composite import composite_rows, is_composite, plain_tensors
 from ..feature.contract import changed
 from ..ops.rows import select_each
 from ..sampler.base import OWN_FIELDS
@@ -40,18 +41,24 @@ from .row_source import NO_ROWS, Bounds, Ids, RowSource
 _HOST = torch.device("cpu")
 
 
-def rows_at(value: Any, ids: Ids, dim: int, below: int | None = None) -> Any:
+def rows_at(value: Any, ids: Ids, dim: int, below: int | None = None, read: dict[int, Tensor] | None = None) -> Any:
     """``value.index_select(dim, ids)``, by the native gather if it can read ``value`` and is faster. Entries of a list
     or a tuple are in a list; rows of an array whose numbers torch does not have, or of strings, in an array; those of a
     TensorFrame in one.
 
     ``below``: all ids are known to be in [0, below); if the tensor has that many rows, they are not checked again.
+    ``read``: rows of a TensorFrame's tensors that were read before, by the ``id`` of the tensor; taken out.
     """
     index = ids.on(getattr(value, "device", _HOST))  # NumPy arrays have no device
     if isinstance(value, Tensor) and dim == 0 and ops.can_gather_rows(value):
         return ops.select_rows(value, index, check=below is None or below > value.size(0))
     if is_composite(value):
-        return composite_rows(value, index, lambda part: rows_at(part, ids, 0, below))
+
+        def take(part: Tensor) -> Tensor:
+            rows = None if read is None else read.pop(id(part), None)
+            return rows_at(part, ids, 0, below) if rows is None else rows
+
+        return composite_rows(value, index, take)
     if isinstance(value, (list, tuple)):
         return [value[i] for i in index.tolist()]
     if isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":
@@ -74,6 +81,9 @@ class _Reader:
         types, self._sampled = sampled.types, sampled
         number = types.node_number.get(storage.type_name) if storage.has_nodes else None
         self._of_nodes = NO_IDS if number is None else sampled.nodes[number]
+        self._read: dict[int, Tensor] = {}
+        """Rows that were read together, by the ``id`` of their tensor, which the data hold meanwhile; an attribute
+        takes those of its tensors out, for no two attributes of a batch share memory."""
 
     @cached_property
     def nodes(self) -> Ids:
@@ -95,31 +105,38 @@ class _Reader:
         of_type, store = self.storage.type_name, self.storage.store
         below = self.bounds.of_nodes.get(of_type) if of == "nodes" else self.bounds.of_edges(of_type)
         try:
-            return rows_at(value := store[name], ids, dim := self.data.__cat_dim__(name, value, store), below)
+            return rows_at(
+                value := store[name], ids, dim := self.data.__cat_dim__(name, value, store), below, self._read
+            )
         except IndexError as error:  # it was long enough when the loader was made
             expected = f"a row for each of {'' if below is None else f'{below} '}{of}"
             found = value.shape[dim] if hasattr(value, "shape") else len(value)
             raise IndexError(f"{self.storage.label(name)}: expected {expected}, found {found} rows: {error}") from None
 
     def all_rows(self, names: list[tuple[str, Literal["nodes", "edges"]]]) -> dict[str, Any]:
-        """:meth:`rows` of several attributes. Plain tensors with rows of nodes in host memory are read in one call."""
-        below = self.bounds.of_nodes.get(self.storage.type_name)
-        store, read = self.storage.store._mapping, {}
-        if below is not None:
-            plain = [
-                (name, value)
-                for name, of in names
-                if of == "nodes" and type(value := store.get(name)) is Tensor and value.device.type == "cpu"
-                and self.data.__cat_dim__(name, value, self.storage.store) == 0
-            ]  # fmt: skip
-            if plain:
-                try:
-                    ids = self._of_nodes if self._of_nodes.device == _HOST else self.nodes.on(_HOST)
-                    found = select_each([value for _, value in plain], ids, below)
-                except IndexError:
-                    found = []  # :meth:`rows` names the one
-                read = {name: rows for (name, _), rows in zip(plain, found, strict=False)}
-        return {name: rows if (rows := read.get(name)) is not None else self.rows(name, of) for name, of in names}
+        """:meth:`rows` of several attributes. Plain tensors with rows of nodes in host memory, and those of
+        TensorFrames, are read in one call."""
+        below, store = self.bounds.of_nodes.get(self.storage.type_name), self.storage.store
+        if below is None:
+            return {name: self.rows(name, of) for name, of in names}
+        tensors: list[Tensor] = []
+        for name, of in names:
+            value = store._mapping.get(name)
+            if of == "nodes" and type(value) is Tensor:
+                if value.device.type == "cpu" and self.data.__cat_dim__(name, value, store) == 0:
+                    tensors.append(value)
+            elif of == "nodes" and is_composite(value):
+                tensors += [part for part in plain_tensors(value) if type(part) is Tensor and part.device.type == "cpu"]
+        if tensors:
+            ids = self._of_nodes if self._of_nodes.device == _HOST else self.nodes.on(_HOST)
+            with suppress(IndexError):  # :meth:`rows` names the one
+                found = select_each(tensors, ids, below)
+                self._read = {id(tensor): rows for tensor, rows in zip(tensors, found, strict=True) if rows is not None}
+        read, stored = self._read, store._mapping
+        return {
+            name: rows if (rows := read.pop(id(stored.get(name)), None)) is not None else self.rows(name, of)
+            for name, of in names
+        }
 
 
 class FoundRows(NamedTuple):

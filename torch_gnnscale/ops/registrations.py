@@ -199,6 +199,11 @@ def _(src, index, threads):
     return src.new_empty((index.numel(), *src.shape[1:]))
 
 
+@torch.library.register_fake("gnnscale::gather_each")
+def _(src, index, threads):
+    return [of.new_empty((index.numel(), *of.shape[1:])) for of in src]
+
+
 @torch.library.register_fake("gnnscale::gather_tiers")
 def _(segments, spread, place, index, disk, dtype, counts, threads):
     return index.new_empty((index.numel(), *segments[0].shape[1:]), dtype=dtype)

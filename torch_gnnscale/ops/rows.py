@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,32 +54,46 @@ def select_rows(src: Tensor, index: Tensor, *, check: bool = True) -> Tensor:
 
 
 def select_each(sources: Sequence[Tensor], index: Tensor, below: int) -> list[Tensor | None]:
-    """For each CPU tensor what :func:`select_rows` returns, or None where :func:`gather_rows` would not do.
+    """For each CPU tensor what :func:`select_rows` returns, or None where :func:`gather_rows` would not do. Rows of
+    several tensors that lie side by side, as columns of one matrix, are read together.
 
     Args:
         sources: of any dtype and shape.
         index: int64, shape [n], in host memory; not checked to be such.
         below: all indices are known to be in [0, below): tensors with that many rows are not checked again.
     """
-    found: list[Tensor | None] = []
+    found: list[Tensor | None] = [None] * len(sources)
+    at_once: list[int] = []
     few = index.numel() <= _FEW_ROWS
-    for src in sources:
+    for number, src in enumerate(sources):
         if src.layout != torch.strided or not src.dim() or src.is_quantized or not (
             (whole := src.is_contiguous()) or src[0].is_contiguous()
         ):  # fmt: skip
-            found.append(None)
-        elif below > (rows := src.size(0)):
-            found.append(gather_rows(src, index))
+            continue
+        rows = src.size(0)
+        if below > rows or src.requires_grad:
+            found[number] = gather_rows(src, index, check=below > rows)
         elif (
             whole
             and (few or src.dim() == 1)
             and src.dtype in _SELECTED
             and index.numel() * (src.stride(0) if rows else 0) <= _FEW_ELEMENTS
         ):
-            found.append(src.index_select(0, index))
+            found[number] = src.index_select(0, index)
         else:
-            found.append(gather_rows(src, index, check=False))
+            at_once.append(number)
+    if at_once:
+        with below_autograd():
+            gathered = _gather_each()([sources[number] for number in at_once], index.contiguous(), resolve_threads(0))
+        for number, rows_of in zip(at_once, gathered, strict=True):
+            found[number] = rows_of
     return found
+
+
+@cache
+def _gather_each() -> Any:
+    """The operator, without a choice among overloads in each call."""
+    return OPS.gather_each.default
 
 
 def has_contiguous_rows(src: Tensor) -> bool:

@@ -1,0 +1,125 @@
+// The same rows of several tables of host memory. Where tables are columns of one matrix, as those of a database are,
+// their rows lie side by side, and the lines of memory that hold them are read once: blocks of rows are copied from one
+// table after the other.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "../memory/tensor.h"
+#include "copy_rows.h"
+
+namespace gnnscale {
+
+// The lines of a block are prefetched before the block in front of it is copied.
+constexpr int64_t kBlockBytes = 8192, kMostBlockRows = 64, kLeastBlockRows = 8;
+
+struct Source {
+  const char* table;
+  int64_t stride, bytes;  // from row to row, and of a row
+  uint64_t limit;         // rows
+  char* out;
+};
+
+// Bytes that lie side by side in each row.
+struct Span {
+  const char* begin;
+  int64_t stride, bytes;
+};
+
+inline std::vector<Span> spans_of(std::vector<Source> sources) {
+  std::sort(sources.begin(), sources.end(), [](const Source& a, const Source& b) { return a.table < b.table; });
+  std::vector<Span> spans;
+  for (const Source& of : sources) {
+    const int64_t end = spans.empty() ? 0 : of.table + of.bytes - spans.back().begin;
+    if (!spans.empty() && spans.back().stride == of.stride && end <= of.stride) {
+      spans.back().bytes = std::max(spans.back().bytes, end);
+    } else {
+      spans.push_back({of.table, of.stride, of.bytes});
+    }
+  }
+  return spans;
+}
+
+// Copies `bytes` bytes, from kHalf to 2 * kHalf: two times kHalf, which may overlap.
+template <int64_t kHalf>
+GNNSCALE_INLINE void copy_halves(char* to, const char* from, int64_t bytes) {
+  char first[kHalf], last[kHalf];
+  __builtin_memcpy(first, from, kHalf);
+  __builtin_memcpy(last, from + bytes - kHalf, kHalf);
+  __builtin_memcpy(to, first, kHalf);
+  __builtin_memcpy(to + bytes - kHalf, last, kHalf);
+}
+
+// Calls f(copy), where copy(to, from) copies a row of so many bytes.
+template <typename F>
+void with_copy(int64_t bytes, F&& f) {
+  if (bytes == 4) return f([](char* to, const char* from) GNNSCALE_INLINE_LAMBDA { __builtin_memcpy(to, from, 4); });
+  if (bytes == 8) return f([](char* to, const char* from) GNNSCALE_INLINE_LAMBDA { __builtin_memcpy(to, from, 8); });
+  const auto halves = [&](auto half) {
+    f([bytes](char* to, const char* from)
+          GNNSCALE_INLINE_LAMBDA { copy_halves<decltype(half)::value>(to, from, bytes); });
+  };
+  if (bytes >= 8 && bytes <= 16) return halves(std::integral_constant<int64_t, 8>());
+  if (bytes >= 16 && bytes <= 32) return halves(std::integral_constant<int64_t, 16>());
+  if (bytes >= 32 && bytes <= 64) return halves(std::integral_constant<int64_t, 32>());
+  f([bytes](char* to, const char* from) GNNSCALE_INLINE_LAMBDA { copy_row(to, from, bytes); });
+}
+
+// Rows [begin, end) of one source; false, and row 0 in its place, if an id is not below the limit.
+template <typename Index>
+bool copy_block(const Source& of, const Index* ids, int64_t begin, int64_t end) {
+  bool outside = false;
+  with_copy(of.bytes, [&](auto&& copy) {
+    const char* const table = of.table;
+    const int64_t stride = of.stride, bytes = of.bytes;
+    const uint64_t limit = of.limit;
+    char* out = of.out + begin * bytes;
+    for (int64_t i = begin; i < end; ++i, out += bytes) {
+      const uint64_t id = static_cast<uint64_t>(static_cast<int64_t>(ids[i]));
+      outside |= id >= limit;
+      copy(out, table + (id < limit ? static_cast<int64_t>(id) : 0) * stride);
+    }
+  });
+  return !outside;
+}
+
+// Copies rows ids[0..count) of all sources. Returns 0, or the limit of one that has not as many rows.
+template <typename Index>
+uint64_t copy_each(const std::vector<Source>& sources, const Index* ids, int64_t count, int64_t threads) {
+  const std::vector<Span> spans = spans_of(sources);
+  uint64_t least = UINT64_MAX;
+  int64_t bytes = 0;
+  for (const Source& of : sources) {
+    bytes += of.bytes;
+    least = std::min(least, of.limit);
+  }
+  std::atomic<uint64_t> failed{0};
+  const int64_t block = std::clamp(kBlockBytes / std::max<int64_t>(bytes, 1), kLeastBlockRows, kMostBlockRows);
+  const int64_t tasks = num_tasks(count * bytes, kGrainBytes, threads);
+  run_tasks(tasks, [&](int64_t task) {
+    const auto [from, to] = part(count, task, tasks);
+    const auto prefetch = [&](int64_t begin) GNNSCALE_INLINE_LAMBDA {
+      for (int64_t i = begin; i < std::min(begin + block, to); ++i) {
+        const uint64_t id = static_cast<uint64_t>(static_cast<int64_t>(ids[i]));
+        if (id >= least) continue;
+        for (const Span& span : spans) {
+          const char* const row = span.begin + static_cast<int64_t>(id) * span.stride;
+          prefetch_lines(row, span.bytes);
+          GNNSCALE_PREFETCH(row + span.bytes - 1);
+        }
+      }
+    };
+    prefetch(from);
+    for (int64_t begin = from; begin < to; begin += block) {
+      prefetch(begin + block);
+      for (const Source& of : sources) {
+        if (!copy_block(of, ids, begin, std::min(begin + block, to))) failed.store(of.limit);
+      }
+    }
+  });
+  return failed.load();
+}
+
+}  // namespace gnnscale
