@@ -182,6 +182,8 @@ class BulkDriver : BulkBatches<Executor> {
         columns += found[batches] - found[0];
       }
     }
+    STD_TORCH_CHECK(columns <= kMostInHop, "sample_bulk: ", columns,
+                    " columns of the nodes, more than 2^31; sample fewer batches at a time");
     bulk.layers = true;
     bulk.replace = bulk.last = false;
     Induction of{bulk, {}, {}, nullptr};

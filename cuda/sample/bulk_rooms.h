@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <list>
 #include <mutex>
+#include <numeric>
 #include <vector>
 
 namespace gnnscale {
@@ -39,7 +40,7 @@ struct BulkNeed {
 };
 
 constexpr int64_t kMostInHop = (int64_t{1} << 31) - 2;  // edges or nodes of a hop of a bulk
-constexpr int64_t kCheapEdges = int64_t{1} << 25;       // a hop of at most so many gets room for the worst case
+constexpr int64_t kCheapEdges = int64_t{1} << 25;       // a hop of at most so many, or columns, gets the worst case
 
 constexpr int64_t kFewEdges = int64_t{1} << 12;  // room for so many is not made smaller
 
@@ -62,16 +63,18 @@ struct BulkRooms : BulkNeed {
     columns[0] = columns_of(kind, frontier);
     for (size_t h = 0; h < edges.size(); ++h) {
       std::vector<int64_t> found(seeds.size(), 0);
-      int64_t worst = 0, expected = 0;
+      int64_t worst = 0, expected = 0, of_column = 0;
       for (const BulkKind::Relation& relation : kind.relations) {
         const int64_t fanout = relation.fanouts[h], of_columns = std::min(frontier[relation.dst], columns[h]);
         const int64_t mean = relation.num_edges / std::max<int64_t>(kind.sizes[relation.dst], 1) + 1;
         const int64_t most = bounded_product(of_columns, fanout < 0 ? relation.num_edges : fanout);
+        of_column = std::max(of_column, fanout < 0 ? relation.num_edges : fanout);
         const int64_t few = fanout < 0 ? 2 * mean + 14 : std::min(fanout, 2 * mean + 14);
         worst = bounded_sum(worst, most);
         expected = bounded_sum(expected, most > kCheapEdges ? bounded_product(of_columns, few) : most);
         found[relation.src] = bounded_sum(found[relation.src], most);
       }
+      worst = std::min(worst, bounded_product(columns[h], of_column));
       if (likely != nullptr) expected = likely->edges[h];
       edges[h] = std::min(worst, std::max(std::min(expected, kMostInHop), least.edges[h]));
       int64_t all = 0;
@@ -87,7 +90,10 @@ struct BulkRooms : BulkNeed {
       }
       frontier = kind.layers ? known : found;
       all = columns_of(kind, frontier);
-      columns[h + 1] = std::min(all, std::max(likely != nullptr ? likely->columns[h] : all, least.columns[h]));
+      // Of many relations, few have edges into each node that is found.
+      int64_t guess = std::max(kCheapEdges, std::accumulate(frontier.begin(), frontier.end(), int64_t{0}));
+      if (likely != nullptr) guess = likely->columns[h];
+      columns[h + 1] = std::min(all, std::max(guess, least.columns[h]));
       if (pairs > 0)
         excluded[h] = std::max({likely != nullptr ? likely->excluded[h] : 0, least.excluded[h], 4 * pairs});
     }

@@ -29,6 +29,7 @@ from torch_gnnscale.ops.graph_arguments import LAYERS, REPLACE, WITH_COL, WITH_E
 OPS = torch.ops.gnnscale
 WHOLE = WITH_EDGE_ID | WITH_COL
 INDEX = [torch.int32, torch.int64]
+CPU, EMPTY = torch.device("cpu"), torch.empty(0, dtype=torch.int64)
 FLAGS = ["replace", "layers", "with_edge_id", "with_col"]
 
 
@@ -248,6 +249,20 @@ def test_seeds_that_need_more_than_those_before(device):
 def test_hops_get_no_more_room_than_the_graph_has_nodes(device):
     """Room for each column's fanout would be room for 30^8 edges in the last hop, which no memory has."""
     check(random_graph(8, 40, seed=4), [torch.arange(3), torch.tensor([7])], [30] * 8, device, replace=True)
+
+
+@pytest.mark.slow
+def test_many_relations_of_few_edges():
+    """Hop 0 may find all nodes, which have more columns than 2^31 in all relations, but finds two."""
+    nodes = (1 << 21) + 1
+    empty = ops.StoredEdges(torch.zeros(nodes + 1, dtype=torch.int64), [EMPTY], None, None, None, [1])
+    chain = empty.colptr.clone()
+    chain[1:] = torch.arange(1, nodes + 1).clamp(max=5)  # node 0 -> 1, 2, 3, 4, 5
+    edges = [empty] * 1023 + [empty._replace(colptr=chain, row=[torch.arange(1, 6)])]
+    seeds = torch.zeros(1 << 11, dtype=torch.int64)
+    (sample,) = ops.PreparedBulks(edges, [nodes], [1, 1], CPU).sample_many([[seeds]], [1])
+    assert sample.node[0].tolist() == [*seeds.tolist(), 1, 2]
+    assert sample.num_edges == [[0, 0]] * 1023 + [[len(seeds), 1]]
 
 
 def test_more_kinds_than_are_remembered(device):
