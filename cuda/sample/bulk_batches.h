@@ -5,7 +5,6 @@
 #include <torch/headeronly/core/ScalarType.h>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -105,7 +104,8 @@ class BulkBatches {
   // device.
   void start_state(const std::vector<int64_t>& most_nodes, int64_t* words) {
     host_words.assign(static_cast<size_t>(relation_words() + BulkState::given(of)), 0);
-    std::memcpy(host_words.data(), input.relations.data(), input.relations.size() * sizeof(BulkRelation));
+    std::copy_n(reinterpret_cast<const char*>(input.relations.data()), input.relations.size() * sizeof(BulkRelation),
+                reinterpret_cast<char*>(host_words.data()));
     host = {of, host_words.data() + relation_words()};
     std::fill_n(host.word, BulkState::kStopped, -1);
     int64_t base = num_seeds;

@@ -251,6 +251,18 @@ def test_hops_get_no_more_room_than_the_graph_has_nodes(device):
     check(random_graph(8, 40, seed=4), [torch.arange(3), torch.tensor([7])], [30] * 8, device, replace=True)
 
 
+@pytest.mark.parametrize("subgraph", ["directional", "induced"])
+def test_no_relations(subgraph):
+    """Batches are their seeds."""
+    seeds = [torch.tensor([1, 0, 1]), EMPTY, torch.tensor([4])]
+    options = {"disjoint": True, "subgraph": subgraph}
+    expected = ops.sample_neighbors(ops.relations([], [], sizes=[2, 0, 5]), seeds, [2, 2], 1, **options)
+    assert [nodes.tolist() for nodes in expected.node] == [[1, 0, 1], [], [4]]
+    bulks = ops.PreparedBulks([], [2, 0, 5], [2, 2], CPU, **options)
+    for found in bulks.sample_many([seeds, seeds], [1, 2]):
+        assert_same(found, expected)
+
+
 @pytest.mark.slow
 def test_many_relations_of_few_edges():
     """Hop 0 may find all nodes, which have more columns than 2^31 in all relations, but finds two."""
