@@ -242,6 +242,11 @@ class DataRows(RowSource):
             elif reader is not None and value is not None and (kind := reader.storage.kind_of(name)) is not None:
                 value = reader.rows(name, kind)
             put(storage_of(batch, of)._mapping, {name: value})
+        for of in types - {OF_GRAPH, *sampled.types.nodes, *sampled.types.edges}:
+            if of in readers:
+                storage_of(batch, of)._mapping.setdefault(_ids_of(of), NO_IDS)
+            else:
+                (batch._edge_store_dict if isinstance(of, tuple) else batch._node_store_dict).pop(of, None)
 
     @override
     def put_plain(self, batch: Data | HeteroData, versions: DataVersions, keys: list[Any]) -> list[Any]:
@@ -267,7 +272,7 @@ class DataRows(RowSource):
                     fields[name] = value
             number = (types.node_number if has_nodes else types.edge_number).get(type_name)
             if number is None:
-                fields.setdefault("n_id" if has_nodes else "e_id", NO_IDS)
+                fields.setdefault(_ids_of(type_name), NO_IDS)
             if layouts is not None and has_edges and (type_name is None or "edge_index" in store or "adj_t" in store):
                 edges = NO_EDGES if number is None else sampled.edges[number]
                 edges, value = self._edges(store, type_name, edges, layouts[type_name])
@@ -316,3 +321,8 @@ class DataRows(RowSource):
         if value is None or edges.edge_id is None:
             return None
         return rows_at(value, Ids(edges.edge_id), 0).to(edges.edge_index.device)
+
+
+def _ids_of(of_type: Any) -> str:
+    """The field with the ids of a type of nodes or edges."""
+    return "e_id" if isinstance(of_type, tuple) else "n_id"
