@@ -13,6 +13,7 @@ from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
 from torch_gnnscale.loader.collate import Collator
+from torch_gnnscale.loader.data_rows import DataRows
 from torch_gnnscale.loader.data_versions import DataVersions
 
 LINKS = torch.stack([torch.arange(60), torch.arange(60).flip(0)])
@@ -396,6 +397,17 @@ def test_a_type_that_comes_and_goes(options):
         else:
             data["city"].x = torch.ones(3, 2)
         there = not there
+
+
+def test_what_was_noted_may_be_reset_by_another_thread():
+    """Between two looks of the one that begins a batch."""
+    found = [lambda: None]
+
+    class Reset(DataRows):
+        _noted = property(lambda self: found.pop() if found else None, lambda self, value: None)
+
+    data = make_data()
+    assert Reset(data, typed=False).noted().fields[None]["x"] is data.x
 
 
 @pytest.mark.parametrize("options", MODES)

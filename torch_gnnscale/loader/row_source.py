@@ -74,7 +74,8 @@ class RowSource(ABC):
     def noted(self) -> Any:
         """What :meth:`versions` returned for a batch that is still in preparation, else what it returns now. Nothing is
         compared here: what was changed in between is read again when the batch is delivered."""
-        found = None if self._noted is None else self._noted()
+        noted = self._noted  # which another thread may reset
+        found = None if noted is None else noted()
         if found is None and (found := self.versions()) is not None:
             self._noted = weakref.ref(found)
         return found
