@@ -26,9 +26,14 @@ PYG = "PyG, all cores, copied"
 DEVICE = "cuda:0"
 
 
-def draw(graph: SegmentedCSC, seeds: list[Tensor], keys: list[int]) -> list[ops.Sample]:
+def prepared(graph: SegmentedCSC, device: torch.device) -> ops.PreparedBulks:
+    """What draws bulks of a homogeneous graph on a device."""
+    return ops.PreparedBulks([graph.edges()], [len(graph.colptr) - 1], FANOUTS, device)
+
+
+def draw(bulks: ops.PreparedBulks, seeds: list[Tensor], keys: list[int]) -> list[ops.Sample]:
     """A bulk's samples; returns when the GPU has made them."""
-    samples = graph.sample(seeds, FANOUTS, keys, replace=False, layers=False)
+    samples = bulks.sample_many([[batch] for batch in seeds], keys)
     torch.cuda.synchronize()
     return samples
 
@@ -57,17 +62,18 @@ def sampling(csc: CSC, rounds: int) -> dict:
     seeds, there, keys = list(batches), [batch.to(device) for batch in batches], list(range(BULK))
     results = {}
     for name_of_place, (own, graph) in places.items():
-        found = draw(graph, there, keys)
+        bulks = prepared(graph, there[0].device)
+        found = draw(bulks, there, keys)
         check(found, own, seeds, keys)
-        check(draw(graph, there[:1], keys[:1]), own, seeds[:1], keys[:1])
+        check(draw(bulks, there[:1], keys[:1]), own, seeds[:1], keys[:1])
         edges = sum(sample.edge_index[0].size(1) for sample in found) / BULK
 
-        def draw_one(round_: int, graph: SegmentedCSC = graph) -> list[ops.Sample]:
+        def draw_one(round_: int, bulks: ops.PreparedBulks = bulks) -> list[ops.Sample]:
             at = slice(round_ % BULK, round_ % BULK + 1)  # another batch each time, or its rows are in the cache
-            return draw(graph, there[at], keys[at])
+            return draw(bulks, there[at], keys[at])
 
-        def draw_all(_: int, graph: SegmentedCSC = graph) -> list[ops.Sample]:
-            return draw(graph, there, keys)
+        def draw_all(_: int, bulks: ops.PreparedBulks = bulks) -> list[ops.Sample]:
+            return draw(bulks, there, keys)
 
         for count, run in {1: draw_one, BULK: draw_all}.items():
             name = f"{count} at a time, {name_of_place}"

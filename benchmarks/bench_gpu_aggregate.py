@@ -23,7 +23,7 @@ from gpu_timing import compare
 from torch import Tensor
 from torch_geometric.utils import scatter
 
-from torch_gnnscale import CSC
+from torch_gnnscale import CSC, ops
 from torch_gnnscale.nn.aggregate import Bipartite, aggregate
 from torch_gnnscale.topology.segmented import SegmentedCSC
 
@@ -37,7 +37,7 @@ def edges_of_batch(csc: CSC) -> Bipartite:
     """The edges of a batch, on the GPU."""
     graph = SegmentedCSC.on_gpu(csc, torch.device(DEVICE))
     seeds = torch.randperm(csc.num_dst, generator=torch.Generator().manual_seed(0))[:BATCH].to(DEVICE)
-    sample = graph.sample([seeds], FANOUTS, [0], replace=False, layers=False)[0]
+    sample = ops.PreparedBulks([graph.edges()], [csc.num_dst], FANOUTS, seeds.device).sample_many([[seeds]], [0])[0]
     return Bipartite.sorted(sample.edge_index[0].long(), sample.colptr[0], sum(sample.num_nodes[0]))
 
 

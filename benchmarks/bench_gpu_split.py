@@ -56,8 +56,10 @@ def cuts(csc: CSC, rounds: int) -> tuple[dict, dict]:
     generator = torch.Generator().manual_seed(0)
     seeds = torch.randperm(csc.num_dst, generator=generator)[:BATCH].to(DEVICE)
 
+    bulks = ops.PreparedBulks([graph.edges()], [csc.num_dst], FANOUTS, seeds.device)
+
     def draw(_: int) -> ops.Sample:
-        sample = graph.sample([seeds], FANOUTS, [0], replace=False, layers=False)[0]
+        (sample,) = bulks.sample_many([[seeds]], [0])
         torch.cuda.synchronize()
         return sample
 

@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 from bench_gather_gpu import gather
-from bench_gpu import BULK, draw
+from bench_gpu import BULK, draw, prepared
 from common import GRAPHS, judged, parser, save, say_aims
 from growth import memory
 from rows_over_bus import KINDS, say_zero_copy, zero_copy
@@ -165,7 +165,8 @@ def profiled(run: Callable[[], Any], device: torch.device, rounds: int) -> dict[
 def sampled(graph: SegmentedCSC, num_nodes: int, batches: int) -> Callable[[], Any]:
     """A function that draws a bulk of ``batches`` batches."""
     seeds = torch.randperm(num_nodes, generator=torch.Generator().manual_seed(0))[: BATCH * batches].to(graph.device)
-    return lambda: draw(graph, list(seeds.split(BATCH)), list(range(batches)))
+    bulks = prepared(graph, seeds.device)
+    return lambda: draw(bulks, list(seeds.split(BATCH)), list(range(batches)))
 
 
 def say_profile(name: str, found: Mapping[str, Any], most: int = 14) -> None:
