@@ -112,24 +112,34 @@ struct ExcludedPairs {
 
 // Candidates that are drawn by weight: the stored positions [first, first + length). sums[p] is the sum of the weights
 // of a column up to and with position p; `before` is that sum before the first candidate. A candidate has as many units
-// as its weight, numbered from 0 in the order of positions.
+// as its weight, numbered from 0 in the order of positions. Unsigned differences: malformed sums do not overflow.
 template <typename Sums>
 struct WeightedRange {
   Sums sums;
   int64_t before, first, length;
 
   // length > 0
-  GNNSCALE_HD uint64_t units() const { return static_cast<uint64_t>(sums[first + length - 1] - before); }
+  GNNSCALE_HD uint64_t units() const { return from_before(sums[first + length - 1]); }
 
   GNNSCALE_HD Removed units_of(int64_t position) const {
     const int64_t start = position > first ? sums[position - 1] : before;
-    return {static_cast<uint64_t>(start - before), static_cast<uint64_t>(sums[position] - start)};
+    return {from_before(start), from_before(sums[position]) - from_before(start)};
   }
 
   // The candidate with this unit; where sums are malformed, any candidate.
   GNNSCALE_HD int64_t position_of(uint64_t unit) const {
     const int64_t last = first + length - 1;
-    return first_above(sums, first, last, before + static_cast<int64_t>(unit));
+    return first_above(sums, first, last, sum_before(unit));
+  }
+
+  // The sum of the weights of a column before a unit.
+  GNNSCALE_HD int64_t sum_before(uint64_t unit) const {
+    return static_cast<int64_t>(static_cast<uint64_t>(before) + unit);
+  }
+
+ private:
+  GNNSCALE_HD uint64_t from_before(int64_t sum) const {
+    return static_cast<uint64_t>(sum) - static_cast<uint64_t>(before);
   }
 };
 

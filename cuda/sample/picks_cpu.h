@@ -65,7 +65,7 @@ inline void find_positions(const WeightedRange<const int64_t*>& range, const uin
     const int64_t half = (left + 1) / 2;
     const int64_t* const sums = range.sums + half - 1;
     for (int64_t i = 0; i < count; ++i) {
-      out[i] += sums[out[i]] <= range.before + static_cast<int64_t>(unit[i]) ? half : 0;
+      out[i] += sums[out[i]] <= range.sum_before(unit[i]) ? half : 0;
     }
     left -= half;
   }

@@ -263,6 +263,25 @@ def test_no_relations(subgraph):
         assert_same(found, expected)
 
 
+@pytest.mark.parametrize("replace", [False, True])
+def test_sums_of_weights_that_are_malformed(replace):
+    """Each edge that is drawn is one of the column's, however the sums rise and fall."""
+    least, most = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
+    sums = torch.tensor([1, 5, least, 3, most, -1, least, most, 0, 7, 2, most])
+    colptr, row = torch.tensor([0, 5, 12]), torch.arange(12) % 2
+    graph = ops.relations([colptr], [row], weight=[sums])
+    edges = ops.StoredEdges(colptr, [row], None, [sums], None, [1])
+    bulks = ops.PreparedBulks([edges], [2], [3], CPU, replace=replace)
+    for key in range(20):
+        for sample in (
+            *bulks.sample_many([[torch.tensor([0, 1])]], [key]),
+            ops.sample_neighbors(graph, [torch.tensor([0, 1])], [3], key, replace=replace),
+        ):
+            first, second = sample.edge_id[0].view(2, 3)
+            assert set(first.tolist()) <= set(range(5))
+            assert set(second.tolist()) <= set(range(5, 12))
+
+
 @pytest.mark.slow
 def test_many_relations_of_few_edges():
     """Hop 0 may find all nodes, which have more columns than 2^31 in all relations, but finds two."""
