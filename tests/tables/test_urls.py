@@ -80,5 +80,36 @@ def test_a_file_system_that_does_not_answer(tmp_path, monkeypatch):
     with pytest.raises(OSError, match=r"^nodes.user: memory://place/u.csv cannot be read: no credentials$"):
         tables.build(schema, tmp_path / "graph")
     schema = Schema.parse({"nodes": {"user": {"files": "nofs://place/u.csv", "key": "k"}}}, tmp_path)
-    with pytest.raises(ValueError, match="nofs"):
+    with pytest.raises(OSError, match=r"^nodes.user: nofs://place/u.csv cannot be read: Protocol not known: nofs$"):
         tables.build(schema, tmp_path / "graph")
+
+
+def test_a_url_that_names_a_server(tmp_path, monkeypatch):
+    """That server would not be asked for the file, whose URL is without it."""
+    import fsspec
+
+    memory = fsspec.get_filesystem_class("memory")
+
+    class OfServers(memory):
+        protocol = "servers"
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return "/" + path.removeprefix("servers://").partition("/")[2].lstrip("/")
+
+        @staticmethod
+        def _get_kwargs_from_urls(path):
+            host = path.removeprefix("servers://").partition("/")[0]
+            return {"host": host} if host else {}
+
+    fsspec.register_implementation("servers", OfServers, clobber=True)
+    monkeypatch.setattr(memory, "store", {})
+    memory().pipe_file("/u.csv", b"k\na\n")
+
+    def count(url):
+        schema = {"nodes": {"user": {"files": url, "key": "k"}}}
+        return tables.build(Schema.parse(schema, tmp_path), tmp_path / "graph")["nodes"]["user"]["rows"]
+
+    with pytest.raises(ValueError, match=r"^nodes.user: servers://me@one/u.csv: expected a URL of a path alone, and"):
+        count("servers://me@one/u.csv")
+    assert count("servers:///u.csv") == 1

@@ -27,7 +27,9 @@ def find(path: str, folder: Path, patterns: Sequence[str]) -> tuple[str, ...]:
 
     Raises:
         FileNotFoundError: a pattern that no file fits.
-        OSError: a file system that does not answer.
+        OSError: a file system that does not answer, or that nobody knows.
+        ValueError: a URL with what fsspec takes to be no part of a path, such as the server of ``ftp``: the URLs of
+            files, by which they are read, would lack it.
         ImportError: fsspec, or what it needs for a URL, is missing.
     """
     found: list[str] = []
@@ -49,8 +51,8 @@ def _local(there: Path) -> list[str]:
 
 
 def _by_url(path: str, pattern: str) -> list[str]:
-    files, there = file_system(pattern)
     try:
+        files, there = file_system(pattern)
         files.invalidate_cache()
         if files.isdir(there):
             found = [file for file in files.find(there) if _is_table(PurePosixPath(file).name)]
@@ -58,9 +60,17 @@ def _by_url(path: str, pattern: str) -> list[str]:
             found = [there] if files.isfile(there) else [file for file in files.glob(there) if files.isfile(file)]
     except FileNotFoundError:
         return []
+    except ImportError:
+        raise
     except Exception as error:  # of any kind: file systems have their own
         raise OSError(f"{path}: {pattern} cannot be read: {error}") from error
-    return [files.unstrip_protocol(file) for file in sorted(found)]
+    urls = [files.unstrip_protocol(file) for file in sorted(found)]
+    if urls and isinstance(again := file_system(urls[0])[0], type(files)) and again != files:
+        raise ValueError(
+            f"{path}: {pattern}: expected a URL of a path alone, and its server, user and other options in fsspec's "
+            f"configuration, found them in the URL"
+        )
+    return urls
 
 
 def _is_table(name: str) -> bool:
