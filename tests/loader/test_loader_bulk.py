@@ -17,7 +17,7 @@ from torch_geometric.sampler import BaseSampler
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops
 from torch_gnnscale.loader.streams import Unpacked, tensors_of
-from torch_gnnscale.sampler.neighbor import check_bulk, on_gpu
+from torch_gnnscale.sampler.gpu_executor import check_bulk, on_gpu
 from torch_gnnscale.topology import segmented
 from torch_gnnscale.topology.segmented import SegmentedCSC
 

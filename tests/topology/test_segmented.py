@@ -15,7 +15,7 @@ from helpers.edges import random_edges
 from torch_gnnscale import CSC, LayerSampler, NeighborLoader, NeighborSampler, ops
 from torch_gnnscale.memory import format_bytes
 from torch_gnnscale.memory import host as host_memory
-from torch_gnnscale.sampler.neighbor import GPUExecutor
+from torch_gnnscale.sampler.gpu_executor import GPUExecutor
 from torch_gnnscale.topology import segmented
 from torch_gnnscale.topology.segmented import Given, SegmentedCSC, _ends_of
 

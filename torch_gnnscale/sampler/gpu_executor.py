@@ -1,0 +1,87 @@
+"""Drawing on a GPU: bulks of batches of any mode, from edges where the GPU can read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .. import ops
+from ..memory import Budget
+from ..topology.segmented import SegmentedCSC
+from .executor import Drawing, Executor
+from .graph import SampledGraph
+from .seeds import PreparedSeeds
+
+
+def check_bulk(drawing: Drawing, how: str) -> None:
+    """Raises NotImplementedError for a mode in use that :class:`torch_gnnscale.ops.PreparedBulks` lacks.
+
+    ``how`` is the argument that requires it, such as "device='cuda:0'".
+    """
+    if drawing.subgraph == "bidirectional":
+        mode = f"subgraph_type={drawing.subgraph!r}"
+        raise NotImplementedError(f"{mode} with {how} is not implemented; use device='cpu'")
+
+
+def on_gpu(
+    graph: SampledGraph, device: torch.device, budget: Budget | None, peers: Sequence[Budget]
+) -> list[SegmentedCSC]:
+    """The edges of all relations as a GPU reads them, each by :meth:`SegmentedCSC.on_gpu`.
+
+    Raises:
+        NotImplementedError: budgets for several relations.
+        MemoryError, OSError, TypeError, ValueError: as of :meth:`SegmentedCSC.on_gpu`.
+    """
+    if len(graph.relations) != 1 and (budget is not None or len(peers) > 0):
+        name, value = ("graph_on_peers", peers) if budget is None else ("graph_on_gpu", budget)
+        raise NotImplementedError(
+            f"{name}={value!r} with {len(graph.relations)} edge types is not implemented; without it, each relation is "
+            f"on the GPU if it fits there, else in pinned host memory"
+        )
+    return [
+        SegmentedCSC.on_gpu(relation.csc, device, budget, peers, relation.weight, relation.time)
+        for relation in graph.relations
+    ]
+
+
+class GPUExecutor(Executor):
+    """Draws on a GPU from a graph in its memory, that of its peers or pinned host memory, always by
+    :class:`torch_gnnscale.ops.PreparedBulks`. Seeds, times and exclusions may lie in host memory.
+
+    Args:
+        graph: what is sampled.
+        device: the GPU.
+        cscs: the edges of each relation, as the GPU reads them.
+    """
+
+    seeds_on = None
+    _last: tuple[Drawing, ops.PreparedBulks] | None = None
+    """The options of the last bulk, and what was prepared of them."""
+
+    def __init__(self, graph: SampledGraph, device: torch.device, cscs: Sequence[SegmentedCSC]) -> None:
+        super().__init__(graph)
+        self.cscs = list(cscs)
+        self.device = device
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last": None}
+
+    def check(self, drawing: Drawing, how: str) -> None:
+        """As :meth:`Executor.check`: what bulks lack."""
+        check_bulk(drawing, how)
+
+    def draw(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int], options: Drawing) -> list[ops.Sample]:
+        """As :meth:`Executor.draw`: all batches in one bulk."""
+        last = self._last
+        if last is None or (last[0] is not options and last[0] != options):
+            self.check(options, f"device={str(self.device)!r}")
+            given = options._asdict()
+            stored = self.graph.stored
+            ends = zip(self.cscs, stored.src_type, stored.dst_type, strict=True)
+            edges = [csc.edges(src, dst) for csc, src, dst in ends]
+            bulks = ops.PreparedBulks(edges, stored.sizes, given.pop("fanouts"), self.device, **given)
+            last = self._last = options, bulks
+        nodes, _, times, starts, pairs, *_ = map(list, zip(*seeds, strict=True)) if seeds else ([] for _ in range(6))
+        return last[1].sample_many(nodes, keys, times, starts, pairs)
