@@ -186,7 +186,7 @@ class BulkDriver : BulkBatches<Executor> {
                     " columns of the nodes, more than 2^31; sample fewer batches at a time");
     bulk.layers = true;
     bulk.replace = bulk.last = false;
-    Induction of{bulk, {}, {}, nullptr};
+    BulkInduction of{bulk, {}, {}, nullptr};
     BulkHop& all = of.candidate;
     all.whole = true;
     all.hop = hops;

@@ -7,7 +7,7 @@
 
 namespace gnnscale {
 
-struct Induction {
+struct BulkInduction {
   Bulk bulk;          // its columns are all nodes (layers)
   BulkHop candidate;  // after the last hop, of all candidates
   BulkHop kept;       // the edges between nodes
@@ -43,7 +43,7 @@ struct SetNeededEdges {
 
 // For every candidate: its column, and its source's slot, if that was found.
 struct LookUpSource {
-  Induction of;
+  BulkInduction of;
 
   GNNSCALE_HD void operator()(int64_t e) const {
     const BulkState& state = of.bulk.state;
@@ -71,7 +71,7 @@ struct IsKept {
 
 // For every column or segment, whichever are more, and the end, after the sum over candidates: where its edges begin.
 struct FindKept {
-  Induction of;
+  BulkInduction of;
 
   GNNSCALE_HD void operator()(int64_t i) const {
     const BulkState& state = of.bulk.state;
@@ -84,7 +84,7 @@ struct FindKept {
 
 // For every candidate that is kept: it becomes an edge.
 struct WriteKept {
-  Induction of;
+  BulkInduction of;
 
   GNNSCALE_HD void operator()(int64_t e) const {
     const BulkHop& hop = of.candidate;
