@@ -118,13 +118,17 @@ def test_threads_share_the_cores_out():
 
 @pytest.mark.parametrize("stores", [False, True])
 def test_features_are_gathered_in_the_threads(data, stores, monkeypatch):
-    where, gather_rows = set(), ops.gather_rows
+    where, gather_each = set(), feature_rows._gather_each()
 
-    def note(*args, **kwargs):
-        where.add(threading.current_thread().name.rpartition("_")[0])
-        return gather_rows(*args, **kwargs)
+    def noting(gather):
+        def note(*args, **kwargs):
+            where.add(threading.current_thread().name.rpartition("_")[0])
+            return gather(*args, **kwargs)
 
-    monkeypatch.setattr(feature_rows, "gather_rows", note)
+        return note
+
+    monkeypatch.setattr(feature_rows, "gather_rows", noting(ops.gather_rows))
+    monkeypatch.setattr(feature_rows, "_gather_each", lambda: noting(gather_each))
     data.x = torch.randn(200, 1000)  # so wide that torch does not select them sooner
     source = (FeatureStore.from_data(data), GraphStore.from_data(data)) if stores else data
     assert len(list(NeighborLoader(source, [2], torch.arange(200), batch_size=64, prefetch=2))) == 4
