@@ -7,6 +7,7 @@
 #include <atomic>
 #include <vector>
 
+#include "../memory/checks.h"
 #include "../memory/tensor.h"
 #include "copy_rows.h"
 
@@ -120,6 +121,38 @@ uint64_t copy_each(const std::vector<Source>& sources, const Index* ids, int64_t
     }
   });
   return failed.load();
+}
+
+// src[index] of several matrices in host memory, in pooled memory.
+inline std::vector<Tensor> gathered_each(const std::vector<Tensor>& src, const Tensor& index, int64_t threads) {
+  check_contiguous_ids("index", index);
+  const int64_t rows = index.numel();
+  std::vector<Source> sources;
+  std::vector<PooledArray<char>> out;
+  std::vector<std::vector<int64_t>> sizes;
+  for (const Tensor& of : src) {
+    check_table("src", of);
+    int64_t items = 1;
+    sizes.push_back({rows});
+    for (int64_t d = 1; d < of.dim(); ++d) {
+      sizes.back().push_back(of.size(d));
+      items *= of.size(d);
+    }
+    const int64_t item = static_cast<int64_t>(of.element_size()), bytes = items * item;
+    out.emplace_back(rows * bytes);
+    if (rows * bytes == 0) continue;
+    STD_TORCH_CHECK(of.size(0) > 0, "index: expected no rows of none");
+    sources.push_back({static_cast<const char*>(of.const_data_ptr()), of.stride(0) * item, bytes,
+                       static_cast<uint64_t>(of.size(0)), out.back().data()});
+  }
+  dispatch_index(dtype_of(index), [&](auto* tag) {
+    using Index = std::remove_pointer_t<decltype(tag)>;
+    const uint64_t limit = copy_each(sources, static_cast<const Index*>(index.const_data_ptr()), rows, threads);
+    STD_TORCH_CHECK(limit == 0, "index: expected rows in [0, ", limit, ")");
+  });
+  std::vector<Tensor> found;
+  for (size_t s = 0; s < src.size(); ++s) found.push_back(to_tensor(std::move(out[s]), sizes[s], dtype_of(src[s])));
+  return found;
 }
 
 }  // namespace gnnscale
