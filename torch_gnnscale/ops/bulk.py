@@ -24,6 +24,7 @@ from .graph_arguments import (
     Sample,
     Subgraph,
     check_fanouts,
+    check_one_each,
     excluded_pairs,
     name_of,
     times_of,
@@ -201,10 +202,7 @@ class PreparedBulks:
                 pairs as of :func:`sample_neighbors`.
         """
         count = len(seeds)
-        lists = {"keys": keys, "seed_time": seed_time, "seed_start_time": seed_start_time, "exclude": exclude}
-        for name, entries in lists.items():
-            if entries is not None and len(entries) != count:
-                raise ValueError(f"{name}: expected one entry for each of {count} batches, found {len(entries)}")
+        check_one_each(count, keys=keys, seed_time=seed_time, seed_start_time=seed_start_time, exclude=exclude)
         given = [[None] * count if of is None else of for of in (seed_time, seed_start_time, exclude)]
         numbers = [f"[{b}]" if len(keys) > 1 else "" for b in range(len(keys))]
         batches = [self._batch(*of_batch) for of_batch in zip(numbers, seeds, *given, strict=True)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -198,6 +198,13 @@ def _checked_reverse(reverse: Sequence[int] | None, src_type: list[int], dst_typ
 def name_of(name: str, number: int, count: int) -> str:
     """The name of one of ``count`` entries."""
     return f"{name}[{number}]" if count > 1 else name
+
+
+def check_one_each(count: int, **lists: Sequence[Any] | None) -> None:
+    """Raises ValueError for a list, by its name, that has not one entry for each of ``count`` batches."""
+    for name, entries in lists.items():
+        if entries is not None and len(entries) != count:
+            raise ValueError(f"{name}: expected one entry for each of {count} batches, found {len(entries)}")
 
 
 def times_of(

@@ -25,6 +25,7 @@ from .graph_arguments import (
     Sample,
     Subgraph,
     check_fanouts,
+    check_one_each,
     excluded_pairs,
     name_of,
     times_of,
@@ -199,10 +200,7 @@ class PreparedNeighbors:
         """
         batches, graph = len(seeds), self._graph
         keys = [check_key(key) for key in keys]
-        per_batch = {"keys": keys, "seed_time": seed_time, "seed_start_time": seed_start_time, "exclude": exclude}
-        for name, entries in per_batch.items():
-            if entries is not None and len(entries) != batches:
-                raise ValueError(f"{name}: expected one entry for each of {batches} batches, found {len(entries)}")
+        check_one_each(batches, keys=keys, seed_time=seed_time, seed_start_time=seed_start_time, exclude=exclude)
         seed_time, seed_start_time, exclude = map(_unless_none, (seed_time, seed_start_time, exclude))
         ids: list[Tensor] = []
         times: list[Tensor | None] = []
