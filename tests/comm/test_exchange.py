@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers.cluster import cluster
 from helpers.refused import refuses
+from helpers.slow import SLOW
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import distributed as dist
@@ -279,7 +280,6 @@ def renumbered(world_ranks):
     return exchange.objects(own)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("world_ranks", [[0, 2, 1], [1, 2, 0], [2, 0, 1]])
+@pytest.mark.parametrize("world_ranks", [SLOW([0, 2, 1]), SLOW([1, 2, 0]), [2, 0, 1]])
 def test_ranks_in_another_order_than_their_group(world_ranks):
     assert cluster(3).run(renumbered, world_ranks) == [[0, 1, 2]] * 3

@@ -40,10 +40,13 @@ class Later(nn.Module):
         super().__init__()
         self.convs = nn.ModuleList([pyg_nn.SAGEConv(FEATURES, 8), pyg_nn.SAGEConv(8, 8), pyg_nn.SAGEConv((8, 8), 4)])
         self.first = first
+        self.returned = []
 
     def forward(self, x, edge_index):
         first = self.convs[0](x, edge_index)
+        self.returned.append((len(x), 0))
         second = self.convs[1](first.relu(), edge_index)
+        self.returned.append((len(x), 1))
         pair = (first, second) if self.first == 0 else (second, first)
         return self.convs[2](pair, edge_index)
 
@@ -53,6 +56,13 @@ def test_a_late_layer_reads_what_an_early_one_returned(first, tmp_path):
     data, model = sorted_data(), evaluated(lambda: Later(first))
     for out in (None, tmp_path / "rows"):
         check(infer(model, data, batch_size=64, out=out), model(data.x, data.edge_index))
+
+
+def test_a_stage_ends_with_the_last_layer_of_the_next_one():
+    data, model = sorted_data(), evaluated(lambda: Later(0))
+    infer(model, data, batch_size=len(data.x))
+    layers = [layer for num_nodes, layer in model.returned if num_nodes == len(data.x)]  # others only compare
+    assert layers == [0, 0, 1, 0, 1]  # in stages 1, 2 and 3
 
 
 @pytest.mark.parametrize("loops", [True, False])

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import weakref
+from concurrent.futures import Future
 from contextlib import suppress
 
 import pytest
@@ -49,6 +50,24 @@ def test_closing_drops_what_is_queued_for_a_given_thread():
     released.set()
     thread.end(None)
     assert started == [0]
+
+
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_a_given_thread_leaves_one_item_more_than_are_in_preparation(prefetch):
+    made, thread = weakref.WeakSet(), OneThread("given")
+
+    def make(_):
+        made.add(item := Future())
+        return item
+
+    pipeline = Pipeline(iter(range(20)), [Stage(make, "in order")], bool, prefetch, thread)
+    for _ in range(10):
+        next(pipeline)
+        thread.submit(bool).result()  # what was begun is made
+        assert len(made) == prefetch + 1
+    pipeline.close()
+    thread.end(None)
+    assert not made
 
 
 def test_an_error_in_the_loop_stops_the_threads(data):

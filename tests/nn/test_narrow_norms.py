@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch_geometric import EdgeIndex
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn.norm import HeteroBatchNorm
 
 from torch_gnnscale import NeighborLoader
@@ -308,6 +308,20 @@ def test_a_node_in_every_group(layout):
     assert torch.equal(full.positions[index], torch.as_tensor(batch.edge_index))
     assert not torch.isin(torch.tensor([4, 11]), index).any()
     assert batch.num_nodes == 10
+
+
+@pytest.mark.parametrize(
+    ("sizes", "larger"),
+    [([0, 1, 0], [0, 2, 1]), ([0, 0, 3], [0, 2, 3]), ([0, 0, 0], [0, 2, 1]), ([1, 0, 2], [1, 1, 2])],
+)
+def test_the_first_nodes_of_a_type_without_seeds_are_two(sizes, larger):
+    batch = HeteroData()
+    batch["seed"].x, batch["seed"].num_sampled_nodes = torch.rand(2, 3), [2, 0, 0]
+    batch["other"].x, batch["other"].num_sampled_nodes = torch.rand(sum(sizes), 3), sizes
+    batch["other", "to", "seed"].edge_index = torch.empty(2, 0, dtype=torch.int64)
+    full = with_nodes_in_every_group(batch)
+    assert (full["other"].num_sampled_nodes, len(full["other"].x)) == (larger, sum(larger))
+    assert full["seed"].num_sampled_nodes == [2, 1, 1]
 
 
 def test_whether_rows_tell_groups():

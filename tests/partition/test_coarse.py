@@ -140,6 +140,22 @@ def test_nodes_move_after_metis_only_where_parts_stay_equal(monkeypatch):
         assert found <= max(before.balance()[name], 1.05) + 1e-9
 
 
+def test_nodes_enter_a_part_that_metis_left_too_large_if_as_many_leave_it(monkeypatch):
+    """Two groups of which all nodes know each other, but for node 23 and node 39, which are friends of the others'."""
+
+    def part_graph(colptr, *_):
+        return assignment.Found((torch.arange(40) >= 24).long(), 5)
+
+    monkeypatch.setattr(assignment, "part_graph", part_graph)
+    monkeypatch.setattr(assignment, "_LEVELS", 1)
+    monkeypatch.setattr(assignment, "_ROUNDS", 0)  # each node is a cluster
+    belongs = torch.cat([torch.zeros(23), torch.ones(16), torch.zeros(1)]).long()
+    index = (belongs[:, None] == belongs).nonzero().t()
+    csc = CSC.from_edge_index(index[:, index[0] != index[1]], 40)
+    owner = assign({None: csc}, {None: 40}, 2, method="coarse", balance=["nodes"]).owner[None]
+    assert torch.equal(owner.long(), belongs)
+
+
 @pytest.mark.slow
 def test_types_are_clustered_together():
     data = planted_types()

@@ -141,6 +141,7 @@ CHILDREN = {
     "import os; os.kill(os.getpid(), 11)": "METIS crashed (SIGSEGV): ",
     "raise OSError('no such thing')": "METIS failed (OSError: no such thing): ",
     "pass": "METIS ended early: ",
+    "tell('done', code=-2)": "METIS refused its input (code -2): ",
     "tell('done', code=-3)": "METIS ran out of memory (code -3): ",
     "tell('done', code=-4)": "METIS failed (code -4): ",
     "tell('done', code=1, count=39, all_weights=True, peak=1)": "METIS's answer is no partition",
