@@ -183,13 +183,13 @@ def measure(model: Trimmed, batch: HeteroData, node_type: str, rounds: int) -> d
 def cases(graphs: list[str], models: list[str], hidden: list[int], most_seeds: int) -> Iterator[tuple[dict, Any]]:
     """What is measured: a description, and what :func:`measure` takes."""
     for name in graphs:
-        for width in hidden if name == "uniform" else hidden[:1]:
+        for width in hidden[:1] if name == "237 relations" else hidden:
             data = GRAPHS[name](width)
             first = data.node_types[0]
             batches = [(1, [2, 2]), (FEW, [10, 5]), (SEEDS, [10, 5])]
             if name == "237 relations":  # more neighbors of a few seeds would be the whole graph
                 batches = [(1, [2, 2]), (FEW, [1, 1])]
-            if name == "uniform" and width == min(hidden):
+            elif width == min(hidden):
                 batches += [(FEW, [10, 10, 5]), (SEEDS, [10, 10, 5])]
             for seeds, fanouts in [batch for batch in batches if batch[0] <= most_seeds]:
                 loader = NeighborLoader(data, fanouts, (first, torch.arange(seeds)), batch_size=seeds, seed=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,7 +52,9 @@ def num_seeds(batch: Any) -> dict[NodeType, int]:
     return found
 
 
-def seed_rows(out: Any, batch: Any, returned: Mapping[NodeType, int]) -> Any:
+def seed_rows(
+    out: Any, batch: Any, returned: Mapping[NodeType, int], seeds: dict[NodeType, int] | None = None
+) -> Any:  # fmt: skip
     """What a model returns, without the rows of other nodes than a batch's seeds, which are the first ones. Of a
     dictionary by node type, the types that have seeds are left, and types whose ``batch_size`` is 0, with no rows. If
     several types have seeds, a tensor is returned as it is.
@@ -62,6 +64,7 @@ def seed_rows(out: Any, batch: Any, returned: Mapping[NodeType, int]) -> Any:
         batch: the batch.
         returned: by node type, of how many first groups its layers have returned rows, at least; a type that is missing
             has all of its rows.
+        seeds: what :func:`num_seeds` returns, if it is known.
 
     Raises:
         TypeError: it is neither.
@@ -69,7 +72,8 @@ def seed_rows(out: Any, batch: Any, returned: Mapping[NodeType, int]) -> Any:
             tensor that may be something else than rows of these nodes, scores of links or rows of another type, has as
             many rows as layers returned.
     """
-    seeds = num_seeds(batch)
+    if seeds is None:
+        seeds = num_seeds(batch)
     if isinstance(out, Tensor):
         if len(seeds) != 1:
             return out
@@ -93,7 +97,7 @@ def _first_of(out: Tensor, batch: Any, seeds: tuple[NodeType, int], groups: int 
     found = out.size(0) if out.dim() else "none"
     if found == count:
         return out
-    sizes = (batch if key is None else dict(batch.node_items())[key]).num_sampled_nodes
+    sizes = (batch if key is None else batch.get_node_store(key)).num_sampled_nodes
     if not groups and found == sum(sizes):
         return out[:count]
     rows = NodeRows(sizes)
@@ -133,22 +137,44 @@ def _has_edges(store: Any) -> bool:
     return "edge_index" in fields or "adj_t" in fields or any(fields.get("num_sampled_edges", ()))
 
 
-def sampled_numbers(batch: Any) -> tuple[dict[NodeType, list[int]], dict[EdgeType, list[int]]] | None:
-    """(``num_sampled_nodes`` by node type, ``num_sampled_edges`` by relation); None unless all are lists and there are
-    relations."""
-    nodes: dict[NodeType, Any]
-    edges: dict[EdgeType, Any]
+class SampledNumbers(NamedTuple):
+    """What a loader says of the hops of a batch, in lists."""
+
+    nodes: dict[NodeType, list[int]]
+    """``num_sampled_nodes`` by node type."""
+    edges: dict[EdgeType, list[int]]
+    """``num_sampled_edges`` by relation; there is one."""
+    seeds: dict[NodeType, int]
+    """What :func:`num_seeds` returns."""
+
+
+def sampled_numbers(batch: Any) -> SampledNumbers | None:
+    """The numbers of a batch; None unless all are lists and there are relations. Each store is looked at once: in small
+    batches that takes longer than what is done with them."""
+    nodes: dict[NodeType, Any] = {}
+    edges: dict[EdgeType, Any] = {}
+    seeds: dict[NodeType, int] = {}
     if isinstance(batch, HeteroData):
-        nodes = {key: store._mapping.get("num_sampled_nodes") for key, store in batch.node_items()}
-        edges = {
-            key: store._mapping.get("num_sampled_edges")
-            for key, store in batch.edge_items()
-            if "edge_index" in store._mapping or _has_edges(store)
-        }
-    else:
-        nodes = {None: getattr(batch, "num_sampled_nodes", None)}
-        edges = {None: getattr(batch, "num_sampled_edges", None)}
-    return (nodes, edges) if edges and {*map(type, nodes.values()), *map(type, edges.values())} == {list} else None
+        for node_type, store in batch.node_items():
+            fields = store._mapping
+            if type(counts := fields.get("num_sampled_nodes")) is not list:
+                return None
+            nodes[node_type] = counts
+            size = fields.get("batch_size")
+            if size := (*counts, 0)[0] if size is None else size:
+                seeds[node_type] = size
+        for edge_type, store in batch.edge_items():
+            fields = store._mapping
+            counts = fields.get("num_sampled_edges")
+            if "edge_index" in fields or _has_edges(store):
+                if type(counts) is not list:
+                    return None
+                edges[edge_type] = counts
+        return SampledNumbers(nodes, edges, seeds) if edges else None
+    of_nodes, of_edges = (getattr(batch, name, None) for name in ("num_sampled_nodes", "num_sampled_edges"))
+    if type(of_nodes) is not list or type(of_edges) is not list or not of_nodes:
+        return None
+    return SampledNumbers({None: of_nodes}, {None: of_edges}, num_seeds(batch))
 
 
 def with_edges(num_edges: Mapping[EdgeType, Sequence[int]]) -> set[EdgeType | int]:

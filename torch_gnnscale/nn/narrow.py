@@ -20,7 +20,7 @@ from .calls import Call, Functions
 from .common_rows import CommonRows
 from .dictionary_layer import DictionaryLayer, takes_dictionaries
 from .forward_pass import ForwardPass, JoinOfPass, LayerOfPass, NormOfPass, refuse_compiled
-from .hops import BatchHops, EdgeType, NodeType, sampled_numbers, seed_rows
+from .hops import BatchHops, EdgeType, NodeType, SampledNumbers, sampled_numbers, seed_rows
 from .joins import JoinedHeteroConv, JoinedTrace
 from .layered import Layered
 from .merged import MergedTrace, merges
@@ -75,7 +75,7 @@ class Narrowed(Layered):
         """
         refuse_compiled("narrow")
         hops, training, numbers = None, self._model.training, sampled_numbers(batch)
-        if training in self._to_check and (numbers is None or self._is_new(numbers[1], training)):
+        if training in self._to_check and (numbers is None or self._is_new(numbers.edges, training)):
             hops = self._compare(batch, training)
         elif self._to_size and not self._savings and self._has_lazy():
             hops = BatchHops(batch, verify=False)
@@ -84,8 +84,8 @@ class Narrowed(Layered):
         if self._to_size:  # to set an attribute of a module takes a microsecond
             self._to_size = False
         # Decided by the batch alone, also for the first one: a run that resumes there computes the same.
-        if not self._pays(batch, numbers):
-            return seed_rows(self._whole(batch), batch, ALL)
+        if numbers is not None and not self._pays(batch, numbers):
+            return seed_rows(self._whole(batch), batch, ALL, numbers.seeds)
         functions = self._functions[training]
         out, rows = self._run(batch, BatchHops(batch, verify=False) if hops is None else hops, functions)
         if functions.known and not functions.knows(rows.called):
@@ -146,16 +146,15 @@ class Narrowed(Layered):
     def _layers_changed(self) -> None:
         self._savings, self._to_size, self._distinct = {}, True, DistinctRows(linear_modules(self.module))
 
-    def _pays(self, batch: Any, numbers: tuple[dict[NodeType, list[int]], dict[EdgeType, list[int]]] | None) -> bool:
-        """Whether the batch, of these :func:`sampled_numbers`, is narrowed: whether that saves more than it costs, or
-        the model reads statistics of the rows that are computed, which must be the same ones in every batch. True for a
-        batch without hops, which :class:`BatchHops` refuses, and if parameters have no size even after a run."""
-        if numbers is None or self._reads_statistics():
+    def _pays(self, batch: Any, numbers: SampledNumbers) -> bool:
+        """Whether the batch is narrowed: whether that saves more than it costs, or the model reads statistics of the
+        rows that are computed, which must be the same ones in every batch. True for a batch without hops, which
+        :class:`BatchHops` refuses, and if parameters have no size even after a run."""
+        if self._reads_statistics():
             return True
-        num_nodes, num_edges = numbers
-        depth = len(next(iter(num_edges.values())))
+        depth = len(next(iter(numbers.edges.values())))
         savings = self._savings_of(batch, depth) if depth else None
-        return savings is None or savings.pay(num_nodes, num_edges)
+        return savings is None or savings.pay(numbers.nodes, numbers.edges)
 
     def _savings_of(self, batch: Any, depth: int) -> saving.Savings | None:
         """What narrowing leaves out of batches of this many hops; None if that cannot be known."""
