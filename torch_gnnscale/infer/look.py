@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from .._warn import warn
 from ..loader.fields import storage_of
+from ..nn.hops import node_stores
 from ..nn.trial import agree, first_difference, outputs
 from .hubs import refusal
 from .plan import DEGREE, Input, OutputMark, Reads, SeenAttribute, SeenCall, SeenInput, StagePlan, identity, make_plan
@@ -34,7 +35,7 @@ class Look(NamedTuple):
         """Raises ValueError if the model no longer gives the same rows for the same graph, so that what its batches
         have given may be of several functions."""
         batch = self.small.clone()
-        found = by_type(self.model.run(batch, _sizes(batch), _Whole()), isinstance(batch, HeteroData))
+        found = by_type(self.model.run(batch, _sizes(batch), _Whole()), None not in node_stores(batch))
         if found.keys() != self.results.keys() or not all(agree(self.results[t], rows) for t, rows in found.items()):
             raise ValueError(
                 "model: expected one that computes the same in every call, found other rows for the same nodes than "
@@ -122,9 +123,7 @@ def _rows_of(out: Any, graph: StagedGraph, seeds: dict[Any, Tensor]) -> Any:
 
 
 def _sizes(batch: Any) -> dict[Any, int]:
-    if isinstance(batch, HeteroData):
-        return {node_type: store.num_nodes for node_type, store in batch.node_items()}
-    return {None: batch.num_nodes}
+    return {node_type: store.num_nodes for node_type, store in node_stores(batch).items()}
 
 
 class _Whole(Caller):

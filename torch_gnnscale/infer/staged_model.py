@@ -97,7 +97,7 @@ class StagePass(ForwardPass):
     """
 
     def __init__(self, batch: Any, nodes: Mapping[NodeType, int], caller: Caller, pieces: Pieces | None) -> None:
-        hop: Any = HeteroData() if isinstance(batch, HeteroData) else Data()
+        hop: Any = Data() if None in nodes else HeteroData()
         for node_type, count in nodes.items():
             store, seeds = storage_of(hop, node_type), storage_of(batch, node_type).num_nodes
             store.num_nodes, store.num_sampled_nodes = count, [seeds, count - seeds]

@@ -35,19 +35,21 @@ def check_no_graphs(batch: Any) -> None:
         )
 
 
+def node_stores(batch: Any) -> Mapping[NodeType, Any]:
+    """By type, what holds the fields of a batch's nodes; of a homogeneous graph that is its only storage."""
+    return batch._node_store_dict if isinstance(batch, HeteroData) else {None: batch._store}
+
+
 def num_seeds(batch: Any) -> dict[NodeType, int]:
     """The number of a batch's seeds, which are its first nodes, by node type, for the types that have seeds. Of links
     these are the ends, each once, or once per tree. Raises ValueError for PyG's Batch."""
     check_no_graphs(batch)
-    if not isinstance(batch, HeteroData):
-        size = getattr(batch, "batch_size", None)
-        return {None: batch.num_sampled_nodes[0] if size is None else size}
     found: dict[NodeType, int] = {}
-    for node_type, store in batch.node_items():
+    for node_type, store in node_stores(batch).items():
         fields = store._mapping  # to look at: the store's own methods take longer
         size = fields.get("batch_size")
         size = fields.get("num_sampled_nodes", (0,))[0] if size is None else size
-        if size:
+        if size or node_type is None:
             found[node_type] = size
     return found
 
@@ -125,16 +127,18 @@ def has_links(batch: Any) -> bool:
 
 
 def relations_of(batch: Any) -> dict[EdgeType, Any]:
-    """By relation, what holds ``edge_index`` and ``num_sampled_edges``: the batch itself, or its stores. A relation of
-    links alone, whose store has no edges, is left out."""
+    """By relation, what holds ``edge_index`` and ``num_sampled_edges``; of a homogeneous graph that is its only
+    storage. A relation of links alone, whose storage has no edges, is left out."""
     if not isinstance(batch, HeteroData):
-        return {None: batch}
-    return {key: store for key, store in batch.edge_items() if _has_edges(store)}
+        return {None: batch._store}
+    stores = batch._edge_store_dict
+    return {key: store for key, store in stores.items() if "edge_index" in store._mapping or _has_edges(store)}
 
 
 def _has_edges(store: Any) -> bool:
+    """Whether a storage without ``edge_index`` has edges."""
     fields = store._mapping
-    return "edge_index" in fields or "adj_t" in fields or any(fields.get("num_sampled_edges", ()))
+    return "adj_t" in fields or any(fields.get("num_sampled_edges", ()))
 
 
 class SampledNumbers(NamedTuple):
@@ -154,27 +158,21 @@ def sampled_numbers(batch: Any) -> SampledNumbers | None:
     nodes: dict[NodeType, Any] = {}
     edges: dict[EdgeType, Any] = {}
     seeds: dict[NodeType, int] = {}
-    if isinstance(batch, HeteroData):
-        for node_type, store in batch.node_items():
-            fields = store._mapping
-            if type(counts := fields.get("num_sampled_nodes")) is not list:
-                return None
-            nodes[node_type] = counts
-            size = fields.get("batch_size")
-            if size := (*counts, 0)[0] if size is None else size:
-                seeds[node_type] = size
-        for edge_type, store in batch.edge_items():
-            fields = store._mapping
-            counts = fields.get("num_sampled_edges")
-            if "edge_index" in fields or _has_edges(store):
-                if type(counts) is not list:
-                    return None
-                edges[edge_type] = counts
-        return SampledNumbers(nodes, edges, seeds) if edges else None
-    of_nodes, of_edges = (getattr(batch, name, None) for name in ("num_sampled_nodes", "num_sampled_edges"))
-    if type(of_nodes) is not list or type(of_edges) is not list or not of_nodes:
-        return None
-    return SampledNumbers({None: of_nodes}, {None: of_edges}, num_seeds(batch))
+    check_no_graphs(batch)
+    for node_type, store in node_stores(batch).items():
+        fields = store._mapping
+        if type(counts := fields.get("num_sampled_nodes")) is not list:
+            return None
+        nodes[node_type] = counts
+        size = fields.get("batch_size")
+        size = (*counts, 0)[0] if size is None else size
+        if size or node_type is None:
+            seeds[node_type] = size
+    for edge_type, store in relations_of(batch).items():
+        if type(counts := store._mapping.get("num_sampled_edges")) is not list:
+            return None
+        edges[edge_type] = counts
+    return SampledNumbers(nodes, edges, seeds) if edges else None
 
 
 def with_edges(num_edges: Mapping[EdgeType, Sequence[int]]) -> set[EdgeType | int]:
@@ -340,9 +338,7 @@ class BatchHops:
         check_no_graphs(batch)
         self.nodes: dict[NodeType, NodeRows] = {}
         self.relations: dict[EdgeType, Relation] = {}
-        typed = isinstance(batch, HeteroData)
-        stores = dict(batch.node_items()) if typed else {None: batch}
-        for node_type, store in stores.items():
+        for node_type, store in node_stores(batch).items():
             self.nodes[node_type] = NodeRows(_field(store, "num_sampled_nodes", node_type))
         for key, store in relations_of(batch).items():
             index, counts = (_field(store, name, key) for name in ("edge_index", "num_sampled_edges"))

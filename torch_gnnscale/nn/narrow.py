@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor, fx, nn
-from torch_geometric.data import HeteroData
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.norm import HeteroBatchNorm
 
@@ -20,7 +19,7 @@ from .calls import Call, Functions
 from .common_rows import CommonRows
 from .dictionary_layer import DictionaryLayer, takes_dictionaries
 from .forward_pass import ForwardPass, JoinOfPass, LayerOfPass, NormOfPass, refuse_compiled
-from .hops import BatchHops, EdgeType, NodeType, SampledNumbers, sampled_numbers, seed_rows
+from .hops import BatchHops, EdgeType, NodeType, SampledNumbers, node_stores, sampled_numbers, seed_rows
 from .joins import JoinedHeteroConv, JoinedTrace
 from .layered import Layered
 from .merged import MergedTrace, merges
@@ -166,7 +165,7 @@ class Narrowed(Layered):
             sizes = {layer.title: layer.size() for layer in layers}
             others = sum(parameter.numel() for parameter in self.module.parameters())
             others = max(0, others - sum(size.parameters for size in sizes.values()))
-            if not isinstance(batch, HeteroData):
+            if None in node_stores(batch):
                 places = saving.in_order([*sizes.values()], depth)
             else:
                 hops = BatchHops(batch, verify=False)
@@ -207,7 +206,7 @@ class Narrowed(Layered):
         key = hops.depth, self._model.training
         calls = self._calls.get(key)
         ask = self._orders[key] < MOST_ORDERS and hops.has_seeds
-        if calls is not None or not ask or (hops.tell and not isinstance(batch, HeteroData)):
+        if calls is not None or not ask or (hops.tell and None in hops.nodes):
             return calls
         try:
             found = self._found_out(batch)

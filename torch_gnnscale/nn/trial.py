@@ -19,10 +19,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch_geometric import EdgeIndex
-from torch_geometric.data import HeteroData
 
 from .._warn import warn
-from .hops import NodeType, device_of, relations_of
+from .hops import NodeType, device_of, node_stores, relations_of
 from .wrapper import modules_of, title_of
 
 LARGE = 2**20
@@ -209,7 +208,7 @@ def trial(model: nn.Module, norms: tuple[type[nn.Module], ...], device: torch.de
 def has_nodes_as_edges(batch: Any) -> bool:
     """Whether it has as many nodes as edges, so that the names of fields alone say which are nodes'; False for types,
     whose fields are apart."""
-    return not isinstance(batch, HeteroData) and sum(batch.num_sampled_nodes) == batch.edge_index.size(1)
+    return None in node_stores(batch) and sum(batch.num_sampled_nodes) == batch.edge_index.size(1)
 
 
 def with_nodes_in_every_group(batch: Any, empty_types: bool = True) -> Any:
@@ -220,7 +219,9 @@ def with_nodes_in_every_group(batch: Any, empty_types: bool = True) -> Any:
     found, device = copy.copy(batch), device_of(batch)
     by_name = has_nodes_as_edges(batch)
     place: dict[NodeType, tuple[Tensor, int]] = {}
-    for node_type, before, store in _node_stores(batch, found):
+    stores = node_stores(found)
+    for node_type, before in node_stores(batch).items():
+        store = stores[node_type]
         sizes = before.num_sampled_nodes
         larger = _larger(sizes) if empty_types or any(sizes) else sizes
         num_nodes, origin, place[node_type] = sum(sizes), *_places(sizes, larger, device)
@@ -241,15 +242,6 @@ def with_nodes_in_every_group(batch: Any, empty_types: bool = True) -> Any:
             numbered = EdgeIndex(numbered, sparse_size=(num_src, num_dst), sort_order=index.sort_order)
         store.edge_index = numbered
     return found
-
-
-def _node_stores(batch: Any, copied: Any) -> Iterator[tuple[NodeType, Any, Any]]:
-    """(type, what holds the nodes' fields in the batch, and in its copy)."""
-    if not isinstance(batch, HeteroData):
-        yield None, batch, copied
-        return
-    for node_type in batch.node_types:
-        yield node_type, batch[node_type], copied[node_type]
 
 
 def _larger(sizes: list[int]) -> list[int]:
