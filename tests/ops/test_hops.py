@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_gnnscale import ops
-from torch_gnnscale.sampler.hop_by_hop import sample_by_hops
+from torch_gnnscale.sampler.hop_by_hop import by_hops, finish_together
 
 INDEX = [torch.int32, torch.int64]
 MODES = ["uniform", "weight", "disjoint", "time", "last", "window"]
@@ -51,7 +51,12 @@ def parts_of(graph: ops.Relations, bounds: list[int]) -> list[tuple[int, ops.Rel
     return found
 
 
-def by_hops(
+def sample_by_hops(pick, seeds, fanouts, *ends, **options) -> ops.Sample:
+    """A sample whose frontiers' edges ``pick`` draws; others as of ``by_hops``."""
+    return finish_together([by_hops(seeds, fanouts, *ends, **options)], lambda waiting: list(map(pick, waiting)))[0]
+
+
+def sample_over_parts(
     by, graph: ops.Relations, seeds: torch.Tensor, fanouts: list[int], key: int, *, bounds: list[int] | None = None,
     disjoint: bool = False, last: bool = False, layers: bool = False, replace: bool = False,
     seed_time: list[torch.Tensor] | None = None, seed_start_time: list[torch.Tensor] | None = None,
@@ -94,7 +99,7 @@ def test_hop_by_hop_is_the_sample_of_all_hops(mode, replace, layers, fanouts):
     options |= {"replace": replace, "layers": layers}
     expected = ops.sample_neighbors(stored, [seeds], fanouts, 7, **options)
     for bounds in (None, [0, 100, 100, 101, 400]):
-        assert_same(by_hops(ops, stored, seeds, fanouts, 7, bounds=bounds, **options), expected)
+        assert_same(sample_over_parts(ops, stored, seeds, fanouts, 7, bounds=bounds, **options), expected)
 
 
 @pytest.mark.parametrize("windows", [(0, 1), (0,), (1,), ()])
@@ -141,7 +146,7 @@ def test_small_graphs(graph, data, fanouts, key, flags, mode):
     options |= dict(zip(["replace", "layers"], flags, strict=True))
     expected = reference.sample_neighbors(stored, [seeds], fanouts, key, **options)
     for by in (ops, reference):
-        assert_same(by_hops(by, stored, seeds, fanouts, key, bounds=bounds, **options), expected)
+        assert_same(sample_over_parts(by, stored, seeds, fanouts, key, bounds=bounds, **options), expected)
 
 
 @pytest.mark.slow

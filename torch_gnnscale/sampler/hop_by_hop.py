@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -165,15 +165,6 @@ def finish_together(samples: Sequence[Hops], pick: Callable[[list[Frontier]], Se
         assert not made
         found = pick([frontier for of_relation in zip(*waiting, strict=True) for frontier in of_relation])
         given = [found[number :: len(samples)] for number in range(len(samples))]
-
-
-def sample_by_hops(
-    pick: Callable[[Frontier], ops.Picks], seeds: Sequence[Tensor], fanouts: Sequence[Sequence[int]], *ends: Any,
-    **options: Any,
-) -> ops.Sample:  # fmt: skip
-    """One sample. ``pick``: the edges drawn for a frontier, in its order, as :func:`torch_gnnscale.ops.pick_neighbors`
-    draws them; others as of :func:`by_hops`."""
-    return finish_together([by_hops(seeds, fanouts, *ends, **options)], lambda waiting: list(map(pick, waiting)))[0]
 
 
 # Picks as vectors ####################################################################################################
