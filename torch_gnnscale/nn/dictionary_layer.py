@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,9 +19,10 @@ from torch_geometric.nn.aggr import SumAggregation
 from .. import ops
 from .aggregate import Bipartite, by_head
 from .forward_pass import ForwardPass, Given, refuse_compiled
+from .han import han, han_takes, is_pygs_han
 from .hops import EdgeType, first_rows
 from .messages import hooks_of, parameters_of
-from .products import is_plain, is_wide, multiplies_destinations
+from .products import is_plain, is_wide, multiplies_destinations, occurring
 from .saving import LayerSize
 from .wrapper import Shadow, title_of
 
@@ -139,7 +140,7 @@ def hgt(
             q, bias = _product(q, to_keys.transpose(1, 2), keys.transpose(1, 2)).split([x.size(1), 1], 2)
             k = v = x
         else:
-            x, found = _occurring(x, found)
+            x, found = occurring(x, found)
             k, v = (_multiplied(x, weight).flatten(0, 1) for weight in (keys @ to_keys, values @ to_values))
         relations.append(_Relation(by_head(found, heads, not of_destinations), types.index(dst)))
         tensors += [q.flatten(0, 1), None if bias is None else bias.reshape(-1, 1), k, v]
@@ -207,18 +208,6 @@ def _multiplied(x: Tensor, weight: Tensor) -> Tensor:
     return torch.baddbmm(weight[:, -1:], x.expand(len(weight), *x.shape), weight[:, :-1])
 
 
-def _occurring(x: Tensor, edges: Bipartite) -> tuple[Tensor, Bipartite]:
-    """The rows of those sources that have edges, and the edges from them. If there are more edges than sources, most
-    have some, and all are left."""
-    if edges.num_edges >= edges.num_src:
-        return x, edges
-    seen = torch.zeros(edges.num_src, dtype=torch.bool, device=x.device)
-    seen[edges.index[0]] = True
-    ids, place = seen.nonzero().view(-1), seen.cumsum(0) - 1
-    index = torch.stack([place[edges.index[0]], edges.index[1]])
-    return x.index_select(0, ids), Bipartite.sorted(index, edges.forward.ptr, len(ids))
-
-
 def _output(layer: pyg_nn.HGTConv, node_type: str, sums: Tensor, x: Tensor) -> Tensor:
     """The layer's rows of a type, [n, C], of the sums of values, [heads, n, D], and its own rows, [n, F]."""
     rows = sums.transpose(0, 1).reshape(len(x), layer.out_channels)
@@ -254,7 +243,7 @@ class DictionaryLayer:
         """From now on the layer computes on the batch of this forward pass."""
         self.forward_pass = forward_pass
         self.forward = self.layer.forward
-        self._is_hgt = is_pygs_hgt(self.layer)
+        self._is_hgt, self._is_han = is_pygs_hgt(self.layer), is_pygs_han(self.layer)
         self._names = [p.name for p in parameters_of(self.layer)]
         self._methods.set("forward", self.computed)
 
@@ -282,16 +271,24 @@ class DictionaryLayer:
             for name, value in given.items():
                 if isinstance(value, Mapping):
                     given[name] = {key: self._cut(key, entry, groups) for key, entry in value.items()}
-            if self._is_hgt and hgt_takes(self.layer, given["x_dict"], [*edges]):
+            if (compute := self._own_way(given, [*edges])) is not None:
                 prefixes = {key: hops.relations[key].edges.prefix(groups) for key in edges}
                 num_dst = {key: hops.nodes[key].rows[groups - 2] for key in given["x_dict"]}
-                out = hgt(self.layer, given["x_dict"], prefixes, num_dst)
+                out = compute(self.layer, given["x_dict"], prefixes, num_dst)
         if out is None:
             with common_rows.noting():
                 out = self.forward(**given)
         if isinstance(out, tuple):
             return self._outputs(out[0], groups), *out[1:]
         return self._outputs(out, groups)
+
+    def _own_way(self, given: dict[str, Any], relations: list[EdgeType]) -> Callable[..., dict[str, Any]] | None:
+        """The function that computes what the layer returns for these arguments, if there is one."""
+        x_dict = given["x_dict"]
+        if self._is_hgt and hgt_takes(self.layer, x_dict, relations):
+            return hgt
+        asks_more = given.get("return_semantic_attention_weights")
+        return han if self._is_han and not asks_more and han_takes(self.layer, x_dict, relations) else None
 
     def _refuse_statistics(self, edges: Mapping[EdgeType, Any]) -> None:
         """Raises ValueError for a HANConv whose attention over relations reads all rows of a type. Of two relations or

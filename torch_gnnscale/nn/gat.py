@@ -54,13 +54,8 @@ def gat(
     of_columns = None if root is None else root @ _folded(of_root.weight, layer.att_dst)
     weight = attention(of_sources, of_columns, of_edges, edges, layer.negative_slope)
     weight = functional.dropout(weight, layer.dropout, layer.training)
-    multiplies_sums = heads == 1 or (
-        not x.requires_grad and multiplies_destinations(edges, x.size(1), heads * channels, heads)
-    )
-    if multiplies_sums:
-        sums = aggregate(x, by_head(edges, heads, sources=False), "sum", weight.t().reshape(-1, 1))
-        of_heads = linear.weight.view(heads, channels, -1).transpose(1, 2)
-        out = (sums.view(heads, edges.num_dst, x.size(1)) @ of_heads).transpose(0, 1)
+    if heads == 1 or (not x.requires_grad and multiplies_destinations(edges, x.size(1), heads * channels, heads)):
+        out = product_of_sums(x, linear.weight, edges, weight)
     else:
         out = aggregate(linear(x).view(-1, heads, channels), edges, "sum", weight)
     out = out.flatten(1) if layer.concat else out.mean(1)
@@ -96,6 +91,24 @@ def projected_once(linear: Callable[[Tensor], Tensor], root: Tensor) -> Callable
         return done[0]
 
     return project
+
+
+def product_of_sums(x: Tensor, matrix: Tensor, edges: Bipartite, weight: Tensor) -> Tensor:
+    """``sum_e weight[e, h] (M_h x[src e])``, as M_h times a sum of rows.
+
+    Args:
+        x: rows of sources, [num_src, F].
+        matrix: M_h of all heads h, one below the other: [H * C, F].
+        edges: sorted by destination.
+        weight: [num_edges, H].
+
+    Returns:
+        [num_dst, H, C].
+    """
+    heads = weight.size(1)
+    sums = aggregate(x, by_head(edges, heads, sources=False), "sum", weight.t().reshape(-1, 1))
+    of_heads = matrix.view(heads, -1, x.size(1)).transpose(1, 2)
+    return (sums.view(heads, edges.num_dst, x.size(1)) @ of_heads).transpose(0, 1)
 
 
 def _folded(weight: Tensor, attention: Tensor) -> Tensor:

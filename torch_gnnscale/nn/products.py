@@ -67,6 +67,18 @@ def multiplies_destinations(edges: Bipartite, features: int, channels: int, head
     return edges.num_dst * features * channels + OF_EDGE * num_edges * heads * features <= of_sources
 
 
+def occurring(x: Tensor, edges: Bipartite) -> tuple[Tensor, Bipartite]:
+    """The rows of those sources that have edges, and the edges from them. If there are more edges than sources, most
+    have some, and all are left."""
+    if edges.num_edges >= edges.num_src:
+        return x, edges
+    seen = torch.zeros(edges.num_src, dtype=torch.bool, device=x.device)
+    seen[edges.index[0]] = True
+    ids, place = seen.nonzero().view(-1), seen.cumsum(0) - 1
+    index = torch.stack([place[edges.index[0]], edges.index[1]])
+    return x.index_select(0, ids), Bipartite.sorted(index, edges.forward.ptr, len(ids))
+
+
 OF_NUMBER = 32
 """How many multiply-adds take the time in which a number of a row is compared and gathered
 (benchmarks/bench_trees.py at commit ad4f2413)."""
