@@ -4,6 +4,7 @@ import threading
 from types import SimpleNamespace
 
 from helpers.cluster import cluster
+from helpers.forked import run_ranks
 from torch import distributed as dist
 
 from torch_gnnscale.comm import liveness as liveness
@@ -25,6 +26,26 @@ def answers_after_the_end():
 def test_no_thread_answers_when_the_interpreter_ends():
     """One that came back from a call of the store then would abort the process."""
     assert cluster(2).run(answers_after_the_end) == [(True, False)] * 2
+
+
+LEAVES = """
+import os, time
+from torch import distributed as dist
+dist.init_process_group("gloo")
+from torch_gnnscale.comm.liveness import _Ended
+if dist.get_rank() == 1:
+    os._exit(0)
+ended = _Ended(2, 30.0)
+while not ended._work.is_completed():
+    time.sleep(0.01)
+print(ended.found(), flush=True)
+os._exit(0)
+"""
+
+
+def test_a_rank_that_ends_before_it_is_announced_is_found():
+    stays, _ = run_ranks(2, LEAVES)
+    assert "Connection closed by peer" in stays.stdout or "Connection reset by peer" in stays.stdout, stays
 
 
 def test_an_answer_to_the_question_before_is_none():

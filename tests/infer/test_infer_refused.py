@@ -29,17 +29,17 @@ class Pooled(nn.Module):
 
 
 class Changing(nn.Module):
-    """Calls its layers in another order from the sixth call on."""
+    """Calls its layers in another order from the sixth call on, or the first of them alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, fewer: bool = False) -> None:
         super().__init__()
         self.first, self.second = pyg_nn.SAGEConv(FEATURES, FEATURES), pyg_nn.GraphConv(FEATURES, FEATURES)
-        self.calls = 0
+        self.calls, self.fewer = 0, fewer
 
     def forward(self, x, edge_index):
         self.calls += 1
         layers = [self.first, self.second]
-        for layer in layers if self.calls < 6 else layers[::-1]:
+        for layer in layers if self.calls < 6 else layers[:1] if self.fewer else layers[::-1]:
             x = layer(x, edge_index)
         return x
 
@@ -106,6 +106,11 @@ REFUSED = {
         Changing,
         "model: expected it to call its layers as for the batch before, first (SAGEConv) next, found second "
         "(GraphConv)",
+    ),
+    "fewer": (
+        lambda: Changing(fewer=True),
+        "model: expected it to call its layers as for the batch before, second (GraphConv) next, found no further "
+        "layer",
     ),
 }
 

@@ -141,7 +141,6 @@ def test_files_that_cannot_be_shared(file):
                 ops.map_shared(stream.fileno(), num_bytes)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/pagemap"), reason="this system has no /proc/self/pagemap")
 def test_pages_that_are_released_come_back(tmp_path):
     file = tmp_path / "numbers"

@@ -86,6 +86,12 @@ def test_triples(data, given, shuffle, prefetch):
     assert seeds_of(again) == epochs[1]
 
 
+def test_lists_with_numbers_of_32_bits(data, given):
+    sources, lists, time = given
+    narrow = torch.sparse_csr_tensor(lists.crow_indices().int(), lists.col_indices().int(), lists.values(), lists.shape)
+    assert seeds_of(make(data, (sources, narrow, time))) == seeds_of(make(data, given))
+
+
 def test_samples_are_those_of_neighbor_loaders(data, given):
     from torch_gnnscale import NeighborLoader
     from torch_gnnscale.random import Purpose, batch_key

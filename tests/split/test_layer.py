@@ -111,3 +111,24 @@ def test_calls_have_the_arguments_of_the_first_batch(lacking):
     assert layer.read(given, 1) == layer._call.read
     with pytest.raises(RuntimeError, match=f"expected the arguments that the first batch had, found no {lacking}$"):
         layer.read({**given, lacking: None}, 1)
+
+
+@pytest.mark.parametrize(
+    ("conv", "alone"),
+    [
+        pytest.param(pyg_nn.SAGEConv(4, 4), True, id="mean"),
+        pytest.param(pyg_nn.GraphConv(4, 4), True, id="sum"),
+        pytest.param(pyg_nn.SAGEConv(4, 4, aggr="max"), False, id="max"),
+        pytest.param(pyg_nn.SAGEConv(4, 4, project=True), False, id="projected"),
+        pytest.param(pyg_nn.GCNConv(4, 4), False, id="multiplies sources"),
+    ],
+)
+def test_rows_of_others_are_summed_apart_where_a_layer_reads_their_sum_alone(forward_pass, conv, alone):
+    layer = SplitLayer("conv", conv)
+    layer.enter(forward_pass)
+    try:
+        assert layer._reads_sum_alone(torch.ones(3, 4), None) is alone
+        assert not layer._reads_sum_alone(torch.ones(3, 4, dtype=torch.bfloat16), None)
+        assert not layer._reads_sum_alone(torch.ones(3, 4), torch.ones(5, requires_grad=True))
+    finally:
+        layer.leave()
