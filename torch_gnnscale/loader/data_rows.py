@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -22,7 +21,7 @@ from ..feature.contract import changed
 from ..ops.rows import select_each
 from ..sampler.base import OWN_FIELDS
 from ..sampler.minibatch import NO_EDGES, NO_IDS, MiniBatch, SampledEdges
-from .data_versions import OF_GRAPH, PLAIN, DataVersions, Kinds, KnownKinds, fields_of, stores_of
+from .data_versions import OF_GRAPH, PLAIN, DataVersions, Kinds, KnownKinds, WithRows, fields_of, stores_of
 from .fields import (
     EdgeLayout,
     EdgeLayouts,
@@ -113,29 +112,25 @@ class _Reader:
             found = value.shape[dim] if hasattr(value, "shape") else len(value)
             raise IndexError(f"{self.storage.label(name)}: expected {expected}, found {found} rows: {error}") from None
 
-    def all_rows(self, names: list[tuple[str, Literal["nodes", "edges"]]]) -> dict[str, Any]:
-        """:meth:`rows` of several attributes. Plain tensors with rows of nodes in host memory, and those of
-        TensorFrames, are read in one call."""
-        below, store = self.bounds.of_nodes.get(self.storage.type_name), self.storage.store
+    def all_rows(self, kinds: WithRows) -> dict[str, Any]:
+        """:meth:`rows` of all attributes. Plain tensors with rows of nodes in host memory, and those of TensorFrames,
+        are read in one call."""
+        stored, below = self.storage.store._mapping, self.bounds.of_nodes.get(self.storage.type_name)
         if below is None:
-            return {name: self.rows(name, of) for name, of in names}
-        tensors: list[Tensor] = []
-        for name, of in names:
-            value = store._mapping.get(name)
-            if of == "nodes" and type(value) is Tensor:
-                if value.device.type == "cpu" and self.data.__cat_dim__(name, value, store) == 0:
-                    tensors.append(value)
-            elif of == "nodes" and is_composite(value):
-                tensors += [part for part in plain_tensors(value) if type(part) is Tensor and part.device.type == "cpu"]
+            return {name: self.rows(name, of) for name, of in kinds.names}
+        tensors = [tensor for name in kinds.tensors if (tensor := stored[name]).is_cpu]
+        for name in kinds.composites:
+            tensors += [part for part in plain_tensors(stored[name]) if type(part) is Tensor and part.is_cpu]
         if tensors:
-            ids = self._of_nodes if self._of_nodes.device == _HOST else self.nodes.on(_HOST)
-            with suppress(IndexError):  # :meth:`rows` names the one
-                found = select_each(tensors, ids, below)
-                self._read = {id(tensor): rows for tensor, rows in zip(tensors, found, strict=True) if rows is not None}
-        read, stored = self._read, store._mapping
+            try:
+                found = select_each(tensors, self._of_nodes if self._of_nodes.is_cpu else self.nodes.on(_HOST), below)
+            except IndexError:  # :meth:`rows` names the one
+                found = []
+            self._read = {id(tensor): rows for tensor, rows in zip(tensors, found, strict=False) if rows is not None}
+        read = self._read
         return {
             name: rows if (rows := read.pop(id(stored.get(name)), None)) is not None else self.rows(name, of)
-            for name, of in names
+            for name, of in kinds.names
         }
 
 
@@ -174,18 +169,20 @@ class DataRows(RowSource):
     @override
     def versions(self) -> DataVersions:
         made = DataVersions(self.data, self.typed)
-        made.kinds = self._kinds_of(made.fields, lambda: with_fields(self.data, made.stores, made.fields))
+        of_types = {of: fields for of, fields in made.fields.items() if of is not OF_GRAPH}
+        made.kinds = self._kinds_of(of_types, lambda: with_fields(self.data, made.stores, made.fields))
         return made
 
     def _kinds_of(self, fields: dict[Any, dict[str, Any]], graph: Callable[[], Any]) -> Kinds:
-        """Which of these attributes have rows; ``graph()`` returns data that have them. Warns of those that have no
-        longer a row for each node or edge, if others had."""
+        """Which of these attributes have rows, by type; ``graph()`` returns data that have them. Warns of those that
+        have no longer a row for each node or edge, if others had."""
         if (kinds := self._known.of(fields)) is None:
             graph = graph()
-            kinds = {storage.type_name: storage.with_rows() for storage in typed_storages(graph)}
-            if any(len(names) < self._with_rows.get(of, 0) for of, names in kinds.items()):
+            kinds = {storage.type_name: WithRows.of(graph, storage) for storage in typed_storages(graph)}
+            counts = {of: len(found.names) for of, found in kinds.items()}
+            if any(count < self._with_rows.get(of, 0) for of, count in counts.items()):
                 warn_of_whole_attributes(graph)
-            self._with_rows |= {of: len(names) for of, names in kinds.items()}
+            self._with_rows |= counts
             self._known.keep(fields, kinds)
         return kinds
 
@@ -207,22 +204,22 @@ class DataRows(RowSource):
         """Reads the rows of a sample. ``wanted(key)``: whether those of an attribute are read."""
         if versions is None:
             graph, storages, late = self.data, typed_storages(self.data), []
-            kinds = self._kinds_of(fields_of(stores_of(graph, self.typed)), lambda: graph)
+            kinds = self._kinds_of({of: store._mapping for of, store, _, _ in storages}, lambda: graph)
         else:  # of these very versions: the loop may add attributes meanwhile, and remove them before delivery
             graph, storages, late, kinds = versions.graph, versions.storages, versions.learned, versions.kinds
         found = {}
         for storage in storages:
             of_type = storage.type_name
-            names, reader = kinds[of_type], _Reader(graph, storage, sampled, bounds)
+            of_storage, reader = kinds[of_type], _Reader(graph, storage, sampled, bounds)
             if late or wanted is not None:
                 found[of_type] = {
                     name: NO_ROWS
                     if (of_type, name) in late or (wanted is not None and not wanted((of_type, name)))
                     else reader.rows(name, of)
-                    for name, of in names
+                    for name, of in of_storage.names
                 }
             else:
-                found[of_type] = reader.all_rows(names)
+                found[of_type] = reader.all_rows(of_storage)
         return FoundRows(graph, found, storages)
 
     @override

@@ -7,21 +7,43 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from itertools import chain
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from ..feature.attributes import EDGES, TypedStorage, typed_storages
+from ..feature.composite import is_composite
 from ..feature.contract import Version, version_of, without_number
 from .fields import stored_values, with_fields
 
 OF_GRAPH = object()
 """Stands for a type in the keys of attributes of a whole HeteroData."""
 
-Kinds: TypeAlias = dict[Any, list[tuple[str, Literal["nodes", "edges"]]]]
-"""By type, the attributes that have rows: what :meth:`TypedStorage.with_rows` says."""
+
+class WithRows(NamedTuple):
+    """The attributes of a type that have rows."""
+
+    names: list[tuple[str, Literal["nodes", "edges"]]]
+    """What :meth:`TypedStorage.with_rows` returns."""
+    tensors: list[str]
+    """Those of nodes that are plain tensors whose first dimension is that of the nodes."""
+    composites: list[str]
+    """Those of nodes that are made of several tensors."""
+
+    @classmethod
+    def of(cls, data: Data | HeteroData, storage: TypedStorage) -> WithRows:
+        """Those of a storage of the data."""
+        store, names = storage.store, storage.with_rows()
+        values = {name: store._mapping.get(name) for name, of in names if of == "nodes"}
+        plain = [name for name, value in values.items() if type(value) is Tensor]
+        tensors = [name for name in plain if data.__cat_dim__(name, values[name], store) == 0]
+        return cls(names, tensors, [name for name, value in values.items() if is_composite(value)])
+
+
+Kinds: TypeAlias = dict[Any, WithRows]
+"""By type, the attributes that have rows."""
 
 PLAIN = int, float, str  # bool is an int
 
@@ -109,31 +131,32 @@ class DataVersions:
 
 
 class KnownKinds:
-    """What :meth:`TypedStorage.with_rows` said, kept while the data have the very same attributes: what has rows
-    follows from the numbers of nodes and edges, and these from all of them. No value is kept alive."""
+    """What has rows, kept while the data have the very same attributes: it follows from the numbers of nodes and edges,
+    and these from all of them. No value is kept alive."""
 
     def __init__(self) -> None:
-        self._known: tuple[list[Any], list[Callable[[], Any]], Kinds] = [], [], {}
+        self._known: _Known = [], [], [], {}
 
     def of(self, fields: dict[Any, dict[str, Any]]) -> Kinds | None:
-        """Those of data with these attributes; None if they are not known."""
-        names, values = _keys(fields), _values(fields.values())
-        of_names, references, kinds = self._known  # as one thread left it
-        if of_names == names and all(map(operator.is_, [reference() for reference in references], values)):
-            return kinds
-        return None
+        """Those of data with these attributes, by type; None if they are not known."""
+        sizes, names, references, kinds = self._known  # as one thread left it
+        of_types = fields.values()
+        if [*map(len, of_types)] != sizes or [*fields, *chain.from_iterable(of_types)] != names:
+            return None
+        return kinds if all(map(operator.is_, [known() for known in references], _values(of_types))) else None
 
     def keep(self, fields: dict[Any, dict[str, Any]], kinds: Kinds) -> None:
         """Keeps those of data with these attributes."""
-        self._known = _keys(fields), list(map(_reference, _values(fields.values()))), kinds
+        sizes, names = [*map(len, fields.values())], [*fields, *_names(fields.values())]
+        self._known = sizes, names, list(map(_reference, _values(fields.values()))), kinds
 
     def __getstate__(self) -> dict[str, Any]:
         """Of another process, which is given copies of the attributes."""
-        return {"_known": ([], [], {})}
+        return {"_known": ([], [], [], {})}
 
 
-def _keys(fields: dict[Any, dict[str, Any]]) -> list[Any]:
-    return [(of, *names) for of, names in fields.items()]
+_Known: TypeAlias = tuple[list[int], list[Any], list[Callable[[], Any]], Kinds]
+"""(numbers of attributes by type, the types and then their names, references to the values, what has rows)."""
 
 
 def _names(fields: Iterable[dict[str, Any]]) -> Iterator[str]:
