@@ -78,6 +78,9 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
   library.def(
       "gather_tiers(Tensor[] segments, int[] spread, Tensor? place, Tensor index, bool disk, ScalarType dtype, "
       "Tensor(a!)? counts, int threads) -> Tensor");
+  library.def(
+      "gather_tables(Tensor[] segments, int[] spread, int[] layout, Tensor?[] place, Tensor[] index, "
+      "Tensor(a!)[] counts, int threads) -> Tensor[]");
   // Aggregation.
   library.def(
       "aggregate(Tensor ptr, Tensor node, Tensor? edge, int num_edges, Tensor x, Tensor? more, Tensor? weight, "

@@ -6,8 +6,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -42,30 +42,40 @@ class StreamTime:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pending: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+        self._pending: deque[tuple[torch.cuda.Event, torch.cuda.Event, float]] = deque()
         self._milliseconds = 0.0
 
     def __reduce__(self):
         return StreamTime, ()  # unpickled in another process, it begins at 0
 
-    @contextmanager
-    def measure(self, device: torch.device) -> Iterator[None]:
+    def measure(self, device: torch.device) -> AbstractContextManager[None]:
         """Adds the time from the begin to the end of the work that is queued inside on the thread's current stream."""
-        stream = torch.cuda.current_stream(device)
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record(stream)
-        yield
-        end.record(stream)
-        with self._lock:
-            self._pending.append((begin, end))
-        self.seconds()  # sums what is finished, so that few pairs stay pending
+        return measured([(self, 1.0)], device)
 
     def seconds(self, wait: bool = False) -> float:
         """Seconds, summed over the measurements whose work is finished; ``wait``: first waits for all of it."""
         with self._lock:
             while self._pending and (wait or self._pending[0][1].query()):
-                begin, end = self._pending.popleft()
+                begin, end, share = self._pending.popleft()
                 if wait:
                     end.synchronize()
-                self._milliseconds += begin.elapsed_time(end)
+                self._milliseconds += share * begin.elapsed_time(end)
             return self._milliseconds / 1e3
+
+    def _add(self, begin: torch.cuda.Event, end: torch.cuda.Event, share: float) -> None:
+        with self._lock:
+            self._pending.append((begin, end, share))
+        self.seconds()  # sums what is finished, so that few pairs stay pending
+
+
+@contextmanager
+def measured(shares: Sequence[tuple[StreamTime, float]], device: torch.device) -> Iterator[None]:
+    """Adds to each sum its share of the time from the begin to the end of the work that is queued inside on the
+    thread's current stream."""
+    stream = torch.cuda.current_stream(device)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record(stream)
+    yield
+    end.record(stream)
+    for time_of, share in shares:
+        time_of._add(begin, end, share)

@@ -86,11 +86,12 @@ __device__ void find_in_one_memory(const Gather& task, const GroupLane& own, int
   }
 }
 
-// The same for any table: lane r finds row r. Where a group has fewer lanes than rows, for rows of one or two words,
-// lanes find several, one after the other. Adds the rows of each tier to `counted`.
-template <typename Index, typename Place>
+// The same for any table, whose place_of(i) is the place of row i: lane r finds row r. Where a group has fewer lanes
+// than rows, for rows of one or two words, lanes find several, one after the other. Adds the rows of each tier to
+// `counted`.
+template <typename PlaceOf>
 __device__ void find_in_tiers(const Gather& task, const GroupLane& own, int64_t first, int* counted,
-                              const char* (&row)[kRowsAtOnce]) {
+                              const PlaceOf& place_of, const char* (&row)[kRowsAtOnce]) {
   const TierTable& table = task.table;
 #pragma unroll 1
   for (int32_t turn = 0; turn << own.shift < kRowsAtOnce; ++turn) {
@@ -98,10 +99,7 @@ __device__ void find_in_tiers(const Gather& task, const GroupLane& own, int64_t 
     const int64_t i = first + mine * own.groups + own.group;
     const char* address = nullptr;
     if (mine < kRowsAtOnce && i < task.rows) {
-      int64_t place = static_cast<int64_t>(static_cast<const Index*>(task.index)[i]);
-      if constexpr (!std::is_void_v<Place>) {
-        place = static_cast<int64_t>(static_cast<const Place*>(task.place)[place]);
-      }
+      const int64_t place = place_of(i);
       const int32_t tier = tier_of(table, place);
       // A device-side assertion, as in torch's own kernels for an index out of range: every later use of the GPU by
       // this process fails. The host does not wait for it.
@@ -170,7 +168,15 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks<Map, Place>)
     if constexpr (kOneMemory) {
       find_in_one_memory<Index>(task, own, first, row);
     } else {
-      find_in_tiers<Index, Place>(task, own, first, counted, row);
+      const auto place_of = [&task](int64_t i) {
+        const int64_t id = static_cast<int64_t>(static_cast<const Index*>(task.index)[i]);
+        if constexpr (std::is_void_v<Place>) {
+          return id;
+        } else {
+          return static_cast<int64_t>(static_cast<const Place*>(task.place)[id]);
+        }
+      };
+      find_in_tiers(task, own, first, counted, place_of, row);
     }
     To* const out = reinterpret_cast<To*>(task.out) + (first + own.group) * task.words;
     copy_group<Map>(row, task.words, own, out, int64_t{own.groups} * task.words);
@@ -185,18 +191,24 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks<Map, Place>)
   }
 }
 
+// How many tiles of rows a gather has; its `lanes` are known.
+inline int64_t tiles_of(const Gather& task) {
+  const int64_t tile = int64_t{kThreads / task.lanes} * kRowsAtOnce;
+  return (task.rows + tile - 1) / tile;
+}
+
+// So many blocks for each multiprocessor of the device.
+inline int64_t blocks_of_device(int64_t of_each) {
+  int device = 0, multiprocessors = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  return std::max(multiprocessors, 1) * of_each;
+}
+
 template <typename Map, typename Index, typename Place>
 void launch_gather(Gather task, cudaStream_t stream) {
   task.lanes = lanes_of(task.words);
-  const int64_t tile = int64_t{kThreads / task.lanes} * kRowsAtOnce;
-  int64_t most = kMaxBlocks;
-  if (task.over_bus) {
-    int device = 0, multiprocessors = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-    most = std::max(multiprocessors, 1) * kBlocksOnBus;
-  }
-  const int64_t blocks = std::min<int64_t>((task.rows + tile - 1) / tile, most);
+  const int64_t blocks = std::min(tiles_of(task), task.over_bus ? blocks_of_device(kBlocksOnBus) : kMaxBlocks);
   gather_kernel<Map, Index, Place><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(task);
 }
 
@@ -210,40 +222,36 @@ inline uint64_t alignment_of(const TierTable& table, int64_t row_bytes) {
   return bits;
 }
 
-// Copies rows of `row_bytes` bytes as they are, in words of the widest type that divides them.
-template <typename Index, typename Place>
-void gather_kept(Gather task, int64_t row_bytes, cudaStream_t stream) {
-  const uint64_t aligned = alignment_of(task.table, row_bytes);
-  const auto launch = [&](auto word) {
-    task.words = static_cast<int32_t>(row_bytes / static_cast<int64_t>(sizeof(word)));
-    launch_gather<Keep<decltype(word)>, Index, Place>(task, stream);
+// Calls f(map, words): rows of `row_bytes` bytes are copied as they are, in words of the widest type that divides them.
+template <typename F>
+void with_kept(const TierTable& table, int64_t row_bytes, F&& f) {
+  const uint64_t aligned = alignment_of(table, row_bytes);
+  const auto words_of = [&](auto word) {
+    f(Keep<decltype(word)>{}, static_cast<int32_t>(row_bytes / static_cast<int64_t>(sizeof(word))));
   };
   if (aligned % 16 == 0) {
-    launch(uint4{});
+    words_of(uint4{});
   } else if (aligned % 8 == 0) {
-    launch(uint64_t{});
+    words_of(uint64_t{});
   } else if (aligned % 4 == 0) {
-    launch(uint32_t{});
+    words_of(uint32_t{});
   } else if (aligned % 2 == 0) {
-    launch(uint16_t{});
+    words_of(uint16_t{});
   } else {
-    launch(uint8_t{});
+    words_of(uint8_t{});
   }
 }
 
-// Widens rows of `items` items.
-template <typename Item, typename Out, typename Index, typename Place>
-void gather_widened(Gather task, int64_t items, cudaStream_t stream) {
-  const uint64_t aligned = alignment_of(task.table, items * static_cast<int64_t>(sizeof(Item)));
+// Calls f(map, words) for rows of `items` items that are widened.
+template <typename Item, typename Out, typename F>
+void with_widened(const TierTable& table, int64_t items, F&& f) {
+  const uint64_t aligned = alignment_of(table, items * static_cast<int64_t>(sizeof(Item)));
   if (aligned % 16 == 0) {
-    task.words = static_cast<int32_t>(items / 8);
-    launch_gather<Widen<Item, Out, 8>, Index, Place>(task, stream);
+    f(Widen<Item, Out, 8>{}, static_cast<int32_t>(items / 8));
   } else if (aligned % 4 == 0) {
-    task.words = static_cast<int32_t>(items / 2);
-    launch_gather<Widen<Item, Out, 2>, Index, Place>(task, stream);
+    f(Widen<Item, Out, 2>{}, static_cast<int32_t>(items / 2));
   } else {
-    task.words = static_cast<int32_t>(items);
-    launch_gather<Widen<Item, Out, 1>, Index, Place>(task, stream);
+    f(Widen<Item, Out, 1>{}, static_cast<int32_t>(items));
   }
 }
 

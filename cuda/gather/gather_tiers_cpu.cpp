@@ -184,7 +184,22 @@ Tensor gather_tiers(const std::vector<Tensor>& segments, const std::vector<int64
   return to_tensor(std::move(out), rows.sizes, dtype);
 }
 
-STABLE_TORCH_LIBRARY_IMPL(gnnscale, CPU, library) { library.impl("gather_tiers", TORCH_BOX(&gather_tiers)); }
+// See torch_gnnscale.ops.gather_tables, which checks the arguments.
+std::vector<Tensor> gather_tables(const std::vector<Tensor>& segments, const std::vector<int64_t>& spread,
+                                  const std::vector<int64_t>& layout, const std::vector<std::optional<Tensor>>& place,
+                                  const std::vector<Tensor>& index, const std::vector<Tensor>& counts,
+                                  int64_t threads) {
+  std::vector<Tensor> found;
+  each_table(segments, spread, layout, place, index, counts, [&](const TableArguments& of) {
+    found.push_back(gather_tiers(of.segments, of.spread, of.place, of.index, of.disk, of.dtype, of.counts, threads));
+  });
+  return found;
+}
+
+STABLE_TORCH_LIBRARY_IMPL(gnnscale, CPU, library) {
+  library.impl("gather_tiers", TORCH_BOX(&gather_tiers));
+  library.impl("gather_tables", TORCH_BOX(&gather_tables));
+}
 
 }  // namespace
 }  // namespace gnnscale

@@ -5,6 +5,9 @@
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 
+#include <optional>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "../memory/checks.h"
@@ -86,6 +89,55 @@ TierRows tier_rows(const std::vector<Tensor>& segments, const std::vector<int64_
   rows.stored_bytes = rows.items * static_cast<int64_t>(segments[0].element_size());
   rows.table = tier_table(segments, spread, address);
   return rows;
+}
+
+// One table among several, as gather_tiers has it.
+struct TableArguments {
+  std::vector<Tensor> segments;
+  std::vector<int64_t> spread;
+  std::optional<Tensor> place;
+  Tensor index;
+  bool disk;
+  ScalarType dtype;
+  std::optional<Tensor> counts;
+};
+
+// Calls f(table) for each of the tables of gather_tables, of which `layout` has three numbers each: of tiers, whether
+// the last is on disk, and the bytes of an item of the output, or 0 where it is as it is stored.
+template <typename F>
+void each_table(const std::vector<Tensor>& segments, const std::vector<int64_t>& spread,
+                const std::vector<int64_t>& layout, const std::vector<std::optional<Tensor>>& place,
+                const std::vector<Tensor>& index, const std::vector<Tensor>& counts, F&& f) {
+  const size_t tables = index.size();
+  STD_TORCH_CHECK(layout.size() == 3 * tables && place.size() == tables && (counts.empty() || counts.size() == tables),
+                  "gather_tables: expected as many places, counts and entries of the layout as tables");
+  size_t tier = 0, segment = 0;
+  for (size_t t = 0; t < tables; ++t) {
+    const auto [tiers, disk, item] = std::tuple(layout[3 * t], layout[3 * t + 1], layout[3 * t + 2]);
+    STD_TORCH_CHECK(tiers > 0 && static_cast<size_t>(tiers) <= spread.size() - tier && (disk == 0 || disk == 1) &&
+                        (item == 0 || item == 4 || item == 8),
+                    "gather_tables: malformed layout");
+    std::vector<int64_t> of_tiers(spread.begin() + static_cast<int64_t>(tier),
+                                  spread.begin() + static_cast<int64_t>(tier) + tiers);
+    tier += static_cast<size_t>(tiers);
+    const size_t begin = segment;
+    for (const int64_t count : of_tiers) {
+      STD_TORCH_CHECK(count > 0 && static_cast<size_t>(count) <= segments.size() - segment,
+                      "gather_tables: fewer segments than the tiers are spread over");
+      segment += static_cast<size_t>(count);
+    }
+    const ScalarType stored = dtype_of(segments[begin]);
+    f(TableArguments{
+        {segments.begin() + static_cast<int64_t>(begin), segments.begin() + static_cast<int64_t>(segment)},
+        std::move(of_tiers),
+        place[t],
+        index[t],
+        disk == 1,
+        item == 0 ? stored : (item == 4 ? ScalarType::Float : ScalarType::Double),
+        counts.empty() ? std::nullopt : std::optional<Tensor>(counts[t]),
+    });
+  }
+  STD_TORCH_CHECK(tier == spread.size() && segment == segments.size(), "gather_tables: more segments than tables have");
 }
 
 }  // namespace gnnscale

@@ -17,6 +17,7 @@ from helpers.gpu_cases import (
     check_random_layers,
     check_random_sample,
     check_random_shuffle,
+    check_random_tables,
 )
 from helpers.graphs import assert_same, graph_of_degrees
 from helpers.sampling_cases import times_of
@@ -53,6 +54,13 @@ def put(tensor: torch.Tensor, place: str) -> torch.Tensor:
 def test_random_gathers(first):
     for seed in range(first, first + 50):
         check_random_gather(seed, put, most=400)
+        LIBRARY.emulated_forget()
+
+
+@pytest.mark.parametrize("first", range(0, 120, 20))
+def test_random_tables(first):
+    for seed in range(first, first + 20):
+        check_random_tables(seed, put, most=200)
         LIBRARY.emulated_forget()
 
 
@@ -150,6 +158,7 @@ def calls_that_allocate() -> dict[str, Callable[[], object]]:
     return {
         "gather_rows": lambda: ops.gather_rows(x, ids),
         "gather_tiers": lambda: ops.gather_tiers([x], ids),
+        "gather_tables": lambda: ops.gather_tables([ops.TieredTable([x])], [ids]),
         "shuffle_rows": lambda: ops.shuffle_rows(None, [x], None, ids),
         "dropout_rows": lambda: ops.dropout_rows(x, ids, 1, 0.5),
         "aggregate": lambda: ops.aggregate(ptr, row, x),
@@ -173,7 +182,7 @@ def test_memory_that_runs_out_has_a_name_a_size_and_torchs_type():
         limit_allocations(0)
         with pytest.raises(torch.OutOfMemoryError, match=rf"^{name}: CUDA out of memory: expected \d+ bytes, found 0 "):
             call()
-    assert len(calls) == 14  # as many operators as the .cu files have
+    assert len(calls) == 15  # as many operators as the .cu files have
 
 
 def test_a_bulk_gets_the_memory_that_there_is():
@@ -223,6 +232,14 @@ def counts_of(call: Callable[[], object]) -> tuple[int, int, int]:
     LIBRARY.emulated_counts(after)
     launches, allocations, waits = (b - a for a, b in zip(before, after, strict=True))
     return launches, allocations, waits
+
+
+@pytest.mark.parametrize("tables", [1, 2, 5, 40])
+def test_tables_are_gathered_by_one_kernel(tables):
+    """One launch, and a copy of what it is given; an output for each, and memory for that copy."""
+    given = [ops.TieredTable([torch.ones(50, 1 + k), torch.ones(10, 1 + k)]) for k in range(tables)]
+    index = [torch.arange(3 + k) for k in range(tables)]
+    assert counts_of(lambda: ops.gather_tables(given, index, check=False)) == (2, tables + 1, 0)
 
 
 @pytest.mark.parametrize("with_edge_id", [False, True])

@@ -2,6 +2,7 @@
 
 import re
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from types import SimpleNamespace
 
 import pytest
@@ -9,55 +10,69 @@ import reference
 import torch
 from helpers.cpu_as_gpu import OnTheCPU
 from helpers.tiers import BUDGETS, NODES, cut, make, node_data, own_ids, tables
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
+from torch_geometric.data import TensorAttr
 
 from torch_gnnscale import TieredFeatureStore as Tiered
 from torch_gnnscale import ops
-from torch_gnnscale.feature.tiered_rows import TieredRows, gather_beside_disk
+from torch_gnnscale.feature import tiered_rows
+from torch_gnnscale.feature.tiered_rows import Attribute, TieredRows
+from torch_gnnscale.laps import StreamTime
 
 WAYS = ["from_data", "open"]
 
 
+@pytest.fixture
+def measurements(monkeypatch):
+    """The shares of the GPU's time that attributes were given, call after call."""
+    seen = []
+
+    @contextmanager
+    def measured(shares, device):
+        seen.append([share for _, share in shares])
+        yield
+
+    monkeypatch.setattr(tiered_rows, "measured", measured)
+    return seen
+
+
 def beside_disk(rows: TieredRows, index: torch.Tensor, counts: torch.Tensor, device: str) -> torch.Tensor:
     """What an attribute of a store with a disk would gather on a GPU."""
+    there = copy(rows)
     *memory, disk = rows.segments
-    place = None if rows.place is None else rows.place.to(device)
-    return gather_beside_disk(
-        [*(segment.to(device) for segment in memory), disk], index.to(device), spread=rows.attribute.spread,
-        place=place, dtype=rows.attribute.dtype, counts=counts, disk_counts=rows.counts[-1:], check=True,
-        timed=nullcontext(),
-    )  # fmt: skip
+    there.segments = [*(segment.to(device) for segment in memory), disk]
+    there.place = None if rows.place is None else rows.place.to(device)
+    there.device, there._device_counts = torch.device(device), counts
+    return tiered_rows.gather_together([(there, index, True)])[0]
 
 
 @pytest.mark.slow
 @given(tables())
-def test_equals_the_twin(given_tables):
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_equals_the_twin(measurements, given_tables):
     table, sizes, spread, place, index = given_tables
     spread = [*spread[:-1], 1]
-    segments = cut(table, sizes, spread)
-    counts, disk_counts = torch.zeros(len(sizes), 2, dtype=torch.int64), torch.zeros(1, 2, dtype=torch.int64)
-    rows_before_and_behind = []
-
-    @contextmanager
-    def timed():
-        before = int(counts[:, 0].sum())
-        yield
-        rows_before_and_behind.append((before, int(counts[:, 0].sum())))
-
-    found = gather_beside_disk(
-        segments, index, spread=spread, place=place, dtype=table.dtype, counts=counts, disk_counts=disk_counts,
-        check=True, timed=timed(),
-    )  # fmt: skip
-    assert torch.equal(found, reference.gather_tiers(segments, index, spread=spread, place=place))
+    rows = TieredRows.__new__(TieredRows)
+    tiers = (*("gpu", "peers", "host")[: len(sizes) - 1], "disk")
+    rows.counts, rows._time = torch.zeros(len(sizes), 2, dtype=torch.int64), StreamTime()
+    rows.shape = (len(table) if place is None else len(place), *table.shape[1:])
+    rows.attribute = Attribute(
+        (None, "x"), rows.shape, table.dtype, table.dtype, tiers, tuple(spread), (), None, rows.counts
+    )
+    rows.segments, rows.place, rows._memory = cut(table, sizes, spread), place, SimpleNamespace(reading=nullcontext)
+    counts = torch.zeros(len(sizes), 2, dtype=torch.int64)
+    found = beside_disk(rows, index, counts, "cpu")
+    assert torch.equal(found, reference.gather_tiers(rows.segments, index, spread=spread, place=place))
     expected = torch.zeros_like(counts)
-    ops.gather_tiers(segments, index, spread=spread, place=place, disk=True, counts=expected)
+    ops.gather_tiers(rows.segments, index, spread=spread, place=place, disk=True, counts=expected)
     assert torch.equal(counts[:, 0], expected[:, 0])
-    assert rows_before_and_behind == [(0, int(expected[:, 0].sum()))]
-    assert disk_counts[0, 0] == expected[-1, 0]
+    assert measurements.pop() == [1.0 if found.numel() else 0.0]
+    assert rows.counts[-1, 0] == expected[-1, 0]
 
 
 @pytest.mark.parametrize("budgets", [name for name in BUDGETS if "disk" in name or "file" in name])
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.usefixtures("measurements")
 def test_rows_of_a_store(way, budgets, device, tmp_path):
     data = node_data()
     index = torch.randint(NODES, (500,), generator=torch.Generator().manual_seed(0))
@@ -81,20 +96,42 @@ def test_rows_of_a_store(way, budgets, device, tmp_path):
             assert torch.equal(beside_disk(rows, index[:0], counts, device).cpu(), data[name][:0])
 
 
+def on_a_gpu(store: Tiered) -> None:
+    """From now on the store takes its GPU's part for done there; within OnTheCPU it is done here."""
+    store.__dict__["_device"] = torch.device("cuda")
+    for rows in store._tensors.values():
+        rows.device, rows._device_counts = store.device, torch.zeros_like(rows.counts)
+
+
 @pytest.mark.parametrize("way", WAYS)
-def test_a_store_gathers_beside_its_disk(way, tmp_path):
-    """What a store on a GPU passes on, its map from ids to places among it; the GPU's part is done here."""
+def test_a_store_gathers_all_attributes_together(way, measurements, monkeypatch, tmp_path):
+    """What a store on a GPU passes on, its maps from ids to places among it."""
     data = node_data()
     index = torch.randint(NODES, (500,), generator=torch.Generator().manual_seed(0))
+    calls = []
+    gather = ops.gather_tables
+    monkeypatch.setattr(ops, "gather_tables", lambda tables, *args, **given: calls.append(len(tables)) or gather(
+        tables, *args, **given))  # fmt: skip
     with make(way, "memory and disk", tmp_path) as store:
-        rows = store._tensors[None, "x"]
-        assert rows.place is not None
-        rows.device, rows._time = torch.device("cuda"), SimpleNamespace(measure=lambda _: nullcontext())
-        rows._device_counts = torch.zeros_like(rows.counts)
+        assert store._tensors[None, "x"].place is not None
+        on_a_gpu(store)
+        attrs, ids = store.all_attrs(), own_ids(store, index)
+        for attr in attrs:
+            attr.index = ids
         with OnTheCPU():
-            assert torch.equal(rows.gather(own_ids(store, index)), data.x[index])
+            found = store.multi_get_tensor([*attrs, TensorAttr(None, "x", 7), TensorAttr(None, "x", slice(3))])
+            assert torch.equal(store[None, "x", ids], data.x[index])
+            assert store._multi_get_tensor([TensorAttr(None, "none", ids)]) == [None]
+        assert calls == [len(attrs) + 2, 1]
+        for attr, rows in zip(attrs, found, strict=False):
+            assert torch.equal(rows, data[attr.attr_name][index])
+        assert [tuple(rows.shape) for rows in found[-2:]] == [data.x.shape[1:], (3, *data.x.shape[1:])]
+        sizes = [data[attr.attr_name][index].nbytes for attr in attrs] + [data.x[0].nbytes, data.x[:3].nbytes]
+        assert measurements[0] == pytest.approx([size / sum(sizes) for size in sizes])
+        assert measurements[1:] == [[1.0]]
 
 
+@pytest.mark.usefixtures("measurements")
 def test_16_bits_are_widened_behind_the_copy(device, tmp_path):
     data = node_data(torch.float32)
     index = torch.arange(NODES).flip(0)
@@ -105,6 +142,7 @@ def test_16_bits_are_widened_behind_the_copy(device, tmp_path):
         assert torch.equal(found.cpu(), data.x[index].bfloat16().float())
 
 
+@pytest.mark.usefixtures("measurements")
 def test_ids_out_of_range(tmp_path):
     counts = torch.zeros(2, 2, dtype=torch.int64)
     with make("from_data", "memory and disk", tmp_path) as store:

@@ -5,6 +5,7 @@
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import NamedTuple
 
 import reference
 import torch
@@ -39,7 +40,24 @@ def strided(values: Tensor, put: Put, place: str, offset: int, padding: int) -> 
     return put(room, place).as_strided((count, width), (width + padding, 1), offset)
 
 
-def check_random_gather(seed: int, put: Put, most: int = 3000) -> None:
+class GatheredTable(NamedTuple):
+    """A table, and what is gathered from it."""
+
+    table: ops.TieredTable
+    index: Tensor
+    counts: Tensor
+    rows: Tensor
+    """As expected."""
+    of_tiers: Tensor
+    """Expected counts."""
+
+    def check(self, found: Tensor) -> None:
+        assert found.dtype == self.rows.dtype
+        assert torch.equal(found.cpu(), self.rows)
+        assert torch.equal(self.counts[:, 0].cpu(), self.of_tiers)
+
+
+def random_table(seed: int, put: Put, most: int) -> GatheredTable:
     """Rows of any width, dtype, tiers and parts, through a map or not; each sixth time of one memory without a map."""
     generator = torch.Generator().manual_seed(seed)
     dtype = choice(generator, DTYPES)
@@ -60,14 +78,35 @@ def check_random_gather(seed: int, put: Put, most: int = 3000) -> None:
     count = number(generator, 0, most) if ids else 0
     index = torch.randint(max(ids, 1), (count,), generator=generator).to(choice(generator, INDEX))
     wide = {torch.float16: torch.float32, torch.bfloat16: torch.float64}.get(dtype, dtype) if seed % 3 else dtype
-    counts = put(torch.zeros(len(spread), 2, dtype=torch.int64), "GPU")
-    there = None if place is None else put(place, "GPU")
-    found = ops.gather_tiers(parts, put(index, "GPU"), spread=spread, place=there, dtype=wide, counts=counts)
     places = (index if place is None else place[index.long()]).long()
-    assert torch.equal(found.cpu(), table[places].to(wide))
     ends = torch.tensor(sizes).cumsum(0)
-    expected = torch.bincount(torch.bucketize(places, ends, right=True), minlength=len(sizes))
-    assert torch.equal(counts[:, 0].cpu(), expected)
+    return GatheredTable(
+        ops.TieredTable(parts, spread, None if place is None else put(place, "GPU"), dtype=wide),
+        put(index, "GPU"),
+        put(torch.zeros(len(spread), 2, dtype=torch.int64), "GPU"),
+        table[places].to(wide),
+        torch.bincount(torch.bucketize(places, ends, right=True), minlength=len(sizes)),
+    )
+
+
+def check_random_gather(seed: int, put: Put, most: int = 3000) -> None:
+    """Rows of one table, as :func:`random_table` makes it."""
+    of = random_table(seed, put, most)
+    parts, spread, place, _, dtype = of.table
+    of.check(ops.gather_tiers(parts, of.index, spread=spread, place=place, dtype=dtype, counts=of.counts))
+
+
+def check_random_tables(seed: int, put: Put, most: int = 3000) -> None:
+    """Rows of several tables, gathered together, with and without counts."""
+    generator = torch.Generator().manual_seed(seed)
+    tables = [random_table(20 * seed + k, put, most) for k in range(number(generator, 0, choice(generator, [2, 19])))]
+    found = ops.gather_tables(
+        [of.table for of in tables], [of.index for of in tables], counts=[of.counts for of in tables]
+    )
+    for of, rows in zip(tables, found, strict=True):
+        of.check(rows)
+    uncounted = ops.gather_tables([of.table for of in tables], [of.index for of in tables])
+    assert all(map(torch.equal, uncounted, found))
 
 
 def check_random_sample(seed: int, put: Put, most: int = 4000) -> None:

@@ -15,6 +15,7 @@ from helpers.gpu_cases import (
     check_random_layers,
     check_random_sample,
     check_random_shuffle,
+    check_random_tables,
 )
 
 from torch_gnnscale import ops
@@ -29,6 +30,11 @@ def put(tensor: torch.Tensor, place: str) -> torch.Tensor:
 @pytest.mark.parametrize("seed", range(200))
 def test_random_gathers(seed):
     check_random_gather(seed, put)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_tables(seed):
+    check_random_tables(seed, put)
 
 
 @pytest.mark.parametrize("seed", range(60))

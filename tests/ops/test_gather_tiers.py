@@ -13,6 +13,7 @@ import pytest
 import reference
 import torch
 from helpers.data import DTYPES
+from helpers.gpu_cases import check_random_tables
 from helpers.tiers import cut, table_of, tables
 from hypothesis import given
 from hypothesis import strategies as st
@@ -164,6 +165,46 @@ INDEX = torch.arange(3)
 def test_bad_input(error, message, call):
     with pytest.raises(error, match=f"^{re.escape(message)}$"):
         call()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tables_are_gathered_as_each_alone(seed):
+    check_random_tables(seed, lambda tensor, place: tensor.clone(), most=100)
+
+
+TABLES = [ops.TieredTable(SEGMENTS), ops.TieredTable(SEGMENTS[:1])]
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "call"),
+    [
+        (ValueError, "index, counts: expected as many as 2 tables, or no counts, found 1 and 0",
+         lambda: ops.gather_tables(TABLES, [INDEX])),
+        (ValueError, "index, counts: expected as many as 2 tables, or no counts, found 2 and 1",
+         lambda: ops.gather_tables(TABLES, [INDEX] * 2, counts=[torch.zeros(2, 2, dtype=torch.int64)])),
+        (ValueError, "index[1]: expected it on cpu like index[0], found meta",
+         lambda: ops.gather_tables(TABLES, [INDEX, INDEX.to("meta")])),
+        (TypeError, "index[1]: expected a tensor, found int", lambda: ops.gather_tables(TABLES, [INDEX, 1])),
+        (IndexError, "index[1][0] = 4 is out of range: expected rows in [0, 4)",
+         lambda: ops.gather_tables(TABLES, [INDEX + 4 - INDEX] * 2)),
+        (ValueError, "segments[1]: expected 1 to 32, found 0",
+         lambda: ops.gather_tables([TABLES[0], ops.TieredTable([])], [INDEX] * 2)),
+        (TypeError, "dtype[0]: expected torch.float32, or float32 or float64 of rows stored in 16 bits, found "
+         "torch.float64", lambda: ops.gather_tables([ops.TieredTable(SEGMENTS, dtype=torch.float64)], [INDEX])),
+        (ValueError, "counts[0]: expected contiguous int64 of shape (2, 2) on cpu, found torch.int64 (1, 2) on cpu",
+         lambda: ops.gather_tables(TABLES, [INDEX] * 2, counts=[torch.zeros(1, 2, dtype=torch.int64)] * 2)),
+    ],
+)  # fmt: skip
+def test_bad_tables(error, message, call):
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        call()
+
+
+def test_tables_and_rows_of_a_file():
+    index, rows = torch.tensor([6, 0, 4]), torch.cat(SEGMENTS)[[6, 0, 4]]
+    on_disk = ops.TieredTable(SEGMENTS, disk=True)
+    assert all(torch.equal(found, rows) for found in ops.gather_tables([on_disk, TABLES[0]], [index] * 2))
+    assert ops.gather_tables([], []) == []
 
 
 @pytest.mark.parametrize("pinned", [True, False])

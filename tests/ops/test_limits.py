@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torch_gnnscale import ops
 from torch_gnnscale.matrix.choosing import WORD
-from torch_gnnscale.ops import graph_arguments, layer_drawing, negatives, rows, shuffle, single_hop
+from torch_gnnscale.ops import graph_arguments, layer_drawing, negatives, rows, shuffle, single_hop, tiers
 from torch_gnnscale.ops.bulk import sample_bulk
 
 SOURCES = Path(__file__).parents[2] / "cuda"
@@ -24,8 +24,8 @@ SEEDS = torch.tensor([0, 2])
 @pytest.mark.parametrize(
     ("file", "constant", "value"),
     [
-        ("tier.h", "kMaxTiers", rows.MAX_TIERS),
-        ("tier.h", "kMaxSegments", rows.MAX_SEGMENTS),
+        ("tier.h", "kMaxTiers", tiers.MAX_TIERS),
+        ("tier.h", "kMaxSegments", tiers.MAX_SEGMENTS),
         ("pick.h", "kMaxHops", graph_arguments.MAX_HOPS),
         ("pick.h", "kMaxRelations", graph_arguments.MAX_RELATIONS),
         ("shuffle/shuffle.h", "kMaxShuffleParts", shuffle.MAX_TABLES),

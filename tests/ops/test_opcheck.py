@@ -74,6 +74,11 @@ def test_gather_tiers(dtype, device):
         check(OPS.gather_tiers.default, parts, [1, 2, 1], None, index, False, out, None, 0)
         check(OPS.gather_tiers.default, parts, [1, 2, 1], place, index % 30, device == "cpu", out, None, 1)
         check(OPS.gather_tiers.default, parts, [1, 2, 1], place, index % 30, False, out, counts, 0, tests=OF_VALUES)
+        layout, tables = [1, 0, 0, 3, int(device == "cpu"), 4], [parts[0], *parts]
+        indices, given = [index % 20, index % 30], (layout, [None, place])
+        check(OPS.gather_tables.default, tables, [1, 1, 2, 1], *given, indices, [], 0, tests=EVERY_CHECK[:3])
+        each = [torch.zeros(1, 2, dtype=torch.int64, device=device), counts]
+        check(OPS.gather_tables.default, tables, [1, 1, 2, 1], *given, indices, each, 0, tests=OF_VALUES)
 
 
 def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool, subgraph: str = "directional") -> tuple:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torch_gnnscale import _library, ops
-from torch_gnnscale.ops import negatives, rows
+from torch_gnnscale.ops import negatives, tiers
 from torch_gnnscale.ops.arguments import check_same, checked_device
 from torch_gnnscale.ops.rows import MAX_ROW_BYTES, check_row_bytes
 
@@ -70,9 +70,9 @@ def test_gpus_that_cannot_read_each_other(monkeypatch):
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda *pair: asked.append(pair))
     one, other = torch.device("cuda", 41), torch.device("cuda", 42)
     expected = "index: expected it on a GPU that can read cuda:42, found cuda:41"
-    assert text_of(ValueError, lambda: rows.open_peer("index", one, other)) == expected
+    assert text_of(ValueError, lambda: tiers.open_peer("index", one, other)) == expected
     assert asked == [(one, other)]
-    rows.open_peer("index", one, one)
+    tiers.open_peer("index", one, one)
     assert len(asked) == 1
 
 

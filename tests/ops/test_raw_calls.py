@@ -72,6 +72,10 @@ def reversed_edges(colptr=COLPTR, row=ROW, other=ROW, edge_id=None, times=NONE *
     return OPS.reverse_edges(colptr, row, None, times[0], COLPTR, other, edge_id, times[1], size, True, 1)
 
 
+def tables(spread=(1,), layout=(1, 0, 0), place=None, index=NODES, counts=()):
+    return OPS.gather_tables([X], list(spread), list(layout), [place], [index], list(counts), 1)
+
+
 def weighed(row):
     return OPS.weigh_edges(ids(1, 1), row, torch.ones(2).double(), None, None, 0, 0)
 
@@ -83,7 +87,7 @@ RIGHT = {
     "hold_relations": held, "times of two types": lambda: of_two_types([NODES, ids(1, 2)]),
     "sample_neighbors": sampled, "pick_neighbors": picked, "sample_negatives": negatives,
     "propagate_labels": labels, "cut_batch": cut, "reverse_edges": reversed_edges,
-    "gather_rows": lambda: OPS.gather_rows(X, NODES, 1), "aggregate": lambda: aggregate(),
+    "gather_rows": lambda: OPS.gather_rows(X, NODES, 1), "aggregate": lambda: aggregate(), "gather_tables": tables,
 }  # fmt: skip
 
 
@@ -118,6 +122,15 @@ WRONG = {
     "no segments": lambda: OPS.gather_tiers([X], [0], None, ids(), False, X.dtype, None, 1),
     "a narrower type": lambda: OPS.gather_tiers([X], [1], None, ids(0), False, torch.half, None, 1),
     "counts of other tiers": lambda: OPS.gather_tiers([X], [1], None, ids(0), False, X.dtype, ids(0), 1),
+    "a table's place outside": lambda: tables(place=ids(20, 20), index=ids(1)),
+    "a table's row outside": lambda: tables(index=ids(20)),
+    "tables without segments": lambda: tables(spread=[]),
+    "tables of too many tiers": lambda: tables(layout=[2, 0, 0]),
+    "tables of too many segments": lambda: tables(spread=[1, 1]),
+    "a table of another width": lambda: tables(layout=[1, 0, 2]),
+    "a table that is not widened": lambda: tables(layout=[1, 0, 8]),
+    "a layout of more tables": lambda: tables(layout=[1, 0, 0] * 2),
+    "counts of other tables": lambda: tables(counts=[ids(0, 0).view(1, 2)] * 2),
     "shuffled rows": lambda: OPS.shuffle_rows(None, [X], None, ids(20), None, 1),
     "shuffled rows of a shorter table": lambda: OPS.shuffle_rows(None, [X, X[:2]], ids(1), ids(2), None, 1),
     "shuffled tables": lambda: OPS.shuffle_rows(None, [X], ids(1), ids(0), None, 1),

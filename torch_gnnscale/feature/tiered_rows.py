@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
+from torch_geometric.data import TensorAttr
 
 from .. import files, ops
-from ..laps import StreamTime
+from ..laps import StreamTime, measured
 from ..memory import HostArray, HostMemory
 from ..ops.arguments import check_ids
 from ..ops.rows import as_words
+from .contract import BoundedAttr
+from .feature_store import row_ids
 from .tier_plan import TierPlan
 
 
@@ -29,8 +31,9 @@ class TierUse(NamedTuple):
     """The share of all reads of nodes and edges, of all types, that the tier served; 0 if nothing was read. One read of
     a node or edge takes a row of each of its attributes that are cut."""
     seconds: float
-    """The time of the gather, summed over calls; calls may overlap. On a GPU one kernel reads all tiers in memory: each
-    of them has the whole time from the call to the end of the kernel."""
+    """The time of the gather, summed over calls; calls may overlap. On a GPU one kernel reads all attributes and tiers
+    in memory: its time from the call to its end is shared out among the attributes by their bytes, and each of the
+    tiers of an attribute has all of that."""
     gb_per_s: float
     """``num_bytes`` / ``seconds`` / 1e9; 0 if ``seconds`` is 0."""
 
@@ -141,22 +144,24 @@ class TieredRows:
 
     def gather(self, index: Tensor, check: bool = True) -> Tensor:
         """The rows of the ids ``index``, on the device that gathers; ``check``: see :func:`ops.gather_tiers`."""
-        entry, on_gpu = self.attribute, self.device.type != "cpu"
-        index, timed = index.to(self.device), self._time.measure(self.device) if on_gpu else nullcontext()
+        entry = self.attribute
+        if self.device.type != "cpu":
+            return gather_together([(self, index, check)])[0]
         with self._memory.reading():
-            if entry.disk and on_gpu:
-                return gather_beside_disk(
-                    self.segments, index, spread=entry.spread, place=self.place, dtype=entry.dtype,
-                    counts=self._device_counts, disk_counts=self.counts[-1:], check=check, timed=timed,
-                )  # fmt: skip
-            if check and on_gpu:
-                check_ids("index", index, self.shape[0], "rows")
-                check = False  # done before the clock starts, since the host waits for it
-            with timed:
-                return ops.gather_tiers(
-                    self.segments, index, spread=entry.spread, place=self.place, disk=entry.disk, dtype=entry.dtype,
-                    counts=self._device_counts, check=check,
-                )  # fmt: skip
+            return ops.gather_tiers(
+                self.segments, index.to(self.device), spread=entry.spread, place=self.place, disk=entry.disk,
+                dtype=entry.dtype, counts=self._device_counts, check=check,
+            )  # fmt: skip
+
+    def table(self) -> ops.TieredTable:
+        """The tiers as a GPU gathers from them: one row there stands for every row on disk, so that one kernel can
+        write the whole output."""
+        entry, segments = self.attribute, self.segments
+        if entry.disk:
+            *memory, disk = segments
+            row = torch.empty((1, *disk.shape[1:]), dtype=disk.dtype, device=self.device)
+            segments = [*memory, row.expand(disk.shape)]
+        return ops.TieredTable(segments, entry.spread, self.place, False, entry.dtype)
 
     def segments_of(self, tier: str) -> list[int]:
         """The positions in ``segments`` of a tier's segments."""
@@ -192,42 +197,71 @@ class TieredRows:
         return self.counts + on_device
 
 
-def gather_beside_disk(
-    segments: Sequence[Tensor], index: Tensor, *, spread: Sequence[int], place: Tensor | None, dtype: torch.dtype,
-    counts: Tensor, disk_counts: Tensor, check: bool, timed: AbstractContextManager[None],
-) -> Tensor:  # fmt: skip
-    """:func:`torch_gnnscale.ops.gather_tiers` on a GPU, where the host reads the last tier from a file.
+def gather_together(asked: Sequence[tuple[TieredRows, Tensor, bool]]) -> list[Tensor]:
+    """Rows of attributes in the tiers of one store, which a GPU gathers by one kernel.
 
-    The host waits once, for the places of the rows, and finds those on disk. It reads them while the GPU gathers the
-    others, and queues a copy that writes them into the output.
+    The kernel's time is shared out among the attributes by the bytes of their rows. For attributes with rows on disk
+    the host waits once, for the places of their rows. It reads the rows on disk while the GPU gathers the others, and
+    queues copies that write them into the outputs.
 
     Args:
-        segments: the last one is the last tier, mapped from a file.
-        index, spread, place, dtype, check: as for ``gather_tiers``; ``index`` and ``place`` on the GPU.
-        counts: int64, shape [tiers, 2], on the GPU: the number of rows of each tier is added to column 0.
-        disk_counts: int64, shape [1, 2], in host memory: rows read from disk and their nanoseconds are added to it.
-        timed: a context that is entered around the GPU's gather.
+        asked: attributes, the ids of their rows, on any device, and whether these are looked through; attributes that
+            are given one tensor have one on the GPU, too.
 
     Returns:
-        Shape [n, ...], on the device.
+        For each what :meth:`TieredRows.gather` returns.
     """
-    *memory, disk = segments
-    # One row on the GPU stands for every row on disk, so that one kernel can write the whole output.
-    stand_in = torch.empty((1, *disk.shape[1:]), dtype=disk.dtype, device=index.device).expand(disk.shape)
-    if check:
-        check_ids("index", index, sum(map(len, segments)) if place is None else len(place), "rows")
-    places = (index if place is None else place[index]).cpu()
-    with timed:
-        out = ops.gather_tiers(
-            [*memory, stand_in], index, spread=spread, place=place, dtype=dtype, counts=counts, check=False
-        )
+    if not asked:
+        return []
+    device, memory = asked[0][0].device, asked[0][0]._memory
+    there = {id(index): index.to(device) for _, index, _ in asked}
+    known: set[tuple[int, int]] = set()
+    for rows, given, check in asked:
+        if check and (seen := (id(given), rows.shape[0])) not in known:  # before the clock starts, for the host waits
+            known.add(seen)
+            check_ids("index", there[id(given)], rows.shape[0], "rows")
+    with memory.reading():
+        tables, index = [rows.table() for rows, *_ in asked], [there[id(given)] for _, given, _ in asked]
+        places = _places([(rows, ids) for (rows, *_), ids in zip(asked, index, strict=True) if rows.attribute.disk])
+        sizes = [rows.row_bytes * len(ids) for (rows, *_), ids in zip(asked, index, strict=True)]
+        whole = max(sum(sizes), 1)
+        shares = [(rows._time, size / whole) for (rows, *_), size in zip(asked, sizes, strict=True)]
+        with measured(shares, device):
+            found = ops.gather_tables(tables, index, counts=[rows._device_counts for rows, *_ in asked], check=False)
+        of_disk = iter(places)
+        for (rows, *_), out in zip(asked, found, strict=True):
+            if rows.attribute.disk:
+                _fill_from_disk(rows, next(of_disk), out)
+    return found
+
+
+def ids_asked(attr: TensorAttr, count: int) -> tuple[Tensor, bool]:
+    """The ids of the rows that are asked for among ``count``, and whether they must be looked through."""
+    index = slice(None) if attr.index is None else attr.index
+    if isinstance(index, slice):
+        return torch.arange(*index.indices(count)), True
+    if isinstance(index, int):
+        if not -count <= index < count:
+            raise IndexError(f"index: expected a row in [{-count}, {count}), found {index}")
+        return torch.tensor([index % count]), True
+    return row_ids(index, count), not BoundedAttr.covers(attr, count)
+
+
+def _places(asked: list[tuple[TieredRows, Tensor]]) -> list[Tensor]:
+    """The places of ids in host memory; the host waits once."""
+    found = [index if rows.place is None else rows.place[index] for rows, index in asked]
+    return list(torch.cat(found).cpu().split(list(map(len, found)))) if found else []
+
+
+def _fill_from_disk(rows: TieredRows, places: Tensor, out: Tensor) -> None:
+    """Writes the rows on disk among those at ``places`` into ``out``, which is on a GPU."""
+    *memory, disk = rows.segments
     places = places - sum(map(len, memory))
     at = (places >= 0).nonzero().view(-1)
     if len(at) == 0:
-        return out
-    cold = ops.gather_tiers([disk], places[at], disk=True, counts=disk_counts, check=False)
-    as_words(out).index_copy_(0, sent(at, index.device), as_words(sent(cold, index.device).to(dtype)))
-    return out
+        return
+    cold = ops.gather_tiers([disk], places[at], disk=True, counts=rows.counts[-1:], check=False)
+    as_words(out).index_copy_(0, sent(at, out.device), as_words(sent(cold, out.device).to(out.dtype)))
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:

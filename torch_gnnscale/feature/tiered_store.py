@@ -23,12 +23,12 @@ from ..ops.arguments import checked_device
 from ..topology.csc import check_graph
 from ..topology.reorder import Order, TypedOrder, by_score
 from .composite import Composites
-from .contract import BoundedAttr, Version
-from .feature_store import FeatureStore, row_ids
+from .contract import Version
+from .feature_store import FeatureStore
 from .hotness import scores_of
 from .tier_builder import Source, build, check_room, devices_of, ranked_by_group, saved_sources, sources_of
 from .tier_plan import TierPlan, TypedTierPlan, of_types, plan_types
-from .tiered_rows import Attribute, TieredRows, TierUse, summed, use_by_type
+from .tiered_rows import Attribute, TieredRows, TierUse, gather_together, ids_asked, summed, use_by_type
 
 
 class TieredFeatureStore(FeatureStore):
@@ -333,14 +333,25 @@ class TieredFeatureStore(FeatureStore):
         rows = self._tensors.get((attr.group_name, attr.attr_name))
         if rows is None:
             return None
-        index, count = slice(None) if attr.index is None else attr.index, rows.shape[0]
-        if isinstance(index, slice):
-            return rows.gather(torch.arange(*index.indices(count)))
-        if isinstance(index, int):
-            if not -count <= index < count:
-                raise IndexError(f"index: expected a row in [{-count}, {count}), found {index}")
-            return rows.gather(torch.tensor([index % count]))[0]
-        return rows.gather(row_ids(index, count), check=not BoundedAttr.covers(attr, count))
+        index, check = ids_asked(attr, rows.shape[0])
+        found = rows.gather(index, check)
+        return found[0] if isinstance(attr.index, int) else found
+
+    def _multi_get_tensor(self, attrs: list[TensorAttr]) -> list[Tensor | None]:
+        """On a GPU one kernel gathers the rows of all attributes."""
+        if self._device.type == "cpu":
+            return super()._multi_get_tensor(attrs)
+        self._check_open()
+        found: list[Tensor | None] = [None] * len(attrs)
+        there = [
+            (number, rows, attr)
+            for number, attr in enumerate(attrs)
+            if (rows := self._tensors.get((attr.group_name, attr.attr_name))) is not None
+        ]
+        gathered = gather_together([(rows, *ids_asked(attr, rows.shape[0])) for _, rows, attr in there])
+        for (number, _, attr), rows in zip(there, gathered, strict=True):
+            found[number] = rows[0] if isinstance(attr.index, int) else rows
+        return found
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
         self._check_open()

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import torch
 
 from ..ops.arguments import check_int
-from ..ops.rows import MAX_SEGMENTS, MAX_TIERS
+from ..ops.tiers import MAX_SEGMENTS, MAX_TIERS
 
 _UNITS = {f"{p}{s}": b**i for i, p in enumerate("KMGT", 1) for s, b in (("B", 1000), ("iB", 1024))} | {"B": 1}
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from .._warn import warn
 from .arguments import check_ids, check_int, check_key, check_readable, check_vector
 from .graph_arguments import Sample, relations
-from .rows import MAX_TIERS, check_spread, open_peer
+from .tiers import MAX_TIERS, check_spread, open_peer
 
 T = TypeVar("T")
 MAX_BATCHES = (1 << 24) - 1

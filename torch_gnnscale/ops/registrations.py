@@ -209,6 +209,18 @@ def _(segments, spread, place, index, disk, dtype, counts, threads):
     return index.new_empty((index.numel(), *segments[0].shape[1:]), dtype=dtype)
 
 
+@torch.library.register_fake("gnnscale::gather_tables")
+def _(segments, spread, layout, place, index, counts, threads):
+    found, tier, segment = [], 0, 0
+    for of, tiers, item in zip(index, layout[::3], layout[2::3], strict=True):
+        rows = segments[segment]
+        dtype = {0: rows.dtype, 4: torch.float32, 8: torch.float64}[item]
+        found.append(of.new_empty((of.numel(), *rows.shape[1:]), dtype=dtype))
+        segment += sum(spread[tier : tier + tiers])
+        tier += tiers
+    return found
+
+
 @torch.library.register_fake("gnnscale::huge_pages")
 def _(tensor, threads):
     return None

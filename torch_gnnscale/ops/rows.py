@@ -1,4 +1,4 @@
-"""Operators on rows of features, those in several memories, and those that ranks exchange as bytes."""
+"""Operators on rows of features, and on those that ranks exchange as bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import _library
 from .._private import below_autograd
-from .arguments import OPS, check_ids, check_int, check_tensor, first_outside, resolve_threads
+from .arguments import OPS, check_ids, check_tensor, first_outside, resolve_threads
 
 MAX_ROW_BYTES = 1 << 29
 """Of a row that a GPU gathers."""
@@ -262,154 +262,3 @@ def _check_int64(name: str, ids: Tensor) -> None:
         check_tensor(name, ids)
     if (ids.dtype, ids.dim(), ids.device.type) != (torch.int64, 1, "cpu"):
         raise ValueError(f"{name}: expected an int64 vector on the CPU, found {ids.dtype} {tuple(ids.shape)}")
-
-
-MAX_TIERS = 4
-"""The most tiers that a table may have."""
-MAX_SEGMENTS = 32
-"""The most segments that all tiers of a table may have together."""
-_WIDENED = {torch.float16: (torch.float32, torch.float64), torch.bfloat16: (torch.float32, torch.float64)}
-
-
-def can_widen(stored: torch.dtype, dtype: torch.dtype) -> bool:
-    """Whether :func:`gather_tiers` can return rows of ``dtype`` if ``stored`` is the dtype of the segments."""
-    return stored == dtype or dtype in _WIDENED.get(stored, ())
-
-
-def gather_tiers(
-    segments: Sequence[Tensor],
-    index: Tensor,
-    *,
-    spread: Sequence[int] | None = None,
-    place: Tensor | None = None,
-    disk: bool = False,
-    dtype: torch.dtype | None = None,
-    counts: Tensor | None = None,
-    threads: int = 0,
-    check: bool = True,
-) -> Tensor:
-    """Rows of a table whose tiers lie in different memories (Data Tiering, section 4 and appendix A.3).
-
-    A tier consists of one or more segments, each an array in one memory. Its rows are interleaved over them: with P
-    segments, the r-th row of the tier is row r // P of segment r mod P. Places 0, 1, ... number the rows of all tiers:
-    first those of the first tier, then those of the next one. Row i of the output is the row at place
-    ``place[index[i]]``.
-
-    On the CPU, rows in memory are copied while rows on disk are read. On a GPU one kernel reads all tiers: the GPU's
-    own memory, that of peers which it can access, and host memory that is registered with CUDA.
-
-    Args:
-        segments: shape [rows, ...] each, all of one dtype and with contiguous rows; those of the fastest tier first. A
-            GPU reads segments in host memory when its stream reaches the kernel: keep them until then.
-        index: ids, int32 or int64, shape [n], on the device that gathers.
-        spread: the number of segments of each tier; by default 1.
-        place: the place of each id: int32 or int64, shape [N], on the device of ``index``. None: an id is a place.
-        disk: whether the last tier is mapped from a file.
-        dtype: of the output, by default that of the segments. float32 and float64 may be stored as float16 or bfloat16.
-        counts: int64, shape [tiers, 2], contiguous, on the device of ``index``. The number of rows read from each tier
-            is added to column 0. On the CPU the nanoseconds that they took are added to column 1: for all tiers in
-            memory together to that of the first tier, and for the tier on disk to its own.
-        threads: see the package.
-        check: whether to look for ids out of range. For ids on a GPU the host waits for the result. Without the check,
-            an id out of range reads memory that is not the table's.
-
-    Returns:
-        Shape [n, ...], on the device of ``index``.
-
-    Raises:
-        TypeError, ValueError, IndexError: wrong dtype, shape, device, strides or number of segments, an index out of
-            range, rows of more than 512 MiB on a GPU.
-        NotImplementedError: rows on disk with an index on a GPU.
-        RuntimeError: ``place`` has an entry out of range, or host memory is not registered with CUDA.
-    """
-    segments = list(segments)
-    _check_segments(segments)
-    sizes = [segment.size(0) for segment in segments]
-    spread = check_spread("segments", sizes, [1] * len(segments) if spread is None else spread)
-    num_ids = sum(sizes)
-    check_ids("index", index)
-    if place is not None:
-        check_ids("place", place)
-        if place.device != index.device:
-            raise ValueError(f"place: expected it on {index.device} like index, found {place.device}")
-        num_ids = len(place)
-    check_ids("index", index, num_ids if check else None, "rows", threads)
-    if index.device.type == "cpu" and any(segment.device.type != "cpu" for segment in segments):
-        raise ValueError("index: expected it on the GPU that gathers, for segments are not in host memory; found cpu")
-    for segment in segments:
-        check_row_bytes("segments", segment, index.device)
-    for device in {segment.device for segment in segments if segment.numel()}:
-        if device.type == "cuda":
-            open_peer("index", index.device, device)
-    if disk and index.device.type != "cpu":
-        raise NotImplementedError(f"rows on disk are not gathered on {index.device}: use an index on the CPU")
-    dtype = segments[0].dtype if dtype is None else dtype
-    if not can_widen(segments[0].dtype, dtype):
-        raise TypeError(
-            f"dtype: expected {segments[0].dtype}, or float32 or float64 of rows stored in 16 bits, found {dtype}"
-        )
-    if counts is not None:
-        check_tensor("counts", counts)
-        good = counts.dtype == torch.int64 and counts.shape == (len(spread), 2) and counts.is_contiguous()
-        if not good or counts.device != index.device:
-            raise ValueError(
-                f"counts: expected contiguous int64 of shape ({len(spread)}, 2) on {index.device}, "
-                f"found {counts.dtype} {tuple(counts.shape)} on {counts.device}"
-            )
-    place = None if place is None else place.contiguous()
-    return OPS.gather_tiers(
-        segments, spread, place, index.contiguous(), bool(disk), dtype, counts, resolve_threads(threads)
-    )
-
-
-def check_spread(name: str, sizes: list[int], spread: Sequence[int]) -> list[int]:
-    """``spread`` as a list. Raises ValueError unless it divides the segments ``name``, which have ``sizes`` rows, into
-    tiers whose rows are interleaved over their segments."""
-    counts = [check_int("spread", count, 1) for count in spread]
-    if not 1 <= len(counts) <= MAX_TIERS or sum(counts) != len(sizes):
-        raise ValueError(f"spread: expected 1 to {MAX_TIERS} tiers of {len(sizes)} {name} in all, found {counts}")
-    if len(sizes) > MAX_SEGMENTS:
-        raise ValueError(f"{name}: expected 1 to {MAX_SEGMENTS}, found {len(sizes)}")
-    first = 0
-    for count in counts:
-        found = sizes[first : first + count]
-        expected = [(sum(found) - p + count - 1) // count for p in range(count)]
-        if found != expected:
-            raise ValueError(f"{name}: expected a tier of {sum(found)} rows interleaved as {expected}, found {found}")
-        first += count
-    return counts
-
-
-@cache
-def open_peer(name: str, reader: torch.device, owner: torch.device) -> None:
-    """Lets a GPU read another one's memory. Raises ValueError if it cannot; ``name``: what lies on the reader.
-
-    A copy between the two makes torch open the access. ``cudaDeviceEnablePeerAccess`` is not enough: it does not open
-    memory that torch's allocator maps itself (``expandable_segments``).
-    """
-    if reader == owner:
-        return
-    if not torch.cuda.can_device_access_peer(reader, owner):
-        raise ValueError(f"{name}: expected it on a GPU that can read {owner}, found {reader}")
-    torch.empty(1, device=reader).copy_(torch.empty(1, device=owner))
-
-
-def _check_segments(segments: list[Tensor]) -> None:
-    if not 1 <= len(segments) <= MAX_SEGMENTS:
-        raise ValueError(f"segments: expected 1 to {MAX_SEGMENTS}, found {len(segments)}")
-    for i, segment in enumerate(segments):
-        check_tensor(f"segments[{i}]", segment)
-        if segment.dim() == 0:
-            raise ValueError(f"segments[{i}]: expected at least one dimension, found a scalar")
-        if segment.dtype != segments[0].dtype or segment.shape[1:] != segments[0].shape[1:]:
-            raise ValueError(
-                f"segments[{i}]: expected {segments[0].dtype} rows of shape {tuple(segments[0].shape[1:])}, "
-                f"found {segment.dtype} {tuple(segment.shape[1:])}"
-            )
-        if not has_contiguous_rows(segment):
-            raise ValueError(f"segments[{i}]: expected contiguous rows, found strides {segment.stride()}")
-
-
-def place_dtype(places: int) -> torch.dtype:
-    """int32 if it holds all of 0 .. ``places`` - 1, else int64."""
-    return torch.int32 if places <= 1 << 31 else torch.int64
