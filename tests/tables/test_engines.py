@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from helpers.forked import run
 from helpers.on_engine import PARTS, said
 from helpers.tables import put
 
@@ -119,7 +120,6 @@ def test_spark_that_does_not_start(tmp_path):
     if importlib.util.find_spec("pyspark") is None:
         pytest.skip("pyspark is not installed")
     program = "from torch_gnnscale import tables\ntry: tables.Spark()\nexcept OSError as error: print(error)"
-    given = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "SPARK_REMOTE")}
-    given |= {"PATH": str(tmp_path), "SPARK_LOCAL_IP": "127.0.0.1"}
-    done = subprocess.run([sys.executable, "-c", program], env=given, capture_output=True, text=True, timeout=120)
+    program = f"import os\nfor name in ('JAVA_HOME', 'SPARK_REMOTE'): os.environ.pop(name, None)\n{program}"
+    done = run(program, PATH=str(tmp_path), SPARK_LOCAL_IP="127.0.0.1")
     assert done.stdout.startswith("Spark does not start: "), done

@@ -92,6 +92,16 @@ def put_links(folder):
     put(folder / "links.csv", pa.table({"a": ["a", "b", "c", "a"], "b": ["b", "c", "a", "d"]}))
 
 
+@pytest.mark.parametrize(("file", "path"), [("users", "nodes.user: "), ("links", "edges.user.knows.user: ")])
+def test_rows_that_cannot_be_read_are_named_as_by_duckdb(tmp_path, file, path):
+    put_links(tmp_path)
+    with open(tmp_path / f"{file}.csv", "a") as text:
+        text.write("b,3,4\n")
+    expected = said(LINKS, tmp_path)
+    assert expected.startswith(path)
+    assert said(LINKS, tmp_path, Lists()) == expected
+
+
 def test_what_is_called_again_writes_the_same_bytes(tmp_path):
     """In a folder whose name SQL and globs would read as their own signs."""
     (folder := tmp_path / "it's [1]").mkdir()

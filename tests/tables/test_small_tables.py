@@ -1,6 +1,7 @@
 """Graphs of tables of a few rows, read a few rows at a time: what is at a border is right, whichever border it is."""
 
 import copy
+import shutil
 
 import pyarrow as pa
 import pytest
@@ -51,13 +52,25 @@ SCHEMA = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def shop(tmp_path):
-    """(schema, {path: its table}) of files in ``tmp_path``."""
+def shop_in(folder):
+    """(schema, {path: its table}) of files in a folder."""
     found = {"nodes.user": pa.table(USERS), "edges.user.knows.user": pa.table(LINKS)}
     for name, table in zip(("users", "links"), found.values(), strict=True):
-        put(tmp_path / f"{name}.parquet", table)
-    return Schema.parse(copy.deepcopy(SCHEMA), tmp_path), found
+        put(folder / f"{name}.parquet", table)
+    return Schema.parse(copy.deepcopy(SCHEMA), folder), found
+
+
+@pytest.fixture
+def shop(tmp_path):
+    return shop_in(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """The shop's tables by part, which tests copy."""
+    folder = tmp_path_factory.mktemp("written")
+    tables.build(shop_in(folder)[0], folder / "by_part", parts=2)
+    return folder / "by_part"
 
 
 def rows_at_a_time(monkeypatch, count):
@@ -163,11 +176,11 @@ def test_each_node_has_one_owner(tmp_path, shop, keys, said):
         tables.build(Schema.parse(schema, tmp_path), tmp_path / "graph", parts=2)
 
 
-def test_parts_that_lack_rows_are_named(tmp_path, shop):
+def test_parts_that_lack_rows_are_named(tmp_path, written):
     """A part's rows may be those of another part, or fewer; parts without a fault are written all the same."""
     import pyarrow.parquet
 
-    tables.build(shop[0], by_part := tmp_path / "by_part", parts=2)
+    shutil.copytree(written, by_part := tmp_path / "by_part")
     for folder in (by_part / "nodes" / "user" / "part=1", by_part / "edges" / "user.knows.user" / "part=1"):
         file = folder / "0.parquet"
         table = pyarrow.parquet.read_table(file)
@@ -201,8 +214,8 @@ def test_parts_that_lack_rows_are_named(tmp_path, shop):
         ("seeds_0", torch.tensor([0.0]), "seeds of user that are no nodes"),
     ],
 )
-def test_counts_that_lack_an_array(tmp_path, shop, name, array, found):
-    tables.build(shop[0], tmp_path / "by_part", parts=2)
+def test_counts_that_lack_an_array(tmp_path, written, name, array, found):
+    shutil.copytree(written, tmp_path / "by_part")
     crafted.put(tmp_path / "by_part" / "counts", name, array)
     with pytest.raises(ValueError, match=rf"counts/{files.MANIFEST}: expected tables by part, found {found}$"):
         tables.write_parts(tmp_path / "by_part", tmp_path / "parts")
