@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from urllib.parse import unquote
 
 from ._library import needed
 
@@ -22,3 +26,37 @@ def file_system(url: str) -> tuple[Any, str]:
     """
     fsspec = needed("fsspec.core", f"{url}: a URL needs fsspec: pip install 'torch_gnnscale[remote]'")
     return fsspec.url_to_fs(url)
+
+
+_KINDS = (FileExistsError, FileNotFoundError, OSError, ValueError, TypeError, MemoryError, ImportError)
+
+
+def _secrets_of(url: str) -> list[str]:
+    """Its users with their passwords, and the query of a web page, which may have a token."""
+    query = url.partition("?")[2] if url.startswith(("http://", "https://")) else ""
+    return [secret for secret in (*re.findall(r"(?<=://)[^/]*(?=@)", url.removesuffix(query)), query) if secret]
+
+
+def without_secrets(url: str) -> str:
+    """A URL without user, password and query."""
+    for secret in _secrets_of(url):
+        url = url.replace(f"://{secret}@", "://").removesuffix(f"?{secret}")
+    return url
+
+
+@contextmanager
+def hiding_secrets(paths: Iterable[str | os.PathLike]) -> Iterator[None]:
+    """A block whose errors have ``***`` in place of users, passwords and queries of those paths that are URLs; they are
+    raised anew, and alone, because those that led to them may have them, too."""
+    found = {secret for path in paths if is_url(path) for secret in _secrets_of(str(path))}
+    found |= {password for secret in found for _, _, password in [secret.partition(":")] if password}
+    forms = sorted(found | {unquote(secret) for secret in found}, key=len, reverse=True)
+    if not forms:
+        yield
+        return
+    secrets = re.compile("|".join(rf"(?<!\w){re.escape(form)}(?!\w)" for form in forms))
+    try:
+        yield
+    except Exception as error:
+        kind: type[Exception] = next((kind for kind in _KINDS if isinstance(error, kind)), RuntimeError)
+        raise kind(secrets.sub("***", str(error))) from None

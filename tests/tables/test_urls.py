@@ -1,6 +1,10 @@
 """Tables by URL are those of files on a disk, and so are their errors."""
 
 import copy
+import traceback
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pyarrow as pa
 import pytest
@@ -9,6 +13,8 @@ from helpers.lists import Lists
 from helpers.tables import SHOP, arrays, put, same, shop, write
 
 from torch_gnnscale import tables
+from torch_gnnscale.distributed import open_part
+from torch_gnnscale.remote import hiding_secrets, without_secrets
 from torch_gnnscale.tables import Schema
 from torch_gnnscale.tables.guess import guess
 
@@ -84,6 +90,22 @@ def test_a_file_system_that_does_not_answer(tmp_path, monkeypatch):
         tables.build(schema, tmp_path / "graph")
 
 
+def test_a_file_system_that_lacks_what_duckdb_asks_for(tmp_path):
+    """Web servers say not always when a file was written."""
+    (tmp_path / "u.csv").write_text("k\na\n")
+    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        (thread := Thread(target=server.serve_forever)).start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}/u.csv"
+            schema = Schema.parse({"nodes": {"user": {"files": url, "key": "k"}}}, tmp_path)
+            with pytest.raises(ValueError, match=r"^nodes.user: Not implemented Error: http: modified\(\) is not"):
+                tables.build(schema, tmp_path / "graph")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 def test_a_url_that_names_a_server(tmp_path, monkeypatch):
     """That server would not be asked for the file, whose URL is without it."""
     import fsspec
@@ -110,6 +132,64 @@ def test_a_url_that_names_a_server(tmp_path, monkeypatch):
         schema = {"nodes": {"user": {"files": url, "key": "k"}}}
         return tables.build(Schema.parse(schema, tmp_path), tmp_path / "graph")["nodes"]["user"]["rows"]
 
-    with pytest.raises(ValueError, match=r"^nodes.user: servers://me@one/u.csv: expected a URL of a path alone, and"):
+    with pytest.raises(
+        ValueError, match=r"^nodes.user: servers://\*\*\*@one/u.csv: expected a URL of a path alone, and"
+    ):
         count("servers://me@one/u.csv")
     assert count("servers:///u.csv") == 1
+
+
+PASSWORD = "p%40ss:w%2Frd"
+
+
+def test_passwords_of_urls_are_shown_nowhere(tmp_path, monkeypatch):
+    """Neither in errors, with those that led to them, nor in what is written, nor in a schema that is guessed."""
+    import fsspec
+
+    monkeypatch.setattr(fsspec.get_filesystem_class("memory"), "store", {})
+    files, url = fsspec.filesystem("memory"), f"memory://me:{PASSWORD}@place"
+    files.pipe_file(f"{url}/u.csv", b"k,n\na,1\nb,x\n")
+    files.pipe_file(f"{url}/broken.parquet", b"PAR1, and nothing else")
+
+    def said(file, **more):
+        schema = {"nodes": {"user": {"files": f"{url}/{file}", "key": "k", **more}}}
+        with pytest.raises((ValueError, OSError)) as raised:
+            tables.build(Schema.parse(schema, tmp_path), tmp_path / "none")
+        assert "w%2Frd" not in "".join(traceback.format_exception(raised.value))
+        return str(raised.value)
+
+    place = "memory:///***@place"
+    row = "row 2: column n: expected a finite number, found 'x'"
+    assert said("u.csv", columns={"n": "number"}) == f"nodes.user: {place}/u.csv: {row}"
+    assert said("u.csv", columns={"m": "number"}).startswith(f"nodes.user: {place}/u.csv: column m: ")
+    assert said("broken.parquet").startswith(f"nodes.user: {place}/broken.parquet: expected a parquet")
+    assert said("no.csv") == "nodes.user: expected files memory://***@place/no.csv, found none"
+    found, lines = guess([f"{url}/u.csv"], tmp_path)
+    assert found["nodes"]["u"]["files"] == "memory://place/u.csv"
+    assert lines[-1].startswith("u: the URL is written without user, password and query: memory://place/u.csv;")
+    schema = {"nodes": {"user": {"files": f"{url}/u.csv", "key": "k"}}}
+    tables.build(Schema.parse(schema, tmp_path), tmp_path / "graph")
+    assert not [file for file in (tmp_path / "graph").rglob("*") if file.is_file() and b"rd@" in file.read_bytes()]
+    with pytest.raises(ValueError, match=r"found 'ftp://there/parts'$"):
+        open_part(f"ftp://me:{PASSWORD}@there/parts")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown", "hidden"),
+    [
+        ("s3://bucket/part-?.csv", "s3://bucket/part-?.csv", "s3://bucket/part-?.csv"),
+        ("https://a.b/c.csv?X-Sig=1%2F2", "https://a.b/c.csv", "https://a.b/c.csv?***"),
+        ("sftp://me@there/c@d.csv", "sftp://there/c@d.csv", "sftp://***@there/c@d.csv"),
+        (
+            "zip://c.csv::http://me:x@there/a.zip",
+            "zip://c.csv::http://there/a.zip",
+            "zip://c.csv::http://***@there/a.zip",
+        ),
+        ("/me:x@there", "/me:x@there", "/me:x@there"),
+    ],
+)
+def test_urls_without_secrets(url, shown, hidden):
+    assert without_secrets(url) == shown
+    with pytest.raises(OSError, match=r"^expected") as raised, hiding_secrets([url]):
+        raise PermissionError(f"expected {url}, password x.")
+    assert str(raised.value) == f"expected {hidden}, password {'***' if 'me:x@' in url and '://' in url else 'x'}."

@@ -9,7 +9,7 @@ from typing import Any
 from ..tables import Schema, about, build, read_manifest
 from ..tables.build import ENGINES
 from ..tables.guess import guess
-from ..tables.schema import pyyaml
+from ..tables.yaml_reader import pyyaml
 from .options import naming_options
 
 
@@ -77,7 +77,8 @@ def _init(paths: list[str], out: Path) -> None:
         raise FileExistsError(f"--out: expected a new file, found {out}")
     schema, said = guess(paths, out.absolute().parent)
     text = pyyaml().safe_dump(schema, sort_keys=False, default_flow_style=None, allow_unicode=True)
-    out.write_text(f"# A guess of gnnscale tables --init: labels, splits and units are to be added.\n{text}")
+    begin = "# A guess of gnnscale tables --init: splits, units and labels, which leave columns, are to be added."
+    out.write_text(f"{begin}\n{text}")
     for line in said:
         print(line)
     print(f"written: {out}; then: gnnscale tables {out} --out graph")

@@ -24,7 +24,7 @@ from ..feature import TieredFeatureStore
 from ..memory import Budget
 from ..ops.arguments import check_choice
 from ..partition import StoredPart, StoredParts, open_parts
-from ..remote import is_url
+from ..remote import is_url, without_secrets
 from ..topology import GraphStore
 from ..version import __version__
 from .buffer import Kept
@@ -272,7 +272,7 @@ def open_part(
         kept = partial(Kept, buffer, policy, policy_options)
         to = None if stage is None else Path(stage)
         if is_url(path) and to is None:
-            raise ValueError(f"path: expected a folder, or stage= beside a URL, found {path!r}")
+            raise ValueError(f"path: expected a folder, or stage= beside a URL, found {without_secrets(str(path))!r}")
         return _opened(
             path if is_url(path) else Path(path), to, rendezvous, verify, kept, tiers, transport, consecutive
         )

@@ -17,7 +17,7 @@ from .._warn import warn
 from ..comm.mesh import Consecutive, Grid
 from ..comm.rendezvous import Rendezvous
 from ..partition import directory, open_parts
-from ..remote import file_system, is_url
+from ..remote import file_system, hiding_secrets, is_url
 
 _NETWORK = {
     "9p", "afs", "beegfs", "ceph", "cifs", "fuse", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "orangefs",
@@ -122,6 +122,13 @@ def stage(
         FileNotFoundError, ValueError: as :func:`open_parts`.
         ImportError: fsspec, or what it needs for such a URL, is missing.
     """
+    with hiding_secrets([path]):
+        return _copied(path, to, parts, verify)
+
+
+def _copied(
+    path: str | os.PathLike, to: str | os.PathLike, parts: Iterable[int] | Callable[[int], Iterable[int]], verify: bool
+) -> Path:
     source = _Remote(str(path)) if is_url(path) else _Local(path)
     if isinstance(source, _Local) and Path(to).resolve().is_relative_to(source.path.resolve()):
         raise ValueError(f"to: expected a directory outside {path}, found {to}")

@@ -15,6 +15,7 @@ from .. import files, machine
 from ..feature import FeatureStore
 from ..memory.budget import Budget, budget_bytes
 from ..ops.arguments import check_choice, check_int
+from ..remote import hiding_secrets
 from ..splits import SUBSETS
 from ..topology import GraphStore
 from ..topology.graph_store import KIND as GRAPH
@@ -84,7 +85,7 @@ def build(
         raise ValueError(f"engine: expected duckdb where there are no parts, found {found}")
     if isinstance(engine, str):
         engine = ENGINES[engine]()
-    with files.creating(out) as folder:
+    with hiding_secrets(schema.files), files.creating(out) as folder:
         (work := folder / "work").mkdir()
         database = Database(work, limit, threads or machine.cores())
         of_torch = torch.get_num_threads()

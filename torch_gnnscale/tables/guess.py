@@ -11,11 +11,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from .. import machine
-from ..remote import is_url
+from ..remote import hiding_secrets, is_url, without_secrets
 from .columns import INTEGER
 from .database import Database, reading
-from .schema import Schema, pyyaml
+from .schema import Schema
 from .sources import ROW, Source, name, source
+from .yaml_reader import pyyaml
 
 MOST_CATEGORIES = 1000
 """Text with at most so many values, each in two rows on average, is a category."""
@@ -58,13 +59,14 @@ def guess(paths: Sequence[str], folder: Path) -> tuple[dict[str, Any], list[str]
     A table is one of edges if it has two foreign keys and no other table names its key; else it is one of nodes.
 
     Args:
-        paths: files or directories, or URLs of them, each a table.
+        paths: files or directories, or URLs of them, each a table. Users, passwords and queries of URLs are left out of
+            the schema.
         folder: what the names of files in the schema are relative to.
 
     Raises:
         ValueError: two tables of one name, or none that has a key.
     """
-    with tempfile.TemporaryDirectory() as work:
+    with hiding_secrets(paths), tempfile.TemporaryDirectory() as work:
         database = Database(Path(work), 1 << 30, machine.cores())
         try:
             tables = [_table(database, path, folder) for path in paths]
@@ -80,7 +82,14 @@ def guess(paths: Sequence[str], folder: Path) -> tuple[dict[str, Any], list[str]
     nodes = [t for t in tables if t.key is not None and (id(t) in named or len(t.foreign) < 2)]
     if not nodes:
         raise ValueError("tables: expected one with a column whose values are all there and occur once, found none")
-    return _schema(tables, nodes)
+    schema, said = _schema(tables, nodes)
+    for path, table in zip(paths, tables, strict=True):
+        if is_url(path) and table.pattern != path:
+            said.append(
+                f"{table.name}: the URL is written without user, password and query: {table.pattern}; what is "
+                f"needed of them goes into fsspec's configuration"
+            )
+    return schema, said
 
 
 def read_manifest(folder: str | os.PathLike) -> tuple[Schema, list[str]]:
@@ -168,10 +177,10 @@ def _relation(column: str) -> str:
 
 
 def _table(database: Database, path: str, folder: Path) -> _Table:
-    pattern = path if is_url(path) else str(Path(path).resolve())
+    pattern = without_secrets(path) if is_url(path) else str(Path(path).resolve())
     if Path(pattern).is_relative_to(folder.resolve()):
         pattern = str(Path(pattern).relative_to(folder.resolve()))
-    stem = re.sub(r"(\.(parquet|csv|tsv|txt|gz|zst))+$", "", PurePosixPath(path).name)
+    stem = re.sub(r"(\.(parquet|csv|tsv|txt|gz|zst))+$", "", PurePosixPath(pattern).name)
     named = re.sub(r"_{2,}", "_", stem.replace(".", "_")) or "table"
     whole = source(named, Path(), [path], None, [])
     columns = whole.groups[0].columns
@@ -195,9 +204,11 @@ def _column(database: Database, found: Source, column: str, rows: int) -> dict[s
         kind = "vector"
     if family == "text" and there:
         tests = [
-            f"bool_and(lower({given}) IN ('true', 'false'))", f"bool_and(TRY_CAST({given} AS DOUBLE) IS NOT NULL)",
-            f"bool_and(TRY_CAST({given} AS TIMESTAMP) IS NOT NULL)", f"bool_and(regexp_full_match({given}, {INTEGER}))",
-        ]  # fmt: skip
+            f"bool_and(lower({given}) IN ('true', 'false'))",
+            f"bool_and(TRY_CAST({given} AS DOUBLE) IS NOT NULL)",
+            f"bool_and(TRY_CAST({given} AS TIMESTAMP) IS NOT NULL)",
+            f"bool_and(regexp_full_match({given}, {INTEGER}))",
+        ]
         values = f"({found.sql()}) WHERE {given} IS NOT NULL"
         alone = database.row(f"SELECT {', '.join(tests)} FROM {values}") if found.is_text else (False,) * 4
         written = [kind for kind, fits in zip(("boolean", "number", "time"), alone, strict=False) if fits]

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from torch_geometric.typing import EdgeType
 
-from .._library import needed
+from .yaml_reader import pyyaml, unique_names
 
 Unit: TypeAlias = Literal["s", "ms", "us", "ns"]
 Kind: TypeAlias = Literal["number", "boolean", "category", "time", "vector", "text"]
@@ -143,13 +143,20 @@ class Schema:
     folder: Path = field(default=Path("."))
     """What the names of files are relative to."""
 
+    @property
+    def files(self) -> list[str]:
+        """Those of all tables, as they are given."""
+        tables: list[NodeTable | EdgeTable | Owner] = [*self.nodes.values(), *self.edges.values()]
+        tables += [table.owner for table in self.nodes.values() if table.owner is not None]
+        return [file for table in tables for file in table.files or ()]
+
     @classmethod
     def read(cls, file: str | os.PathLike) -> Schema:
         """Reads a YAML file; errors as of :meth:`parse`, and begin with the file's name."""
         yaml = pyyaml()
         text = Path(file).read_text()
         try:
-            return cls.parse(yaml.load(text, _unique_keys(yaml)), Path(file).parent)
+            return cls.parse(yaml.load(text, unique_names(yaml)), Path(file).parent)
         except yaml.YAMLError as error:
             raise ValueError(f"{file}: expected YAML, found {' '.join(str(error).split())}") from None
         except ValueError as error:
@@ -253,8 +260,8 @@ def _files(entries: _Entries) -> tuple[str, ...]:
 
 def _delimiter(entries: _Entries) -> str | None:
     found = entries.text_or_none("delimiter")
-    if found is not None and len(found) != 1:
-        raise ValueError(f"{entries.at('delimiter')}: expected one character, found {found!r}")
+    if found is not None and (len(found) != 1 or found in '"\r\n'):
+        raise ValueError(f"{entries.at('delimiter')}: expected one character, no quotation mark, found {found!r}")
     return found
 
 
@@ -266,10 +273,12 @@ def _node_table(name: str, entry: Any) -> NodeTable:
     if isinstance(key, Mapping):
         of_key = _Entries(entries.at("key"), key, {"column", "type"})
         key, key_type = of_key.text("column"), of_key.choice("type", ("string", "integer"), None)
-    time = _time(entries)
+    time, columns, label = _time(entries), _columns(entries), _label(entries)
+    if label is not None and any(column.name == label.column for column in columns):
+        raise ValueError(f"{path}.columns.{label.column}: expected no column that is the label, found it")
     return NodeTable(
-        name, _files(entries), _text(entries.at("key"), key), key_type, _columns(entries),
-        _label(entries), _split(entries, time), time, _delimiter(entries), _owner(entries),
+        name, _files(entries), _text(entries.at("key"), key), key_type, columns,
+        label, _split(entries, time), time, _delimiter(entries), _owner(entries),
     )  # fmt: skip
 
 
@@ -375,25 +384,3 @@ def _column(path: str, name: str, entry: Any) -> Column:
         entries.choice("scale", ("standard", "none"), "standard"), entries.choice("unit", UNITS, None),
         entries.whole("size", 1, None), encoder,
     )  # fmt: skip
-
-
-def pyyaml() -> Any:
-    """The module yaml; ImportError, which says what to install, if it is missing."""
-    return needed("yaml", "a schema needs PyYAML: pip install 'torch_gnnscale[tables]'")
-
-
-def _unique_keys(yaml: Any) -> Any:
-    """A loader that refuses a name that is given twice, of which YAML's takes the last one."""
-    unique: Any = type("Loader", (yaml.SafeLoader,), {})
-
-    def construct(loader: Any, node: Any) -> dict[Any, Any]:
-        found: dict[Any, Any] = {}
-        for key_node, value_node in node.value:
-            key = loader.construct_object(key_node, deep=True)
-            if key in found:
-                raise yaml.MarkedYAMLError(None, None, f"{key!r} twice", key_node.start_mark)
-            found[key] = loader.construct_object(value_node, deep=True)
-        return found
-
-    unique.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, construct)
-    return unique
