@@ -140,8 +140,8 @@ def test_what_is_wrong_with_them(tmp_path):
     assert f"{at}: expected {__name__}:unknown to be there, found module" in refused(tmp_path, columns=bio)
     bio["bio"]["encoder"] = f"{__name__}:unbounded"
     columns = {"spent": {**bio["bio"]}}
-    assert "column spent: expected text (text), found real" in refused(tmp_path, columns=columns)
-    label = refused(tmp_path, label={"column": "bio", "kind": "number"})
+    assert "column spent: expected text (text), found real" in refused(tmp_path, columns=columns, label=None)
+    label = refused(tmp_path, label={"column": "bio", "kind": "number"}, columns={})
     place = f"nodes.user: {files[0]}: row 1: column bio: expected a finite number, found 'a ba'"
     assert label == place
     missing = refused(tmp_path, columns={"month": "category"})

@@ -40,7 +40,7 @@ WRONG = [
     ((*USER, "key"), {"column": "id", "type": "int"}, "nodes.user.key.type: expected one of string, integer, found 'int'"),
     ((*USER, "files"), [], "nodes.user.files: expected at least one file, found none"),
     ((*USER, "file"), "u.csv", "nodes.user.file: expected one of .*, found another entry"),
-    ((*USER, "delimiter"), ";;", "nodes.user.delimiter: expected one character, found ';;'"),
+    ((*USER, "delimiter"), ";;", "nodes.user.delimiter: expected one character, no quotation mark, found ';;'"),
     (("nodes", "a.b"), SMALL["nodes"]["user"], r"nodes.a.b: expected a name without '.' and '__', .*found 'a.b'"),
     ((*USER, "columns", "age"), "float", "nodes.user.columns.age.kind: expected one of number, .*, found 'float'"),
     ((*USER, "columns", "age"), {"kind": "number", "unit": "s"}, "nodes.user.columns.age.unit: expected one of kind, missing"),

@@ -12,7 +12,11 @@ INTEGER = "'0|-?[1-9][0-9]{0,18}'"
 """How text files write an integer that is a key or a class."""
 LARGEST = "3.4e38"
 """About the largest number of float32."""
-ZONED = "':[0-9]{2}(\\.[0-9]+)? ?([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)$'"
+_CLOCK = r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?"
+_ZONE = r" ?([Zz]|UTC|[+-](0[0-9]|1[0-4])(:?[0-5][0-9])?)"
+TIME = rf"'[0-9]{{4}}[-/][0-9]{{1,2}}[-/][0-9]{{1,2}}([T ]{_CLOCK}({_ZONE})?)?'"
+"""How text says a time. DuckDB reads more, such as ``10:00 PM`` as 10:00, and leaves names of time zones aside."""
+ZONED = rf"'{_CLOCK}{_ZONE}$'"
 """How a time ends that has a time zone."""
 _PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 
@@ -99,7 +103,7 @@ def _boolean(source: Source, column: str) -> tuple[str, str, str]:
 def _vector(source: Source, column: Column) -> Value:
     check_family(source, column.name, ("list",), "lists of numbers")
     size = vector_size(source, column)
-    value = f"CAST({name(column.name)} AS FLOAT[])"
+    value = f"TRY_CAST({name(column.name)} AS FLOAT[])"
     whole = f"len({value}) = {size} AND list_count({value}) = {size} AND isfinite(list_sum(CAST({value} AS DOUBLE[])))"
     return Value(value, Check(column.name, f"({whole}) IS NOT TRUE", f"a list of {size} finite numbers"))
 
@@ -124,6 +128,11 @@ def floor_div(value: str, divisor: int) -> str:
     if divisor == 1:
         return value
     return f"(({value}) - ((({value}) % {divisor}) + {divisor}) % {divisor}) // {divisor}"
+
+
+def time_text(column: str) -> str:
+    """The text of a time, in SQL; NULL where it is none."""
+    return f"CASE WHEN regexp_full_match({column}, {TIME}) THEN regexp_replace({column}, ' ([+-])', '\\1') END"
 
 
 def _micros(source: Source, time: Time, kinds: TextKinds) -> tuple[str, str, str]:
@@ -153,7 +162,7 @@ def _micros(source: Source, time: Time, kinds: TextKinds) -> tuple[str, str, str
     else:
         if family == "text":
             kind = "TIMESTAMPTZ" if time.column in kinds.zoned else "TIMESTAMP"
-            stamp = f"CAST(TRY_CAST({column} AS {kind}) AS TIMESTAMP)"
+            stamp = f"CAST(TRY_CAST({time_text(column)} AS {kind}) AS TIMESTAMP)"
         else:
             stamp = f"CAST({column} AS TIMESTAMP)"
         value, expected = f"CASE WHEN isfinite({stamp}) THEN epoch_us({stamp}) END", "a time"
@@ -182,13 +191,12 @@ def label_value(source: Source, label: Label, kinds: TextKinds) -> Value:
     given = name(column)
     if family == "real":
         value = f"TRY_CAST({given} AS BIGINT)"
-        return Value(
-            value, Check(column, f"{given} IS NOT NULL AND ({value} = {given}) IS NOT TRUE", "a class, or nothing")
-        )
+        bad = f"{given} IS NOT NULL AND (({value} = {given}) IS NOT TRUE OR {is_inexact(source, column)})"
+        return Value(value, Check(column, bad, "a class, or nothing"))
     if family == "boolean" or family == "integer" or column in kinds.integers:
         value = f"TRY_CAST({given} AS BIGINT)"
         return Value(value, Check(column, f"{given} IS NOT NULL AND {value} IS NULL", "a class, an integer of 64 bits"))
-    return Value(f"CAST({given} AS VARCHAR)", Check(column, "false", "a class"))
+    return Value(f"CAST({given} AS VARCHAR)", Check(column, f"lower({given}) = 'nan'", "a class, or nothing"))
 
 
 def split_value(source: Source, split: Split, keys: Sequence[str]) -> Value:
@@ -208,7 +216,8 @@ def split_value(source: Source, split: Split, keys: Sequence[str]) -> Value:
     no_check = Check(keys[0], "false", "")
     if split.by == "time":
         return Value("NULL::TINYINT", no_check)
-    text = " || ".join([quoted(str(split.seed)), *(f"chr(31) || CAST({name(key)} AS VARCHAR)" for key in keys)])
+    values = [f"TRY_CAST({name(key)} AS BIGINT)" if source.families[key] == "real" else name(key) for key in keys]
+    text = " || ".join([quoted(str(split.seed)), *(f"chr(31) || CAST({value} AS VARCHAR)" for value in values)])
     drawn = f"substr(md5({text}), 1, 8)"
     val, both = (quoted(share_bound(share)) for share in (split.val, split.val + split.test))
     return Value(f"CASE WHEN {drawn} < {val} THEN 1 WHEN {drawn} < {both} THEN 2 ELSE 0 END::TINYINT", no_check)
@@ -246,6 +255,15 @@ def key_value(source: Source, column: str, key: str) -> str:
     if family == "real":
         return f"CASE WHEN {given} = trunc({given}) THEN TRY_CAST({given} AS BIGINT) END"
     return f"TRY_CAST({given} AS BIGINT)"
+
+
+def is_inexact(source: Source, column: str) -> str:
+    """Whether a row's integer is one that others are rounded to in a column of floating-point numbers, in SQL."""
+    if source.families[column] != "real":
+        return "false"
+    given = name(column)
+    exact = f"CASE typeof({given}) WHEN 'FLOAT' THEN {1 << 24} ELSE {1 << 53} END"
+    return f"(typeof({given}) NOT LIKE 'DECIMAL%' AND coalesce(abs(CAST({given} AS DOUBLE)) >= {exact}, false))"
 
 
 def no_key(source: Source, column: str) -> str:

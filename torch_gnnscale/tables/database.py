@@ -133,7 +133,10 @@ class Database:
             ) from error
         except self._duckdb.IOException as error:
             raise OSError(_first_line(error)) from error
-        except (self._duckdb.DataError, self._duckdb.InvalidInputException, pyarrow.ArrowInvalid) as error:
+        except (
+            self._duckdb.DataError, self._duckdb.InvalidInputException, self._duckdb.NotSupportedError,
+            pyarrow.ArrowInvalid,
+        ) as error:  # fmt: skip
             raise ValueError(_first_line(error)) from error
 
 
@@ -141,8 +144,13 @@ def _first_line(error: Exception) -> str:
     """What an error of DuckDB says first, and the file that it names."""
     text = str(error)
     file = re.search(r"^ *file = (.*)$", text, re.MULTILINE)
-    first = " ".join(re.split(r"\n\n|\nPossible ", text)[0].split())
+    first = shortened(" ".join(re.split(r"\n\n|\nPossible ", text)[0].split()))
     return first if file is None or file[1] in first else f"{file[1]}: {first}"
+
+
+def shortened(text: str, most: int = 400) -> str:
+    """The beginning and the end of what is longer than ``most``."""
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
 
 
 # What is wrong with a table ###########################################################################################
@@ -175,7 +183,7 @@ def error_at(source: Source, column: str, place: Place | None, expected: str) ->
     """The error that says what is wrong, and where."""
     if place is None:  # the file has changed since it was read
         return ValueError(f"{source.path}: column {column}: expected {expected} in every row, found something else")
-    found = "nothing" if place.found is None else repr(place.found)
+    found = "nothing" if place.found is None else repr(shortened(place.found))
     return ValueError(
         f"{source.path}: {place.file}: row {place.row}: column {column}: expected {expected}, found {found}"
     )

@@ -12,7 +12,7 @@ from torch_geometric.typing import EdgeType
 
 from ..splits import SUBSETS
 from ..topology.csc import CHUNK
-from .columns import feature, key_value, no_key, split_value, time_value, weight_value
+from .columns import Check, feature, is_inexact, key_value, no_key, split_value, time_value, weight_value
 from .database import Database, Place, case_of, error_at, first_row, reading, values_of
 from .engine import Engine, Join
 from .layout import Feature, batch_rows, drop_codes, features_of, make_codes, order_of, selected, staged_names
@@ -69,6 +69,8 @@ def stage(
     needed += [table.time.column] if table.time is not None else []
     found = source(table.path, schema.folder, table.files, table.delimiter, list(dict.fromkeys(needed)))
     with reading(found):
+        if table.table is None:
+            engine.check_packed(found)
         return _staged(engine, schema, nodes, table, found, staged, by_part)
 
 
@@ -89,7 +91,11 @@ def _staged(
         values["time"] = time_value(found, table.time, kinds, schema.time_unit)
     if table.split is not None:
         values["split"] = split_value(found, table.split, [table.source, table.destination])
-    checks = [value.check for value in values.values()]
+    checks = [
+        Check(column, is_inexact(found, column), "an integer that a column of floating-point numbers holds exactly")
+        for column in (table.source, table.destination)
+    ]
+    checks += [value.check for value in values.values()]
     given = (
         f"{values_of(values)} {ends[0]} AS src_key, {ends[1]} AS dst_key, {no_key(found, table.source)} AS no_src, "
         f"{no_key(found, table.destination)} AS no_dst, {case_of(checks, 5)} AS wrong"

@@ -12,7 +12,8 @@ from typing import Any
 from typing_extensions import override
 
 from .database import Database
-from .sources import Source
+from .sources import Source, absolute
+from .table_files import torn_file
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,22 @@ class Engine(ABC):
     @abstractmethod
     def open(self, database: Database, work: Path) -> None:
         """Begins; ``work``: an empty folder that all processes see, deleted afterwards."""
+
+    @abstractmethod
+    def of_files(self, files: Sequence[str], function: Callable[[str], Any]) -> list[Any]:
+        """What a function returns of the name of each file, in any order, where files are read."""
+
+    def check_packed(self, source: Source) -> None:
+        """Reads packed text to its end, for DuckDB takes what is there of a file that ends too early.
+
+        Raises:
+            ValueError: names the first file that is not whole.
+        """
+        found = self.of_files([absolute(file) for file in source.packed], torn_file)
+        torn = dict(one for one in found if one is not None)
+        for file in source.packed:
+            if absolute(file) in torn:
+                raise ValueError(f"{source.path}: {file}: expected a whole file, found {torn[absolute(file)]}")
 
     @abstractmethod
     def scan(self, source: Source, select: str) -> list[tuple[Any, ...]]:
@@ -97,6 +114,10 @@ class DuckDB(Engine):
     @override
     def open(self, database: Database, work: Path) -> None:
         self.database = database
+
+    @override
+    def of_files(self, files: Sequence[str], function: Callable[[str], Any]) -> list[Any]:
+        return [*map(function, files)]
 
     @override
     def scan(self, source: Source, select: str) -> list[tuple[Any, ...]]:

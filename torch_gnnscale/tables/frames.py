@@ -92,6 +92,11 @@ def _items(batches: Batches) -> Iterator[str]:
     return (item for batch in batches for item in batch.column(0).to_pylist())
 
 
+def _of_items(function: Callable[[str], Any], batches: Batches) -> Batches:
+    """What a function returns of each item, as rows of bytes."""
+    return (_packed(function(item)) for item in _items(batches))
+
+
 def _packed(value: Any) -> Any:
     import pyarrow
 
@@ -146,6 +151,12 @@ class Frames(Engine):
     @override
     def open(self, database: Database, work: Path) -> None:
         self.database, self._work, self._worker = database, work.absolute(), Worker(database.memory)
+
+    @override
+    def of_files(self, files: Sequence[str], function: Callable[[str], Any]) -> list[Any]:
+        if not files:
+            return []
+        return self._values(self._map(self._spread(files), partial(_of_items, function), _packed(None).schema))
 
     @override
     def scan(self, source: Source, select: str) -> list[tuple[Any, ...]]:

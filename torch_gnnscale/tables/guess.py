@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import machine
 from ..remote import hiding_secrets, is_url, without_secrets
-from .columns import INTEGER
+from .columns import INTEGER, time_text
 from .database import Database, reading
 from .schema import Schema
 from .sources import ROW, Source, name, source
@@ -206,7 +206,7 @@ def _column(database: Database, found: Source, column: str, rows: int) -> dict[s
         tests = [
             f"bool_and(lower({given}) IN ('true', 'false'))",
             f"bool_and(TRY_CAST({given} AS DOUBLE) IS NOT NULL)",
-            f"bool_and(TRY_CAST({given} AS TIMESTAMP) IS NOT NULL)",
+            f"bool_and(TRY_CAST({time_text(given)} AS TIMESTAMP) IS NOT NULL)",
             f"bool_and(regexp_full_match({given}, {INTEGER}))",
         ]
         values = f"({found.sql()}) WHERE {given} IS NOT NULL"

@@ -9,7 +9,7 @@ import torch
 
 from ..splits import SUBSETS
 from .columns import Check, Value, check_family, feature, key_value, label_value, split_value, time_value
-from .database import Database, case_of, error_at, first_row, reading, values_of
+from .database import Database, case_of, error_at, first_row, reading, shortened, values_of
 from .engine import Engine
 from .id_map import IdWriter
 from .layout import Feature, batch_rows, drop_codes, features_of, make_codes, selected, staged_names
@@ -65,6 +65,7 @@ def stage(engine: Engine, schema: Schema, table: NodeTable, staged: str, parts: 
     needed += [table.owner.column] if table.owner is not None and table.owner.files is None else []
     found = source(table.path, schema.folder, table.files, table.delimiter, list(dict.fromkeys(needed)))
     with reading(found):
+        engine.check_packed(found)
         nodes = _staged(engine, schema, table, found, staged)
         if parts is not None:
             stage_owners(engine, schema, table, staged, nodes.key, parts)
@@ -222,6 +223,6 @@ def _duplicate(database: Database, nodes: Nodes, key: Any) -> ValueError:
     first = first_row(database, found, column, f"{key_sql} = '{text.replace(chr(39), chr(39) * 2)}'")
     assert first is not None
     return ValueError(
-        f"{found.path}: {found.files[file]}: row {row}: column {column}: expected each key once, found {text!r} as in "
-        f"{first.file}, row {first.row}"
+        f"{found.path}: {found.files[file]}: row {row}: column {column}: expected each key once, found "
+        f"{shortened(text)!r} as in {first.file}, row {first.row}"
     )

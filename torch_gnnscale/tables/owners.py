@@ -64,6 +64,7 @@ def _stage_given(
     assert owner.files is not None
     path, given, gathered = f"{table.path}.owner", f"{staged}_given", f"{staged}_times"
     found = source(path, schema.folder, owner.files, None, [owner.key, owner.column])
+    engine.check_packed(found)
     part = f"TRY_CAST({name(owner.column)} AS BIGINT)"
     wrong = f"({part} IS NULL OR {part} < 0 OR {part} >= {parts})"
     engine.stage(given, found, f"{key_value(found, owner.key, key)} AS key, {part} AS part, {wrong} AS wrong")

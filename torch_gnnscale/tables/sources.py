@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..remote import is_url
-from .table_files import DELIMITERS, find, header, of_folders, opened, suffix
+from .table_files import DELIMITERS, find, header, is_packed, of_folders, opened, suffix
 
 ROW = "file_row_number"
 """The key of a table without one: the number of its row in its one parquet file, from 0."""
@@ -73,6 +73,11 @@ class Source:
         return self.is_text or any(column == given for group in self.groups for given, _ in group.of_folders)
 
     @property
+    def packed(self) -> tuple[str, ...]:
+        """The files that are packed text."""
+        return tuple(file for file in self.files if is_packed(file))
+
+    @property
     def protocols(self) -> tuple[str, ...]:
         """Those of the files' URLs, such as ``s3``."""
         return tuple(dict.fromkeys(file.partition("://")[0] for file in self.files if is_url(file)))
@@ -83,7 +88,7 @@ class Source:
 
     def pieces(self) -> list[str]:
         """A query of each file's rows, which any process can run that sees the files."""
-        return [group.read(self._reader(group, [_absolute(file)])) for group in self.groups for file in group.files]
+        return [group.read(self._reader(group, [absolute(file)])) for group in self.groups for file in group.files]
 
     def sql_of(self, file: str) -> str:
         """A query of a file's rows, with their numbers from 1 as ``row_of_file``; where one thread reads in order."""
@@ -140,7 +145,8 @@ def source(path: str, folder: Path, patterns: Sequence[str], delimiter: str | No
     return Source(path, files, alike, sep, dict.fromkeys(needed, "text"), {})
 
 
-def _absolute(file: str) -> str:
+def absolute(file: str) -> str:
+    """A path that other processes of any folder know; or a URL."""
     return file if is_url(file) else str(Path(file).absolute())
 
 
@@ -176,6 +182,8 @@ def _of_parquet(path: str, folder: Path, files: tuple[str, ...], needed: Sequenc
         for column in needed:
             if column == ROW:
                 continue
+            if (count := schema.names.count(column)) > 1:
+                raise ValueError(f"{path}: {file}: column {column}: expected it once, found it {count} times")
             kind = pyarrow.string() if column in dict(given) else schema.field(column).type
             family = "null" if dict(given).get(column, "") is None else _family(kind)
             if family == "null":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import glob
 import io
+import os
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
@@ -18,7 +19,7 @@ _PACKED = {"": None, ".gz": "gzip", ".zst": "zstd"}
 
 
 def find(path: str, folder: Path, patterns: Sequence[str]) -> tuple[str, ...]:
-    """The files of a table: paths, or URLs.
+    """The files of a table, each once: paths, or URLs.
 
     Args:
         path: what errors call the table.
@@ -37,9 +38,13 @@ def find(path: str, folder: Path, patterns: Sequence[str]) -> tuple[str, ...]:
         there = pattern if is_url(pattern) else str(folder / pattern)
         matches = _by_url(path, pattern) if is_url(pattern) else _local(Path(there))
         if not matches:
-            raise FileNotFoundError(f"{path}: expected files {there}, found none")
+            folders = "" if is_url(pattern) or not glob.glob(there) else f" but folders, whose files are {there}/**"
+            raise FileNotFoundError(f"{path}: expected files {there}, found none{folders}")
         found += matches
-    return tuple(dict.fromkeys(found))
+    once: dict[str, str] = {}
+    for file in found:
+        once.setdefault(file if is_url(file) else os.path.realpath(file), file)
+    return tuple(once.values())
 
 
 def _local(there: Path) -> list[str]:
@@ -108,6 +113,11 @@ def of_folders(
     pairs = [part.split("=", 1) for part in inside.parent.parts if "=" in part]
     known = {unquote(key): None if value == _NOTHING else unquote(value) for key, value in pairs}
     lacking = [column for column in needed if column not in found]
+    for key, value in pairs:
+        if (column := unquote(key)) in lacking and value != (other := dict(pairs)[key]):
+            raise ValueError(
+                f"{path}: {file}: column {column}: expected one folder that names it, found {value} and {other}"
+            )
     if missing := [column for column in lacking if column not in known]:
         raise ValueError(f"{path}: {file}: column {missing[0]}: expected it, found only {', '.join([*found, *known])}")
     read: dict[bytes, str] = {}
@@ -123,13 +133,37 @@ _NOTHING = "__HIVE_DEFAULT_PARTITION__"
 """How the name of a folder says that a value is missing."""
 
 
+def is_packed(file: str) -> bool:
+    """Whether a file is packed text."""
+    return _PACKED.get(PurePosixPath(file).suffix) is not None
+
+
+def torn_file(file: str) -> tuple[str, str] | None:
+    """A packed file and what is wrong with it; None if it is whole."""
+    import pyarrow
+
+    try:
+        with opened(file) as stored, _unpacked(stored, file) as stream:
+            while stream.read(1 << 20):
+                pass
+    except (OSError, pyarrow.ArrowException) as error:
+        return file, str(error)
+    return None
+
+
+def _unpacked(stored: BinaryIO, file: str) -> Any:
+    import pyarrow
+
+    packed: Any = _PACKED.get(PurePosixPath(file).suffix)
+    return pyarrow.input_stream(stored, compression=packed)
+
+
 def header(path: str, file: str, delimiter: str) -> tuple[str, ...]:
     """The names of a text file's columns, in its first line."""
     import pyarrow
 
-    packed: Any = _PACKED.get(PurePosixPath(file).suffix)
     try:
-        with opened(file) as stored, pyarrow.input_stream(stored, compression=packed) as stream:
+        with opened(file) as stored, _unpacked(stored, file) as stream:
             text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
             columns = next(csv.reader(text, delimiter=delimiter), [])
     except (UnicodeDecodeError, csv.Error, OSError, pyarrow.ArrowException) as error:
