@@ -1,5 +1,7 @@
 """The users' ids of nodes, both ways."""
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -174,6 +176,28 @@ def test_arrays_that_hold_no_ids(tmp_path, name, array, found):
     crafted.put(tmp_path / "tables", name, array)
     with pytest.raises(ValueError, match=rf"tables/{files.MANIFEST}: expected the ids of 'user', found {found}$"):
         tables.ids(tmp_path, "user")
+
+
+@pytest.mark.slow
+def test_ids_take_less_than_16_bytes_of_memory_per_node(tmp_path):
+    """Their files do not count, whose pages the system takes back. All ids are 38 bytes each, with where they begin."""
+    count = 1_000_000
+    writer = IdWriter(tmp_path / "tables")
+    with writer.writing("user", "string", count, 30 * count) as put_keys:
+        for begin in range(0, count, 100_000):
+            put_keys(pa.array(f"{number:030d}" for number in range(begin, begin + 100_000)))
+    writer.close({})
+    before = anonymous()
+    ids = tables.ids(tmp_path, "user")
+    asked = [f"{number:030d}" for number in range(0, count, 1000)]
+    assert ids.names(ids.of(asked)).to_pylist() == asked
+    assert anonymous() - before < 16 * count
+
+
+def anonymous():
+    """The bytes of memory of this process that are not those of files."""
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon:")]
+    return int(line.split()[1]) * 1024
 
 
 @pytest.mark.slow
