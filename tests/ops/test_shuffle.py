@@ -9,6 +9,7 @@ from helpers.data import DTYPES
 from helpers.graphs import random_ids, random_rows
 from hypothesis import given
 from hypothesis import strategies as st
+from reference.draws import philox
 
 from torch_gnnscale import ops
 from torch_gnnscale.ops.shuffle import FLOATS
@@ -144,6 +145,14 @@ def test_numbers_are_kept_with_the_probability_said():
     assert abs(float(kept.mean()) - 0.7) < bound / kept.numel() ** 0.5
     assert float((kept.mean(0) - 0.7).abs().max()) < bound / 2000**0.5
     assert float((kept.mean(1) - 0.7).abs().max()) < bound / 37**0.5
+
+
+def test_a_number_whose_bits_are_the_threshold_is_kept():
+    """And one whose bits are one less is dropped."""
+    bits = philox(11, 5, 0, 0, 0)[2]
+    for threshold, kept in ((bits, True), (bits + 1, False)):
+        (row,) = ops.dropout_rows(torch.ones(1, 4), torch.tensor([5]), 11, threshold / (1 << 32))
+        assert bool(row[2]) is kept
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,21 @@ def test_rows_arrive(kind):
         assert sum(sent for sent, _ in found) == sum(received for _, received in found) > 0
 
 
+def grows_while_it_ends():
+    """The memories of a transport that is closed before ranks say that they have larger ones."""
+    transport = made("peers")
+    larger = transport.shared.allocated(1 << 20)
+    transport.close()
+    transport._take(larger)
+    larger.close()
+    ended(transport)
+    return transport._memories
+
+
+def test_a_transport_that_was_closed_takes_no_memory():
+    assert cluster(2).run(grows_while_it_ends) == [[], []]
+
+
 def test_a_row_travels_once_however_many_ranks_read_it():
     sent = torch.tensor([7, 2, 5, 2, 9, 7, 7])
     moves = Moves(ShuffleIndex(4, 0, sent, [[0], [3], [2], [2]], [[0]] * 4), 1)

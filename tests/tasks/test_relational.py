@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from helpers.slow import quick
+from torch_geometric.data import HeteroData
 
 from torch_gnnscale import relational
 from torch_gnnscale.cli.command import main
@@ -51,6 +53,31 @@ def test_every_kind_of_task(shop, cache, task):
         (score,) = trainer.task.task.evaluate(predicted, table).values()
         assert summary["test"] == pytest.approx(-score if metric == "-nmae" else score)
     assert len(predicted) == len(table.df)
+
+
+@pytest.mark.parametrize(
+    ("positive", "negative", "pairs"),
+    [
+        ([[0, 1], [2, -1]], [[1, 0], [0, 3]], [(0, 0, 1), (0, 1, 0), (1, 2, 0)]),
+        ([[3, 0], [0, 0]], [[-1, -1], [-1, 0]], [(1, 0, 0)]),
+        ([[-1, -1], [0, 1]], [[0, 1], [-1, -1]], []),
+    ],
+)
+def test_the_loss_of_recommendation_is_of_the_pairs_that_are_there(positive, negative, pairs):
+    """A pair: the source, and rows of what it chose and of what it did not; the first row is 0, and none is -1."""
+    of_source, of_target = torch.rand(2, 3), torch.rand(4, 3, requires_grad=True)
+    trainer = SimpleNamespace(
+        entity="customer", recommends=True, forward=lambda _: {"customer": of_source, "product": of_target},
+        task=SimpleNamespace(task=SimpleNamespace(dst_entity_table="product")),
+    )  # fmt: skip
+    batch = HeteroData()
+    batch["customer"].src_index = torch.arange(2)
+    batch["product"].dst_pos_index, batch["product"].dst_neg_index = torch.tensor(positive), torch.tensor(negative)
+    loss, count = RelationalTrainer.loss(trainer, batch)
+    each = [-((of_source[s] @ (of_target[p] - of_target[n])).sigmoid().log()) for s, p, n in pairs]
+    assert float(loss.detach()) == pytest.approx(sum(float(of.detach()) for of in each) / max(len(each), 1))
+    assert count == 2
+    loss.backward()
 
 
 @pytest.mark.slow
