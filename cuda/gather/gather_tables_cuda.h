@@ -189,10 +189,12 @@ class TableGathers {
 
   // `tables` are the words on the device.
   void launch(const int64_t* tables, cudaStream_t stream) const {
-    const int64_t blocks = std::min(tiles_, blocks_of_device(over_bus_ ? kBlocksOnBus : kTableBlocks));
+    const int64_t tiles = tiles_;
+    const int threads = threads_;
+    const int64_t blocks = std::min(tiles, blocks_of_device(over_bus_ ? kBlocksOnBus : kTableBlocks));
     const int32_t count = static_cast<int32_t>(words_.size() / TableGather::kWords);
     const auto* const first = reinterpret_cast<const TableGather*>(tables);
-    gather_tables_kernel<<<static_cast<unsigned>(blocks), threads_, 0, stream>>>(first, count, tiles_);
+    gather_tables_kernel<<<static_cast<unsigned>(blocks), threads, 0, stream>>>(first, count, tiles);
   }
 
  private:

@@ -3,12 +3,13 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <tuple>
 #include <vector>
 
 #include "../arena.h"
-#include "bulk_induction.h"
 #include "bulk_request.h"
+#include "bulk_reversal.h"
 #include "bulk_schedule.h"
 
 namespace gnnscale {
@@ -47,7 +48,9 @@ class BulkDriver : BulkBatches<Executor> {
     this->check_graph();
     if (request.rooms.empty()) bulk_memory().remember(kind, num_seeds, needed());
     if (request.induced) induce();
-    const BulkOutput out = this->write(request.with_edge_id, request.with_col, false, request.induced);
+    if (request.bidirectional) add_reverses();
+    const bool whole = request.induced || request.bidirectional;
+    const BulkOutput out = this->write(request.with_edge_id, request.with_col, false, whole);
     const Tensor tree = out.tree.has_value() ? *out.tree : executor.room(0, ScalarType::Long);
     return {out.node, out.colptr, out.edge_index, out.edge_id, tree, out.counts};
   }
@@ -231,6 +234,70 @@ class BulkDriver : BulkBatches<Executor> {
     kept.edge_id = request.with_edge_id ? make<int64_t>(edges) : nullptr;
     executor.each(candidates, WriteKept{of});
     parts.assign(1, kept);
+  }
+
+  // Adds the reversed edges of reverse relations to the edges that were drawn. The host waits once, for their number.
+  void add_reverses() {
+    const int64_t segments = host.segments(), relations = host.relations;
+    std::vector<int64_t> words = request.reverse;  // [relations], then entry_ptr
+    int64_t columns = 0, entries = 0, most_nodes = 1;
+    for (int64_t s = 0; s < segments; ++s) {
+      const auto [relation, batch] = segment_at(host, s);
+      const int64_t group = request.relations[relation].dst * batches + batch, reverse = request.reverse[relation];
+      int64_t nodes = 0;
+      for (int64_t h = 0; h <= hops; ++h) nodes += host.node_ptr(h)[group + 1] - host.node_ptr(h)[group];
+      columns += nodes;
+      words.push_back(entries);
+      entries += edges_of_segment(host, s);
+      if (reverse < 0) continue;
+      entries += edges_of_segment(host, segment_of(host, request.relations.data(), reverse, batch));
+    }
+    words.push_back(entries);
+    for (int64_t group = 0; group < host.groups(); ++group) {
+      int64_t nodes = 0;
+      for (int64_t h = 0; h <= hops; ++h) nodes += host.node_ptr(h)[group + 1] - host.node_ptr(h)[group];
+      most_nodes = std::max(most_nodes, nodes);
+    }
+    STD_TORCH_CHECK(columns <= kMostInHop && entries <= kMostInHop, "sample_bulk: ", columns, " columns or ", entries,
+                    " edges and reversed ones, more than 2^31; sample fewer batches at a time");
+    const auto bits_of = [](int64_t most) { return std::bit_width(static_cast<uint64_t>(most)); };
+    BulkReversal of{bulk,
+                    {},
+                    make<int64_t>(relations + segments + 1),
+                    nullptr,
+                    entries,
+                    columns,
+                    static_cast<int>(bits_of(most_nodes)),
+                    make<int64_t>(entries),
+                    make<int32_t>(entries),
+                    make<int32_t>(entries + 1),
+                    {}};
+    of.entry_ptr = of.reverse + relations;
+    for (int64_t h = 0; h < hops; ++h) {
+      of.arrays[h] = {parts[h].offset, parts[h].column, parts[h].slot, parts[h].edge_id, nullptr};
+    }
+    executor.upload(words, const_cast<int64_t*>(of.reverse));
+    executor.each(segments + 1, FindAllColumns{bulk, hops});
+    executor.each(entries, KeyEntries{of});
+    int64_t* const keys = make<int64_t>(entries);
+    int32_t* const numbers = make<int32_t>(entries);
+    const int bits = of.source_bits + static_cast<int>(bits_of(columns));
+    if (entries > 0 && executor.sort(of.key, keys, of.entry, numbers, entries, bits)) {
+      of.key = keys;
+      of.entry = numbers;
+    }
+    executor.sum_before(IsKeptEntry{of}, of.rank, entries);
+    of.kept.offset = make<int64_t>(columns + 1);
+    executor.each(std::max(columns, segments) + 1, FindKeptEntries{of});
+    this->download_state();
+    const int64_t edges = host.edge_ptr(hops)[segments];
+    of.kept.column = make<int32_t>(edges);
+    of.kept.slot = make<uint32_t>(edges);
+    of.kept.edge_id = request.with_edge_id ? make<int64_t>(edges) : nullptr;
+    executor.each(entries, WriteKeptEntries{of});
+    parts.assign(1, of.kept);
+    bulk.layers = true;
+    bulk.table.slots = nullptr;  // sources are local ids
   }
 
   template <typename T>

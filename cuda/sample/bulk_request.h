@@ -13,17 +13,18 @@ namespace gnnscale {
 
 struct BulkRequest : BulkInput {
   int64_t hops;
-  bool replace, disjoint, layers, last, induced, with_edge_id, with_col;
+  bool replace, disjoint, layers, last, induced, bidirectional, with_edge_id, with_col;
   const int64_t *time, *start_time;          // [seeds], where the executor works, or null
   const int64_t *exclude_src, *exclude_dst;  // by segment, where the executor works; null if there are none
+  std::vector<int64_t> reverse;              // of each relation: the place of its reverse relation, or -1
   std::vector<int64_t> rooms;  // edges and nodes that each hop has room for at first; empty: see BulkRooms
 };
 
-// What `layout` says of each relation: the types of its nodes, the number by which it draws, of how many tiers and
-// segments its edges are, and whether they have ids, weights and times.
+// What `layout` says of each relation: the types of its nodes, the number by which it draws, the place of its reverse
+// relation, or -1, of how many tiers and segments its edges are, and whether they have ids, weights and times.
 struct BulkLayout {
-  int64_t src, dst, number, tiers, segments, has_id, has_weight, has_time;
-  static constexpr size_t kFields = 8;
+  int64_t src, dst, number, reverse, tiers, segments, has_id, has_weight, has_time;
+  static constexpr size_t kFields = 9;
 };
 
 // See torch_gnnscale.ops.PreparedBulks, which checks the arguments; `address`: see tier_table.
@@ -43,7 +44,7 @@ class BulkArguments {
     int64_t before = 0;  // the type of sources of the relation before
     for (size_t r = 0; r < colptr.size(); ++r) {
       const int64_t* const given = layout.data() + BulkLayout::kFields * r;
-      const BulkLayout of{given[0], given[1], given[2], given[3], given[4], given[5], given[6], given[7]};
+      const BulkLayout of{given[0], given[1], given[2], given[3], given[4], given[5], given[6], given[7], given[8]};
       const int64_t types = static_cast<int64_t>(sizes.size());
       STD_TORCH_CHECK(before <= of.src && of.src < types && of.dst >= 0 && of.dst < types && of.number >= 0 &&
                           of.number < kMaxRelations,
@@ -61,6 +62,13 @@ class BulkArguments {
       relation.first = relation.src == before && r > 0 ? relations.back().first : static_cast<int32_t>(r);
       before = of.src;
       relations.push_back(relation);
+      reverse.push_back(of.reverse);
+    }
+    for (size_t r = 0; r < reverse.size(); ++r) {
+      const size_t other = static_cast<size_t>(reverse[r]);
+      STD_TORCH_CHECK(reverse[r] == -1 || (other < relations.size() && relations[other].src == relations[r].dst &&
+                                           relations[other].dst == relations[r].src),
+                      "relation ", r, " is not between the types of its reverse");
     }
     for (BulkRelation& relation : relations) {
       relation.siblings = static_cast<int32_t>(std::count_if(
@@ -69,6 +77,7 @@ class BulkArguments {
   }
 
   std::vector<BulkRelation> relations;
+  std::vector<int64_t> reverse;
 
  private:
   using Tensors = std::vector<Tensor>;
@@ -115,7 +124,7 @@ BulkRequest bulk_request(const std::vector<Tensor>& colptr, const std::vector<Te
   using Options = SampleOptions;
   const Options asked("sample_bulk", options,
                       Options::kReplace | Options::kDisjoint | Options::kLast | Options::kLayers | Options::kInduced |
-                          Options::kWithEdgeId | Options::kWithCol);
+                          Options::kBidirectional | Options::kWithEdgeId | Options::kWithCol);
   const BulkArguments<Address&> arguments(colptr, row, edge_id, weight, time, spread, layout, sizes, address);
   const std::vector<BulkRelation>& relations = arguments.relations;
   const size_t segments = relations.size() * keys.size();
@@ -125,6 +134,8 @@ BulkRequest bulk_request(const std::vector<Tensor>& colptr, const std::vector<Te
   check_bulk_seeds(seeds, seed_ptr, keys.size(), sizes.size(), hops);
   STD_TORCH_CHECK(std::max(relations.size(), sizes.size()) < (size_t{1} << 31) / std::max<size_t>(keys.size(), 1),
                   "expected fewer batches");
+  STD_TORCH_CHECK(asked.has(Options::kLayers) + asked.has(Options::kInduced) + asked.has(Options::kBidirectional) <= 1,
+                  "expected one kind of subgraphs");
   const bool disjoint = asked.has(Options::kDisjoint);
   STD_TORCH_CHECK(!disjoint || seeds.numel() <= kMaxBatches, "expected fewer than 2^24 seeds of disjoint trees");
   const bool timed = std::any_of(relations.begin(), relations.end(), [](const auto& of) { return of.has_times(); });
@@ -149,12 +160,14 @@ BulkRequest bulk_request(const std::vector<Tensor>& colptr, const std::vector<Te
           asked.has(Options::kLayers),
           asked.has(Options::kLast),
           asked.has(Options::kInduced),
+          asked.has(Options::kBidirectional),
           asked.has(Options::kWithEdgeId),
           asked.has(Options::kWithCol),
           timed ? numbers(seed_time) : nullptr,
           timed ? numbers(seed_start_time) : nullptr,
           excluded,
           excluded == nullptr ? nullptr : excluded + pairs,
+          arguments.reverse,
           std::move(rooms)};
 }
 

@@ -273,12 +273,12 @@ def bulk_of_mode(mode: str) -> Callable[[], object]:
     time = [times_of(graph.colptr, generator)] if timed else None
     relations = int(mode.split()[0]) if mode.endswith("relations") else 1
     edges = [
-        ops.StoredEdges(graph.colptr, [graph.row], None, [weight] if weighted else None, time, [1], 0, 0)
-        for _ in range(relations)
+        ops.StoredEdges(graph.colptr, [graph.row], None, [weight] if weighted else None, time, [1], 0, 0, r)
+        for r in range(relations)
     ]
     bulks = ops.PreparedBulks(
         edges, [nodes], [15, 10, 5], torch.device("cpu"), replace="replace" in mode, disjoint=timed or mode == "trees",
-        last=timed, subgraph="induced" if mode == "induced" else "directional",
+        last=timed, subgraph=mode if mode in ("induced", "bidirectional") else "directional",
     )  # fmt: skip
     return lambda: bulks.sample_many([[seeds], [seeds + 9]], [1, 2], **given)
 
@@ -288,14 +288,15 @@ def bulk_of_mode(mode: str) -> Callable[[], object]:
     [
         ("uniform", 33), ("weights", 36), ("weights, replace", 33), ("trees", 33), ("windows", 33), ("exclusions", 33),
         ("2 relations", 33), ("9 relations", 33), ("induced", 43),
+        ("bidirectional", 45),
     ],
 )  # fmt: skip
 def test_launches_of_a_bulk_in_every_mode(mode, launches):
-    """By weight without replacement a hop has one more, an induced subgraph ten; no other mode, and no number of
-    relations, adds any."""
+    """By weight without replacement a hop has one more, an induced subgraph ten, a bidirectional one twelve; no other
+    mode, and no number of relations, adds any."""
     draw = bulk_of_mode(mode)
     draw()
-    assert counts_of(draw) == (launches, *((19, 3) if mode == "induced" else (7, 1)))
+    assert counts_of(draw) == (launches, *{"induced": (19, 3), "bidirectional": (18, 2)}.get(mode, (7, 1)))
 
 
 def test_a_sort_of_candidates_reads_the_bits_that_they_have():

@@ -163,7 +163,7 @@ def stored_edges(graph: ops.Relations, generator: torch.Generator, put: Put) -> 
             ]
 
         values = [parts_of(of[r]) for of in (graph.row, graph.edge_id, graph.weight, graph.time)]
-        ends = graph.src_type[r], graph.dst_type[r]
+        ends = graph.src_type[r], graph.dst_type[r], graph.reverse[r]
         found.append(ops.StoredEdges(put(colptr, choice(generator, PLACES)), *values, spread, *ends))
     return found
 
@@ -172,8 +172,6 @@ def check_random_bulk(seed: int, put: Put, threads: int = 0) -> None:
     """Batches of a graph of any number of relations, in every mode of bulks: those that the CPU draws one by one."""
     (graph, seeds, fanouts, key), options = random_case(seed)
     generator = torch.Generator().manual_seed(seed)
-    if options["subgraph"] == "bidirectional":  # which bulks do not have
-        options["subgraph"] = "directional"
     times, starts, exclude = (options.pop(name) for name in ("seed_time", "seed_start_time", "exclude"))
     expected = ops.PreparedNeighbors(graph, fanouts, **options)
     batches = [

@@ -17,7 +17,7 @@ from torch_geometric.sampler import BaseSampler
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops
 from torch_gnnscale.loader.streams import Unpacked, tensors_of
-from torch_gnnscale.sampler.gpu_executor import check_bulk, on_gpu
+from torch_gnnscale.sampler.gpu_executor import on_gpu
 from torch_gnnscale.topology import segmented
 from torch_gnnscale.topology.segmented import SegmentedCSC
 
@@ -158,20 +158,6 @@ def test_time_is_counted(way):
 
 
 # What is refused #####################################################################################################
-
-
-def test_a_subgraph_that_a_gpu_does_not_draw():
-    sampler = NeighborSampler(make_data(), [3, 2], subgraph_type="bidirectional")
-    message = "^subgraph_type='bidirectional' with device='cuda:0' is not implemented; use device='cpu'$"
-    with pytest.raises(NotImplementedError, match=message):
-        check_bulk(sampler.drawing, "device='cuda:0'")
-
-
-@pytest.mark.cuda
-def test_a_subgraph_that_is_refused_with_a_gpu():
-    message = "^subgraph_type='bidirectional' with device='cuda.*' is not implemented; use device='cpu'"
-    with pytest.raises(NotImplementedError, match=message):
-        loader_of(make_data(), "cuda", subgraph_type="bidirectional")
 
 
 @pytest.mark.parametrize(("name", "given"), [("graph_on_gpu", 0.5), ("graph_on_peers", ["1GiB"])])

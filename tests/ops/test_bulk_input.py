@@ -85,8 +85,8 @@ def test_the_most_batches_of_a_bulk(monkeypatch):
 
 def test_subgraphs_that_bulks_do_not_have():
     edges = [ops.StoredEdges(torch.tensor([0, 1]), [torch.tensor([0])], None, None, None, [1])]
-    with pytest.raises(NotImplementedError, match=r"^subgraph='bidirectional' is not implemented in bulks; sample in"):
-        ops.PreparedBulks(edges, [1], [2], torch.device("cpu"), subgraph="bidirectional")
+    with pytest.raises(ValueError, match=r"^reverse\[0\]: expected a relation from type 1 to 0$"):
+        ops.PreparedBulks([edges[0]._replace(dst_type=1, reverse=0)], [1, 1], [2], torch.device("cpu"))
     with pytest.raises(
         ValueError, match=r"^layers: expected subgraph='directional', whose hops have edges, found 'ind"
     ):

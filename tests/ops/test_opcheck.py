@@ -153,13 +153,13 @@ def test_options_that_an_operator_does_not_have(operator):
     arguments = {
         "sample_neighbors": (OPS.hold_relations([graph.colptr], [graph.row], none, none, none, [0], [0], [0], [40]),
                              torch.tensor([[2]]), [ids], none, none, none, [5]),
-        "sample_bulk": ([graph.colptr], [graph.row], [], [], [], [1], [0, 0, 0, 1, 1, 0, 0, 0], [40], ids, [0, 9], None,
+        "sample_bulk": ([graph.colptr], [graph.row], [], [], [], [1], [0, 0, 0, 0, 1, 1, 0, 0, 0], [40], ids, [0, 9], None,
                         None, None, [], [2], [5]),
         "pick_neighbors": (*graph[:2], *none * 3, 0, 40, ids, [0, 9], [5], None, None, None, 0, 0, 2),
     }[operator]  # fmt: skip
     unknown = {
         "sample_neighbors": 1 << 8,
-        "sample_bulk": sampled.BIDIRECTIONAL,
+        "sample_bulk": 1 << 8,
         "pick_neighbors": sampled.LAYERS,
     }[operator]
     tail = ([], 1) if operator == "sample_bulk" else (1,)
@@ -318,12 +318,12 @@ def test_the_counts_of_a_cut_have_one_size_where_nothing_is_computed():
 OF_BULK = sampled.REPLACE | sampled.LAYERS | sampled.WITH_EDGE_ID | sampled.WITH_COL
 
 
-@pytest.mark.parametrize("options", [0, OF_BULK])
+@pytest.mark.parametrize("options", [0, OF_BULK, sampled.BIDIRECTIONAL | sampled.WITH_EDGE_ID])
 def test_sample_bulk(options, device):
     graph = random_graph(50, 4, seed=1)
     given = [graph.colptr, graph.row, torch.arange(len(graph.row)), random_ids(50, 6)]
     colptr, row, edge_id, seeds = (tensor.to(device) for tensor in given)
-    layout = [0, 0, 0, 1, 1, int(options > 0), 0, 0]
+    layout = [0, 0, 0, 0, 1, 1, int(options > 0), 0, 0]
     given = [
         [colptr],
         [row],
@@ -359,7 +359,7 @@ def test_sample_bulk_of_relations_with_everything(device):
         pairs.view(-1),
     ]
     colptr, row, edge_id, weight, time, seeds, times, exclude = (tensor.to(device) for tensor in given)
-    layout = [0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 1, 1, 1, 0, 0, 0]
+    layout = [0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 1, 0, 1, 1, 0, 0, 0]
     options = OF_BULK | sampled.DISJOINT | sampled.LAST
     check(OPS.sample_bulk.default, [colptr] * 2, [row] * 2, [edge_id], [weight], [time], [1, 1], layout, [50], seeds,
           [0, 2, 6], times, times, exclude, [0, 1, 1, 1, 1], [2, 40, 3, -1], [1, 2], options, [], 1,

@@ -322,22 +322,12 @@ def test_one_batch_on_a_gpu(options, pinned):
 @pytest.mark.parametrize("number", range(60))
 def test_one_batch_of_every_mode_on_a_gpu(number):
     (graph, seeds, fanouts, key), options = random_case(number)
-    if options["subgraph"] == "bidirectional":
-        options["subgraph"] = "directional"
     there = ops.Relations(*(
         [None if of is None else of.cuda() for of in entries] if name in ("colptr", "row", "edge_id", "weight", "time")
         else entries for name, entries in graph._asdict().items()
     ))  # fmt: skip
     found = ops.sample_neighbors(there, [ids.cuda() for ids in seeds], fanouts, key, **options)
     assert_same(with_tensors(found, torch.Tensor.cpu), ops.sample_neighbors(graph, seeds, fanouts, key, **options))
-
-
-def test_a_subgraph_that_a_gpu_does_not_have():
-    with FakeTensorMode():
-        colptr, row, seeds = (torch.zeros(n, dtype=torch.int64, device="cuda") for n in (4, 5, 2))
-        message = "^subgraph='bidirectional' is not implemented for seeds on a GPU; sample with"
-        with pytest.raises(NotImplementedError, match=message):
-            ops.sample_neighbors(ops.relations([colptr], [row]), [seeds], [2], 1, subgraph="bidirectional")
 
 
 def test_a_graph_in_ordinary_memory_is_not_read_by_a_gpu():

@@ -4,7 +4,8 @@ import pickle
 
 import pytest
 import torch
-from helpers.data import make_data, plain
+from helpers.data import make_data
+from helpers.graphs import assert_same
 from helpers.hetero import make_hetero
 from helpers.loader_cases import draw_by_phases
 
@@ -88,15 +89,12 @@ def test_a_direction_by_the_phases_of_a_gpu(options, direction):
             assert torch.equal(getattr(found, name)[of], value)
 
 
-def test_an_executor_says_itself_what_it_refuses():
-    sampler = NeighborSampler(make_data(), [2], subgraph_type="bidirectional")
+@pytest.mark.parametrize("subgraph_type", ["directional", "bidirectional", "induced"])
+def test_phases_of_a_gpu_draw_every_subgraph(subgraph_type):
+    sampler = NeighborSampler(make_data(), [2, 3], subgraph_type=subgraph_type)
     csc = SegmentedCSC.cut(sampler.graph.relations[0].csc, torch.device("cpu"), 0, copied=False)
     phases = GPUExecutor(sampler.graph, torch.device("cpu"), [csc])
-    sampler.executor.check(sampler.drawing, "anything")
-    message = r"^subgraph_type='bidirectional' with {} is not implemented; use device='cpu'$"
-    with pytest.raises(NotImplementedError, match=message.format("anything")):
-        phases.check(sampler.drawing, "anything")
-    with pytest.raises(NotImplementedError, match=message.format("device='cpu'")):
-        phases.draw([PreparedSeeds([torch.arange(3)], (0,))], [1], sampler.drawing)
-    batches = NeighborLoader(make_data(), [2], torch.arange(9), batch_size=3, seed=1, neighbor_sampler=sampler)
-    assert [plain(batch) for batch in batches]
+    seeds = [PreparedSeeds([torch.arange(3)], (0,)), PreparedSeeds([torch.tensor([7, 7])], (0,))]
+    expected = sampler.executor.draw(seeds, [1, 2], sampler.drawing)
+    for found, sample in zip(phases.draw(seeds, [1, 2], sampler.drawing), expected, strict=True):
+        assert_same(found, sample)

@@ -118,7 +118,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
 
     Raises:
         NotImplementedError: what only :class:`torch_gnnscale.NeighborLoader` has: ``layers=True`` (pass a sampler that
-            has it), ``split``; with a GPU, ``subgraph_type='bidirectional'``.
+            has it), ``split``.
         TypeError, ValueError, IndexError: a malformed graph, fanout, link, label, time or weight. While iterating: a
             link for which there is no negative.
     """

@@ -98,8 +98,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             later batches.
         device: where batches are made: ``cpu`` or a CUDA device. On a CUDA device, the graph is copied there (see
             ``graph_on_gpu``), batches are made on CUDA streams of their own, and all of their fields are there. They
-            equal those of the CPU. Every mode but ``subgraph_type="bidirectional"``. ``seconds["stall"]``:
-            seconds in which the consumer's stream waited for a batch.
+            equal those of the CPU. ``seconds["stall"]``: seconds in which the consumer's stream waited for a batch.
         graph_on_gpu: how much of the graph the GPU holds, in bytes ("4GiB") or as a share (0.5): the column pointers
             and the first edges; the rest is copied to pinned host memory, which the GPU reads. By default the whole
             graph if it fits, else nothing, with a warning; nothing of a graph that the user has pinned.

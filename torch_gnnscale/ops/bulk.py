@@ -12,11 +12,13 @@ from torch import Tensor
 from .arguments import MAX_COUNT, OPS, check_choice, check_ids, check_int, check_key, resolve_threads
 from .bulk_input import MAX_BATCHES, StoredEdges, check_bulk_input, check_edges, in_halves, joined_on, split_bulk
 from .graph_arguments import (
+    BIDIRECTIONAL,
     DISJOINT,
     INDUCED,
     LAST,
     LAYERS,
     MAX_RELATIONS,
+    OF_SUBGRAPH,
     REPLACE,
     SUBGRAPHS,
     WITH_COL,
@@ -25,6 +27,7 @@ from .graph_arguments import (
     Subgraph,
     check_fanouts,
     check_one_each,
+    checked_reverse,
     excluded_pairs,
     name_of,
     times_of,
@@ -113,7 +116,8 @@ class PreparedBulks:
     for (batch, node). By weight without replacement, a thread makes all draws of a node; otherwise each draw has one.
     Excluded edges are looked for in the lists of the nodes that excluded pairs lead to, and left out of their draws.
     For induced subgraphs, all edges into the nodes look up their sources in the hash table at the end; the host waits
-    twice more.
+    twice more. For bidirectional ones, the drawn edges and their reverses are sorted by destination and source, and the
+    first of equal ones is kept; the host waits once more.
 
     Args:
         edges: of each relation, in the order of their numbers; where ``device`` can read them (:func:`sample_bulk`).
@@ -124,7 +128,6 @@ class PreparedBulks:
 
     Raises:
         TypeError, ValueError: wrong dtypes, shapes, devices, numbers of entries or fanouts; times without ``disjoint``.
-        NotImplementedError: the subgraph ``bidirectional``.
     """
 
     def __init__(
@@ -143,8 +146,6 @@ class PreparedBulks:
         with_col: bool = True,
     ) -> None:
         check_choice("subgraph", subgraph, SUBGRAPHS)
-        if subgraph == "bidirectional":
-            raise NotImplementedError("subgraph='bidirectional' is not implemented in bulks; sample in host memory")
         if layers and subgraph != "directional":
             raise ValueError(f"layers: expected subgraph='directional', whose hops have edges, found {subgraph!r}")
         if len(sizes) == 0:
@@ -160,15 +161,19 @@ class PreparedBulks:
         self.timed = any(of.time is not None for of in edges)
         if self.timed and not disjoint:
             raise ValueError("time: expected disjoint=True, for each seed has a time of its own")
+        ends = [(of.src_type, of.dst_type) for of in edges]
+        reverse = checked_reverse([of.reverse for of in edges], *map(list, zip(*ends, strict=True))) if edges else []
         order = sorted(range(len(edges)), key=lambda number: edges[number].src_type)
+        place = {number: k for k, number in enumerate(order)} | {-1: -1}
         self._order, sorted_edges = order, [edges[number] for number in order]
         self._dst = [of.dst_type for of in sorted_edges]
         self._of_type = [sum(of.src_type == t for of in edges) for t in range(len(self._sizes))]
         values = zip(*(of.values for of in sorted_edges), strict=True) if edges else ([], [], [], [])
         layout = [
-            [of.src_type, of.dst_type, number, len(of.spread), len(of.row), *(len(v) > 0 for v in of.values[1:])]
+            [of.src_type, of.dst_type, number, place[reverse[number]], len(of.spread), len(of.row),
+             *(len(v) > 0 for v in of.values[1:])]
             for number, of in zip(order, sorted_edges, strict=True)
-        ]
+        ]  # fmt: skip
         self._graph = (
             [of.colptr for of in sorted_edges], *([part for of in kind for part in of] for kind in values),
             [count for of in sorted_edges for count in of.spread],
@@ -177,8 +182,8 @@ class PreparedBulks:
         self._fanouts = [fanout for r in order for fanout in by_relation[r * hops : (r + 1) * hops]]
         self._disjoint, self._with_edge_id = disjoint, with_edge_id
         flags = {REPLACE: replace, DISJOINT: disjoint, LAST: last, LAYERS: layers, WITH_EDGE_ID: with_edge_id,
-                 WITH_COL: with_col, INDUCED: subgraph == "induced"}  # fmt: skip
-        self._options = sum(option for option, asked in flags.items() if asked)
+                 WITH_COL: with_col}  # fmt: skip
+        self._options = OF_SUBGRAPH[subgraph] + sum(option for option, asked in flags.items() if asked)
 
     def sample_many(
         self,
@@ -287,7 +292,7 @@ class PreparedBulks:
         return split_bulk(
             len(keys), self._hops, self._layers, self._with_col, node, colptr, edge_index,
             edge if self._with_edge_id else None, None, counts, self._of_type, self._dst, self._order,
-            tree if self._disjoint else None, bool(self._options & INDUCED),
+            tree if self._disjoint else None, bool(self._options & (INDUCED | BIDIRECTIONAL)),
         ), int(counts[-1])  # fmt: skip
 
 

@@ -31,6 +31,8 @@ class StoredEdges(NamedTuple):
     """The parts of each tier: see :func:`sample_bulk`."""
     src_type: int = 0
     dst_type: int = 0
+    reverse: int = -1
+    """The number of the relation that holds its reverse edges, or -1: see :func:`relations`."""
 
     @property
     def values(self) -> list[list[Tensor]]:
@@ -124,7 +126,7 @@ def split_bulk(
     dst: Sequence[int] = (0,),
     order: Sequence[int] = (0,),
     tree: Tensor | None = None,
-    induced: bool = False,
+    whole: bool = False,
 ) -> list[Sample]:
     """The samples of a bulk, views of the buffers that an operator returned.
 
@@ -133,13 +135,13 @@ def split_bulk(
         with_col: ``edge_index`` has destinations beside the sources.
         of_type: how many relations each node type is the source of.
         dst, order: of each relation, by the type of its sources: the type of its destinations, and its number.
-        induced: edges are those of induced subgraphs.
+        whole: edges are those of subgraphs, whose columns are all nodes, not those that were drawn.
     """
     groups, hops_of_nodes = len(of_type) * batches, hops + 1
     num_nodes_of = counts[: groups * hops_of_nodes].view(len(of_type), batches, hops_of_nodes)
     num_segments = len(order) * batches
     drawn = counts[groups * hops_of_nodes :][: num_segments * hops].view(num_segments, hops)
-    known = num_nodes_of if induced else num_nodes_of[:, :, :hops]
+    known = num_nodes_of if whole else num_nodes_of[:, :, :hops]
     columns_of = (known.cumsum(2) if layers else known).sum(2) + 1
     segments = [  # (batch, place among the sorted relations)
         (b, k)
@@ -147,7 +149,7 @@ def split_bulk(
         for b in range(batches)
         for k in range(first, first + count)
     ]
-    edges = (counts[-1 - num_segments : -1] if induced else drawn.sum(1)).tolist()
+    edges = (counts[-1 - num_segments : -1] if whole else drawn.sum(1)).tolist()
     columns, node_counts, edge_counts = columns_of.tolist(), num_nodes_of.tolist(), drawn.tolist()
     nodes = [sum(counts_of) for of in node_counts for counts_of in of]
     node_parts = node.split(nodes)

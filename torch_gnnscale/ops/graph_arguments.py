@@ -146,7 +146,7 @@ def relations(
     )
     return Relations(
         [pointer.contiguous() for pointer in colptr], lists["row"], lists["edge_id"], weights, times, src_types,
-        dst_types, _checked_reverse(reverse, src_types, dst_types), _checked_sizes(sizes, colptr, src_types, dst_types),
+        dst_types, checked_reverse(reverse, src_types, dst_types), _checked_sizes(sizes, colptr, src_types, dst_types),
         any(entry is not None for entry in times),
     )  # fmt: skip
 
@@ -182,7 +182,8 @@ def _checked_sizes(
     return counts
 
 
-def _checked_reverse(reverse: Sequence[int] | None, src_type: list[int], dst_type: list[int]) -> list[int]:
+def checked_reverse(reverse: Sequence[int] | None, src_type: list[int], dst_type: list[int]) -> list[int]:
+    """The numbers of reverse relations: see :func:`relations`."""
     ends = list(zip(src_type, dst_type, strict=True))
     if reverse is None:
         return [r if src == dst else -1 for r, (src, dst) in enumerate(ends)]

@@ -89,7 +89,6 @@ def sample_neighbors(
 
     Raises:
         TypeError, ValueError, IndexError: wrong dtypes, shapes, numbers of entries or fanouts; seeds out of range.
-        NotImplementedError: seeds on a GPU with the subgraph ``bidirectional``.
         RuntimeError: values of the graph, which :func:`relations` does not look at, are malformed.
     """
     prepared = PreparedNeighbors(
@@ -281,16 +280,11 @@ class PreparedNeighbors:
         exclude: Sequence[Tensor | None] | None,
     ) -> Sample:
         """A bulk of one batch."""
-        if self._subgraph == "bidirectional":
-            raise NotImplementedError(
-                f"subgraph={self._subgraph!r} is not implemented for seeds on a GPU; sample with all tensors in host "
-                f"memory"
-            )
         graph, options, hops = self._graph, self._options, len(self._fanouts) // max(self._relations, 1)
         edges = [
             StoredEdges(
                 graph.colptr[r], [graph.row[r]], _in_a_list(graph.edge_id[r]), _in_a_list(graph.weight[r]),
-                _in_a_list(graph.time[r]), [1], graph.src_type[r], graph.dst_type[r],
+                _in_a_list(graph.time[r]), [1], graph.src_type[r], graph.dst_type[r], graph.reverse[r],
             )
             for r in range(self._relations)
         ]  # fmt: skip

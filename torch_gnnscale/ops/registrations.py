@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from . import arguments  # noqa: F401  loads the library
-from .graph_arguments import DISJOINT, INDUCED, WITH_COL, WITH_EDGE_ID
+from .graph_arguments import BIDIRECTIONAL, DISJOINT, INDUCED, WITH_COL, WITH_EDGE_ID
 
 
 @torch.library.register_fake("gnnscale::coo_to_csc")
@@ -119,7 +119,7 @@ def _(colptr, row, edge_id, weight, time, spread, layout, sizes, seeds, seed_ptr
     context = torch.library.get_ctx()
     edges, batches, relations = context.new_dynamic_size(), len(keys), len(colptr)
     nodes, hops = context.new_dynamic_size(), len(fanouts) // max(relations, 1)
-    of_segments = hops + 1 if options & INDUCED else hops
+    of_segments = hops + 1 if options & (INDUCED | BIDIRECTIONAL) else hops
     counts = batches * (len(sizes) * (hops + 1) + relations * of_segments) + 1
     return (
         seeds.new_empty(nodes),

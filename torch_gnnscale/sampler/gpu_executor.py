@@ -15,16 +15,6 @@ from .graph import SampledGraph
 from .seeds import PreparedSeeds
 
 
-def check_bulk(drawing: Drawing, how: str) -> None:
-    """Raises NotImplementedError for a mode in use that :class:`torch_gnnscale.ops.PreparedBulks` lacks.
-
-    ``how`` is the argument that requires it, such as "device='cuda:0'".
-    """
-    if drawing.subgraph == "bidirectional":
-        mode = f"subgraph_type={drawing.subgraph!r}"
-        raise NotImplementedError(f"{mode} with {how} is not implemented; use device='cpu'")
-
-
 def on_gpu(
     graph: SampledGraph, device: torch.device, budget: Budget | None, peers: Sequence[Budget]
 ) -> list[SegmentedCSC]:
@@ -68,19 +58,14 @@ class GPUExecutor(Executor):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}
 
-    def check(self, drawing: Drawing, how: str) -> None:
-        """As :meth:`Executor.check`: what bulks lack."""
-        check_bulk(drawing, how)
-
     def draw(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int], options: Drawing) -> list[ops.Sample]:
         """As :meth:`Executor.draw`: all batches in one bulk."""
         last = self._last
         if last is None or (last[0] is not options and last[0] != options):
-            self.check(options, f"device={str(self.device)!r}")
             given = options._asdict()
             stored = self.graph.stored
-            ends = zip(self.cscs, stored.src_type, stored.dst_type, strict=True)
-            edges = [csc.edges(src, dst) for csc, src, dst in ends]
+            ends = zip(self.cscs, stored.src_type, stored.dst_type, stored.reverse, strict=True)
+            edges = [csc.edges(*of_relation) for csc, *of_relation in ends]
             bulks = ops.PreparedBulks(edges, stored.sizes, given.pop("fanouts"), self.device, **given)
             last = self._last = options, bulks
         nodes, _, times, starts, pairs, *_ = map(list, zip(*seeds, strict=True)) if seeds else ([] for _ in range(6))

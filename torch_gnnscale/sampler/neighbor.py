@@ -23,7 +23,7 @@ from ..topology.segmented import check_graph_budgets
 from .base import Inputs
 from .executor import Drawing, Executor, sampled_store
 from .fanouts import NumNeighborsLike, as_num_neighbors, drawable, fanouts_of
-from .gpu_executor import GPUExecutor, check_bulk, on_gpu
+from .gpu_executor import GPUExecutor, on_gpu
 from .graph import subgraph_kind
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
 from .on_executor import OnExecutor
@@ -73,8 +73,8 @@ class NeighborSampler(OnExecutor):
             column pointers alone. :meth:`on` gives another process's GPU the same edges.
 
     Raises:
-        NotImplementedError: times with ``sample_direction='backward'``; on a GPU, ``bidirectional``, and
-            budgets for a graph of several relations.
+        NotImplementedError: times with ``sample_direction='backward'``; on a GPU, budgets for a graph of several
+            relations.
         TypeError, ValueError, IndexError: a malformed graph, fanout, time or weight.
     """
 
@@ -157,7 +157,6 @@ class NeighborSampler(OnExecutor):
             self.graph.move_to_huge_pages()
             self.executor = HostExecutor(self.graph)
         else:
-            check_bulk(self.drawing, f"device={str(device)!r}")
             self.executor = GPUExecutor(self.graph, where, on_gpu(self.graph, where, graph_on_gpu, graph_on_peers))
         if self._subgraph_type == SubgraphType.bidirectional:
             self._warn_of_missing_ids()

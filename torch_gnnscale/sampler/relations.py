@@ -220,6 +220,8 @@ class ReverseIds:
     def __init__(self, graph: SampledGraph) -> None:
         self._graph = graph
         self._tables: dict[int, Tensor | None] = {}
+        self._copies: dict[tuple[int, torch.device], Tensor] = {}
+        """Tables where samples are."""
 
     def __getitem__(self, number: int) -> Tensor | None:
         """For a relation that has a reverse relation: result[id of an edge of that one] is the id of this relation's
@@ -240,7 +242,11 @@ class ReverseIds:
         if (table := self[number]) is None:
             return None
         turned = edge < 0
-        return torch.where(turned, table[(-1 - edge).clamp(min=0)].to(edge.dtype), edge) if bool(turned.any()) else edge
+        if edge.device.type == "cpu" and not bool(turned.any()):
+            return edge
+        if (there := self._copies.get((number, edge.device))) is None:
+            there = self._copies[number, edge.device] = table.to(edge.device)
+        return torch.where(turned, there[(-1 - edge).clamp(min=0)].to(edge.dtype), edge)
 
 
 def add_reverses(batch: MiniBatch, graph: SampledGraph, reverse_ids: ReverseIds) -> None:

@@ -243,10 +243,10 @@ class SegmentedCSC:
         """The number of segments of each tier: see :func:`torch_gnnscale.ops.sample_bulk`."""
         return list(self.tiers.values())
 
-    def edges(self, src_type: int = 0, dst_type: int = 0) -> ops.StoredEdges:
-        """The edges as bulks take them, of a relation between these node types."""
+    def edges(self, src_type: int = 0, dst_type: int = 0, reverse: int = -1) -> ops.StoredEdges:
+        """The edges as bulks take them, of a relation between these node types that has this reverse relation."""
         return ops.StoredEdges(
-            self.colptr, self.row, self.edge_id, self.weight, self.time, self.spread, src_type, dst_type
+            self.colptr, self.row, self.edge_id, self.weight, self.time, self.spread, src_type, dst_type, reverse
         )
 
 
