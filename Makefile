@@ -95,7 +95,7 @@ sanitize: build/sanitize/library ## the fast native tests under AddressSanitizer
 	rm -f build/sanitize/torch_gnnscale/*.so && cp build/sanitize/library build/sanitize/torch_gnnscale/_C.so
 	cd build/sanitize && $(SANITIZED) \
 		$(addprefix tests/ops/test_,ops.py gather_tiers.py sample_neighbors.py sample_ways.py sample_modes.py sample_bulk.py \
-		layerwise.py layer_bulk.py hops.py negatives.py aggregation.py partition.py pool.py map_file.py philox.py raw_calls.py) \
+		layerwise.py layer_bulk.py hops.py negatives.py aggregation.py aggregation_refused.py partition.py pool.py map_file.py philox.py raw_calls.py) \
 		tests/split/test_cut.py tests/feature/test_hotness.py tests/topology/test_reorder.py \
 		tests/topology/test_topology.py -m "$(TESTS) or (sanitized and not nightly)" -k "not a_billion_nodes"
 
@@ -121,7 +121,7 @@ emulate: build/sanitize/library ## the operators of the .cu files, run by thread
 		tests/emulation tests/ops/test_sample_bulk.py tests/loader/test_loader_bulk.py \
 		tests/loader/test_random_loaders.py::test_random_loaders tests/loader/test_random_loaders.py::test_random_modes tests/ops/test_layer_bulk.py \
 		tests/ops/test_gather_tiers.py tests/ops/test_aggregation.py \
-		tests/nn/test_narrow.py tests/nn/test_weigh.py -m "$(TESTS)" --deselect tests/ops/test_aggregation.py::test_bad_input \
+		tests/nn/test_narrow.py tests/nn/test_weigh.py -m "$(TESTS)" \
 		-k "not (random_loaders and dealt) and not equals_the_twin and not rows_of_a_file and not broken_map and not scratch_memory and not random_batches"
 
 $(VENV)/wheel: $(VENV)/installed
