@@ -42,6 +42,7 @@ WRONG = [
     ((*USER, "file"), "u.csv", "nodes.user.file: expected one of .*, found another entry"),
     ((*USER, "delimiter"), ";;", "nodes.user.delimiter: expected one character, no quotation mark, found ';;'"),
     (("nodes", "a.b"), SMALL["nodes"]["user"], r"nodes.a.b: expected a name without '.' and '__', .*found 'a.b'"),
+    (("nodes", "training"), SMALL["nodes"]["user"], "nodes.training: expected a name .*, other than 'training'"),
     ((*USER, "columns", "age"), "float", "nodes.user.columns.age.kind: expected one of number, .*, found 'float'"),
     ((*USER, "columns", "age"), {"kind": "number", "unit": "s"}, "nodes.user.columns.age.unit: expected one of kind, missing"),
     ((*USER, "columns", "age"), {"kind": "number", "missing": 0}, "age.missing: expected one of error, mean, found 0"),

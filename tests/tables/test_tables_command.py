@@ -69,6 +69,15 @@ def test_classes_of_a_target(folder, tmp_path, capsys):
     assert len(rows["row"][0]) == 3
 
 
+def test_a_label_without_a_split_is_not_what_comes_next(tmp_path, capsys):
+    put(tmp_path / "users.csv", pa.table({"id": ["a", "b"], "y": ["p", "q"]}))
+    user = {"files": "users.csv", "key": "id", "label": "y"}
+    for split, told in (({}, False), ({"split": {"val": 0.1}}, True)):
+        (tmp_path / "s.yaml").write_text(yaml.safe_dump({"nodes": {"user": user | split}}))
+        main(["tables", str(tmp_path / "s.yaml"), "--out", str(tmp_path / f"graph{told}")])
+        assert ("--target user.label" in capsys.readouterr().out) == told
+
+
 def test_targets_that_are_none(folder, capsys):
     graph = folder / "graph"
     found = refused(capsys, "train", "--dataset", graph, "--target", "item.label")

@@ -15,7 +15,7 @@ from torch_gnnscale import LayerSampler, NeighborSampler, tasks
 from torch_gnnscale.datasets import EventTask, LinkTask, NodeTask, planted, planted_events, planted_links, planted_types
 from torch_gnnscale.datasets.planted import with_reverses
 from torch_gnnscale.tasks import TASKS, EventConfig, EventTrainer, NodeConfig, NodeTrainer
-from torch_gnnscale.tasks.hetero_trainer import Encoder
+from torch_gnnscale.tasks.hetero_trainer import Encoder, HeteroSAGE
 from torch_gnnscale.tasks.link_trainer import LinkTrainer, _among
 from torch_gnnscale.tasks.metrics import Accuracy, RocAuc, average_precision, ranking, roc_auc
 from torch_gnnscale.tasks.node_trainer import SeedScores, SplitNodeTrainer, fanouts_of_tests
@@ -295,6 +295,18 @@ def test_embeddings_have_the_standard_deviation_asked_for():
     data["node"].num_nodes = 500
     table = Encoder(data, 16, scale=0.125).rows["node"].weight
     assert float(table.std()) == pytest.approx(0.125, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["items", "type", "forward"])
+def test_types_with_names_of_what_modules_have(name):
+    """``items.csv`` becomes the type ``items``."""
+    data = HeteroData()
+    data[name].x, data[name].category = torch.ones(3, 2), torch.ones(3, 1, dtype=torch.int64)
+    data["other"].num_nodes = 4
+    data[name, "of", "other"].edge_index = torch.tensor([[0, 1], [2, 3]])
+    data["other"].n_id = torch.arange(4)
+    found = HeteroSAGE(data, 8, 1, 0.0, scale=1.0)(data)
+    assert {of: tuple(rows.shape) for of, rows in found.items()} == {name: (3, 8), "other": (4, 8)}
 
 
 def test_a_rank_starts_from_its_share_of_the_mean_over_a_split_batch():

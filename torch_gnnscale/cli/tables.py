@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..tables import Schema, about, build, read_manifest
+from ..tables import Schema, build, read_manifest
 from ..tables.build import ENGINES
 from ..tables.guess import guess
 from ..tables.yaml_reader import pyyaml
@@ -63,11 +63,11 @@ def tables(args: argparse.Namespace) -> None:
     else:
         schema = Schema.read(there)
     with naming_options({"memory": "--memory", "parts": "--parts", "engine": "--engine"}):
-        build(schema, args.out, memory=args.memory, parts=args.parts, say=print, engine=args.engine)
+        report = build(schema, args.out, memory=args.memory, parts=args.parts, say=print, engine=args.engine)
     if args.parts is not None:
         print(f"written: {args.out}; then: gnnscale partition --from-tables {args.out} --out parts")
         return
-    for line in _next_steps(args.out):
+    for line in _next_steps(args.out, report):
         print(line)
 
 
@@ -84,10 +84,9 @@ def _init(paths: list[str], out: Path) -> None:
     print(f"written: {out}; then: gnnscale tables {out} --out graph")
 
 
-def _next_steps(out: str) -> list[str]:
+def _next_steps(out: str, report: dict[str, Any]) -> list[str]:
     """What to do with what was written."""
-    found = about(out)
-    targets = [f"{name}.label" for name, table in found["nodes"].items() if "classes" in table]
-    targets += list(found["edges"])
+    targets = [f"{name}.label" for name, table in report["nodes"].items() if {"classes", "split"} <= table.keys()]
+    targets += list(report["edges"])
     trained = [f"gnnscale train --dataset {out} --target {target}" for target in targets[:1]]
     return [f"written: {Path(out)}; in a program: tables.open({out!r})", *trained]

@@ -245,8 +245,11 @@ def _text(path: str, value: Any) -> str:
 
 def _name(path: str, value: str) -> str:
     """A type's name, of which PyTorch makes names of modules."""
-    if "." in value or "__" in value:
-        raise ValueError(f"{path}: expected a name without '.' and '__', of which modules are made, found {value!r}")
+    if "." in value or "__" in value or value == "training":
+        raise ValueError(
+            f"{path}: expected a name without '.' and '__', other than 'training', of which modules are made, found "
+            f"{value!r}"
+        )
     return value
 
 

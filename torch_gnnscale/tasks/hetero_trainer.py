@@ -11,6 +11,7 @@ import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
+from torch_geometric.nn.module_dict import ModuleDict
 
 from ..datasets import NodeTask, load_types
 from ..nn import narrow
@@ -56,7 +57,7 @@ class Encoder(nn.Module):
 
     def __init__(self, data: HeteroData, hidden: int, scale: float) -> None:
         super().__init__()
-        self.rows, self.codes = nn.ModuleDict(), nn.ModuleDict()
+        self.rows, self.codes = ModuleDict(), ModuleDict()
         for node_type in data.node_types:
             store = data[node_type]
             if "category" in store:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
+from torch_geometric.nn.module_dict import ModuleDict
 from torch_geometric.sampler import NegativeSampling
 
 from ..datasets import EventTask, load_events
@@ -54,7 +55,7 @@ class TemporalGNN(nn.Module):
         self.encode = Encoder(
             task.data, hidden, scale=hidden**-0.5
         )  # the dot product of an embedding with itself is about 1
-        self.weigh = nn.ModuleDict({src: pyg_nn.MLP([TIMES, 16, 1], norm=None) for src, _, _ in types})
+        self.weigh = ModuleDict({src: pyg_nn.MLP([TIMES, 16, 1], norm=None) for src, _, _ in types})
         self.sum = pyg_nn.HeteroConv({edge_type: pyg_nn.SimpleConv("sum") for edge_type in types})
         conv = pyg_nn.TransformerConv
         self.convs = nn.ModuleList(
