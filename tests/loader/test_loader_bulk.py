@@ -1,13 +1,11 @@
 """The loader's batches are the same when they are drawn many at a time, on a CPU or a GPU."""
 
 import copy
-import re
 import warnings
 
 import pytest
 import torch
 from helpers.data import make_data, plain, processes
-from helpers.hetero import make_hetero
 from helpers.loader_cases import check_same_batch, draw_by_phases
 from helpers.slow import SLOW
 from torch_geometric import EdgeIndex
@@ -17,7 +15,6 @@ from torch_geometric.sampler import BaseSampler
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops
 from torch_gnnscale.loader.streams import Unpacked, tensors_of
-from torch_gnnscale.sampler.gpu_executor import on_gpu
 from torch_gnnscale.topology import segmented
 from torch_gnnscale.topology.segmented import SegmentedCSC
 
@@ -155,20 +152,6 @@ def test_time_is_counted(way):
     assert loader.seconds["gather"] > 0
     with pytest.raises(TypeError):
         loader.seconds["sample"] = 0.0
-
-
-# What is refused #####################################################################################################
-
-
-@pytest.mark.parametrize(("name", "given"), [("graph_on_gpu", 0.5), ("graph_on_peers", ["1GiB"])])
-def test_budgets_of_several_relations_are_refused(name, given):
-    graph = NeighborSampler(make_hetero(), [3, 2]).graph
-    budget, peers = (given, ()) if name == "graph_on_gpu" else (None, given)
-    message = (
-        f"{name}={given!r} with {len(graph.relations)} edge types is not implemented; without it, each relation is "
-    )
-    with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}"):
-        on_gpu(graph, torch.device("cuda", 0), budget, peers)
 
 
 class Marking(NeighborSampler):

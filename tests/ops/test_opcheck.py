@@ -153,8 +153,8 @@ def test_options_that_an_operator_does_not_have(operator):
     arguments = {
         "sample_neighbors": (OPS.hold_relations([graph.colptr], [graph.row], none, none, none, [0], [0], [0], [40]),
                              torch.tensor([[2]]), [ids], none, none, none, [5]),
-        "sample_bulk": ([graph.colptr], [graph.row], [], [], [], [1], [0, 0, 0, 0, 1, 1, 0, 0, 0], [40], ids, [0, 9], None,
-                        None, None, [], [2], [5]),
+        "sample_bulk": ([graph.colptr], [graph.row], [], [], [], [1], [0, 0, 0, 0, 1, 1, 0, 0, 0], [40], ids, [0, 9],
+                        None, None, None, [], [2], [5]),
         "pick_neighbors": (*graph[:2], *none * 3, 0, 40, ids, [0, 9], [5], None, None, None, 0, 0, 2),
     }[operator]  # fmt: skip
     unknown = {

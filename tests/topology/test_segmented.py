@@ -11,11 +11,14 @@ import torch
 import torch.multiprocessing
 from helpers.data import make_data
 from helpers.edges import random_edges
+from helpers.graphs import assert_same
+from helpers.hetero import make_hetero
 
 from torch_gnnscale import CSC, LayerSampler, NeighborLoader, NeighborSampler, ops
 from torch_gnnscale.memory import format_bytes
 from torch_gnnscale.memory import host as host_memory
-from torch_gnnscale.sampler.gpu_executor import GPUExecutor
+from torch_gnnscale.sampler.gpu_executor import GPUExecutor, on_gpu
+from torch_gnnscale.sampler.seeds import PreparedSeeds
 from torch_gnnscale.topology import segmented
 from torch_gnnscale.topology.segmented import Given, SegmentedCSC, _ends_of
 
@@ -231,6 +234,49 @@ def test_a_graph_without_a_budget_is_on_the_gpu_if_it_fits(gpus, pinned, monkeyp
     with pytest.warns(UserWarning, match=f"^{re.escape(message)}$"):
         SegmentedCSC.on_gpu(csc, GPU)
     assert gpus == [(size, True, [], 0), (0, True, [], 0)]
+
+
+def test_one_budget_for_all_relations(gpus, monkeypatch):
+    graphs = [csc_of("apart"), csc_of("without ids"), csc_of("apart")]
+    relations = [segmented.Edges(csc) for csc in graphs]
+    sizes = [(csc.colptr.nbytes, csc.num_edges * sizes_of(csc)[1]) for csc in graphs]
+    pointers, edges = (sum(of) for of in zip(*sizes, strict=True))
+    room = pointers + edges // 3
+    SegmentedCSC.all_on_gpu(relations, GPU, room, [edges // 4] * 2)
+    left = edges - edges // 3
+    on_gpu = [of * (edges // 3) // edges for _, of in sizes]
+    assert gpus == [
+        (pointer + there, True, [0, 1], (edges // 4) * (of - there) // left)
+        for (pointer, of), there in zip(sizes, on_gpu, strict=True)
+    ]
+    assert room - len(graphs) <= sum(held for held, *_ in gpus) <= room
+    gpus.clear()
+    SegmentedCSC.all_on_gpu(relations, GPU, None, ["10%"])  # the column pointers alone
+    assert [held for held, *_ in gpus] == [pointer for pointer, _ in sizes]
+    gpus.clear()
+    SegmentedCSC.all_on_gpu(relations, GPU, sizes[0][0] + 1)  # only the first relation's fit
+    assert [held for held, *_ in gpus] == [sizes[0][0] + sizes[0][1] // edges, 0, 0]
+    monkeypatch.setattr(segmented, "free_on_gpu", lambda device, wanted: room - 1)
+    message = rf"^graph_on_gpu: expected {room} bytes of memory on cuda:0, found {room - 1} free$"
+    with pytest.raises(MemoryError, match=message):
+        SegmentedCSC.all_on_gpu(relations, GPU, room)
+    assert len(gpus) == 3
+
+
+@pytest.mark.parametrize("budget", [0, "20%", 0.7, "1GiB"])
+def test_relations_within_one_budget_are_drawn_from(budget, monkeypatch):
+    """By the phases of a GPU, in place of which the host holds its share."""
+    monkeypatch.setattr(segmented, "free_on_gpu", lambda device, wanted: 1 << 40)
+    sampler = NeighborSampler(make_hetero(), [3, 2])
+    cscs = on_gpu(sampler.graph, CPU, budget, ())
+    seeds = [PreparedSeeds([torch.arange(5)] * len(sampler.graph.sizes), (0,))]
+    (expected,) = sampler.executor.draw(seeds, [1], sampler.drawing)
+    for graph in (cscs, [pickle.loads(pickle.dumps(csc)) for csc in cscs]):
+        (found,) = GPUExecutor(sampler.graph, CPU, graph).draw(seeds, [1], sampler.drawing)
+        assert_same(found, expected)
+        shares = [csc.row[0].numel() / max(sum(map(len, csc.row)), 1) for csc in graph if csc.tiers.get("gpu")]
+        assert len(shares) == (0 if budget == 0 else len(cscs))
+        assert max(shares, default=0) - min(shares, default=0) < 0.1
 
 
 def test_a_gpu_without_room(gpus):

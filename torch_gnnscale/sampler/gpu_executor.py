@@ -9,7 +9,7 @@ import torch
 
 from .. import ops
 from ..memory import Budget
-from ..topology.segmented import SegmentedCSC
+from ..topology.segmented import Edges, SegmentedCSC
 from .executor import Drawing, Executor
 from .graph import SampledGraph
 from .seeds import PreparedSeeds
@@ -18,22 +18,9 @@ from .seeds import PreparedSeeds
 def on_gpu(
     graph: SampledGraph, device: torch.device, budget: Budget | None, peers: Sequence[Budget]
 ) -> list[SegmentedCSC]:
-    """The edges of all relations as a GPU reads them, each by :meth:`SegmentedCSC.on_gpu`.
-
-    Raises:
-        NotImplementedError: budgets for several relations.
-        MemoryError, OSError, TypeError, ValueError: as of :meth:`SegmentedCSC.on_gpu`.
-    """
-    if len(graph.relations) != 1 and (budget is not None or len(peers) > 0):
-        name, value = ("graph_on_peers", peers) if budget is None else ("graph_on_gpu", budget)
-        raise NotImplementedError(
-            f"{name}={value!r} with {len(graph.relations)} edge types is not implemented; without it, each relation is "
-            f"on the GPU if it fits there, else in pinned host memory"
-        )
-    return [
-        SegmentedCSC.on_gpu(relation.csc, device, budget, peers, relation.weight, relation.time)
-        for relation in graph.relations
-    ]
+    """The edges of all relations as a GPU reads them: see :meth:`SegmentedCSC.all_on_gpu`."""
+    edges = [Edges(relation.csc, relation.weight, relation.time) for relation in graph.relations]
+    return SegmentedCSC.all_on_gpu(edges, device, budget, peers)
 
 
 class GPUExecutor(Executor):

@@ -73,8 +73,7 @@ class NeighborSampler(OnExecutor):
             column pointers alone. :meth:`on` gives another process's GPU the same edges.
 
     Raises:
-        NotImplementedError: times with ``sample_direction='backward'``; on a GPU, budgets for a graph of several
-            relations.
+        NotImplementedError: times with ``sample_direction='backward'``.
         TypeError, ValueError, IndexError: a malformed graph, fanout, time or weight.
     """
 

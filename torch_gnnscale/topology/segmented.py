@@ -42,6 +42,14 @@ class Given(NamedTuple):
     time: Tensor | None = None
 
 
+class Edges(NamedTuple):
+    """The edges of a relation, with their values: see :meth:`SegmentedCSC.on_gpu`."""
+
+    csc: CSC
+    weight: Tensor | None = None
+    time: Tensor | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class SegmentedCSC:
     """The edges of a relation as bulks read them (:class:`torch_gnnscale.ops.PreparedBulks`), cut into segments.
@@ -108,9 +116,32 @@ class SegmentedCSC:
             OSError: host memory cannot be pinned.
             TypeError, ValueError: not a budget, or budgets of peers that differ.
         """
-        edges, given = _edges_of(csc, weight, time), Given(csc, budget, peers, weight, time)
-        size = csc.colptr.nbytes + sum(tensor.nbytes for tensor in edges)
-        pinned = all(tensor.is_pinned() for tensor in (csc.colptr, *edges) if tensor.numel())
+        return cls.all_on_gpu([Edges(csc, weight, time)], device, budget, peers)[0]
+
+    @classmethod
+    def all_on_gpu(
+        cls,
+        relations: Sequence[Edges],
+        device: torch.device,
+        budget: Budget | None = None,
+        peers: Sequence[Budget] = (),
+    ) -> list[SegmentedCSC]:
+        """A copy of each relation that a GPU reads, within one budget for all.
+
+        All column pointers count against ``budget`` first, as far as they fit in it, in the order of the relations.
+        Then the same share of the edges of each relation lies on the GPU, its first ones, and of the other edges the
+        same share on ``peers``. Without budgets each relation is on the GPU if it fits beside those before it.
+
+        Args:
+            relations: the edges of each.
+            device, budget, peers: as of :meth:`on_gpu`; shares are of all relations together.
+
+        Raises:
+            MemoryError, OSError, TypeError, ValueError: as of :meth:`on_gpu`.
+        """
+        pointers = [of.csc.colptr.nbytes for of in relations]
+        of_edges = [sum(tensor.nbytes for tensor in _edges_of(*of)) for of in relations]
+        size = sum(pointers) + sum(of_edges)
         of_peers = peer_budgets("graph_on_peers", peers, size)
         asks = budget is not None or bool(of_peers)
         if (number := unreadable_peer(device, len(of_peers))) is not None:
@@ -119,29 +150,42 @@ class SegmentedCSC:
                 f"{number}"
             )
             of_peers = []
-        if asks:
-            asked = csc.colptr.nbytes if budget is None else budget_bytes("graph_on_gpu", budget, size)
-            room = min(size, asked)
-            if room > (free := free_on_gpu(device, room)):
-                name = "graph_on_peers" if budget is None else "graph_on_gpu"
-                raise MemoryError(f"{name}: expected {room} bytes of memory on {device}, found {free} free")
-        else:
-            free = free_on_gpu(device, size + _SPARE)
-            room = 0 if pinned or size + _SPARE > free else size
-            if room < size and not pinned:
-                warn(
-                    f"the graph's {format_bytes(size)} do not fit beside what is in {device}'s memory "
-                    f"({format_bytes(free)} free): pinned host memory holds them, which is read over the bus; "
-                    f"graph_on_gpu= says how much of the graph the GPU is to hold"
-                )
+        if not asks:
+            return [cls._where_it_fits(of, device) for of in relations]
+        asked = sum(pointers) if budget is None else budget_bytes("graph_on_gpu", budget, size)
+        room = min(size, asked)
+        if room > (free := free_on_gpu(device, room)):
+            name = "graph_on_peers" if budget is None else "graph_on_gpu"
+            raise MemoryError(f"{name}: expected {room} bytes of memory on {device}, found {free} free")
         others = [torch.device("cuda", number) for number in range(len(of_peers))]
         for peer, share in zip(others, of_peers, strict=True):
             wanted = min(share, -(-(size - room) // len(others))) + room * (peer == device)
             if wanted > (left := free_on_gpu(peer, wanted)):
                 raise MemoryError(f"graph_on_peers: expected {wanted} bytes of memory on {peer}, found {left} free")
         share = of_peers[0] if of_peers else 0
-        copied = not pinned or bool(others)
-        return cls.cut(csc, device, room, copied, others, share, given, weight=weight, time=time)
+        return [
+            cls.cut(of.csc, device, own, bool(others) or not _is_pinned(of), others, of_peer, given, weight=of.weight,
+                    time=of.time)
+            for of, (own, of_peer, given) in zip(
+                relations, _budgets_of(relations, pointers, of_edges, room, share, budget, peers), strict=True
+            )
+        ]  # fmt: skip
+
+    @classmethod
+    def _where_it_fits(cls, of: Edges, device: torch.device) -> SegmentedCSC:
+        """All edges on the GPU, or none if they do not fit, with a warning, or if the user has pinned them."""
+        pinned = _is_pinned(of)
+        size = of.csc.colptr.nbytes + sum(tensor.nbytes for tensor in _edges_of(*of))
+        free = free_on_gpu(device, size + _SPARE)
+        room = 0 if pinned or size + _SPARE > free else size
+        if room < size and not pinned:
+            warn(
+                f"the graph's {format_bytes(size)} do not fit beside what is in {device}'s memory "
+                f"({format_bytes(free)} free): pinned host memory holds them, which is read over the bus; "
+                f"graph_on_gpu= says how much of the graph the GPU is to hold"
+            )
+        given = Given(of.csc, None, (), of.weight, of.time)
+        return cls.cut(of.csc, device, room, not pinned, (), 0, given, weight=of.weight, time=of.time)
 
     @classmethod
     def cut(
@@ -248,6 +292,37 @@ class SegmentedCSC:
         return ops.StoredEdges(
             self.colptr, self.row, self.edge_id, self.weight, self.time, self.spread, src_type, dst_type, reverse
         )
+
+
+def _budgets_of(
+    relations: Sequence[Edges], pointers: Sequence[int], of_edges: Sequence[int], room: int, share: int,
+    budget: Budget | None, peers: Sequence[Budget],
+) -> list[tuple[int, int, Given]]:  # fmt: skip
+    """For each relation its part of ``room`` bytes and of ``share`` bytes on each peer, and what it is then given.
+
+    ``pointers`` and ``of_edges``: their bytes.
+    """
+    if len(relations) == 1:
+        csc, *values = relations[0]
+        return [(room, share, Given(csc, budget, peers, *values))]
+    found, left, edges = [], room, max(sum(of_edges), 1)
+    there = []
+    for count in pointers:
+        there.append(count if count <= left else 0)
+        left -= there[-1]
+    beside = max(edges - left, 1)  # bytes of edges that are not on the GPU
+    for (csc, *values), pointer, own in zip(relations, there, of_edges, strict=True):
+        on_gpu = own * left // edges if pointer else 0
+        part = share * (own - on_gpu) // beside
+        asked: Budget | None = None if budget is None else pointer + on_gpu
+        if budget is not None and not is_bytes(budget):  # what does not fit in host memory is then an error
+            asked = min((pointer + on_gpu) / max(csc.colptr.nbytes + own, 1), 1.0)
+        found.append((pointer + on_gpu, part, Given(csc, asked, [part] * len(peers), *values)))
+    return found
+
+
+def _is_pinned(of: Edges) -> bool:
+    return all(tensor.is_pinned() for tensor in (of.csc.colptr, *_edges_of(*of)) if tensor.numel())
 
 
 def check_graph_budgets(device: torch.device, budget: Budget | None, peers: Sequence[Budget]) -> None:
