@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from torch_gnnscale import NeighborLoader
-from torch_gnnscale.nn import dictionary_layer as module
-from torch_gnnscale.nn import narrow
+from torch_gnnscale.nn import dictionary_layer, narrow
+from torch_gnnscale.nn import hgt as module
 from torch_gnnscale.nn.aggregate import sort_edges
-from torch_gnnscale.nn.dictionary_layer import hgt
+from torch_gnnscale.nn.hgt import hgt
 from torch_gnnscale.nn.hops import num_seeds
 from torch_gnnscale.nn.products import multiplies_destinations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 def calls(monkeypatch):
     """The layers that are computed with their own products."""
     found = []
-    monkeypatch.setattr(module, "hgt", lambda *given: (found.append(given[0]), hgt(*given))[1])
+    monkeypatch.setattr(dictionary_layer, "hgt", lambda *given: (found.append(given[0]), hgt(*given))[1])
     return found
 
 

@@ -12,15 +12,12 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.parameter import is_lazy
-from torch_geometric.nn.aggr import SumAggregation
 
 from .. import ops
 from .aggregate import Bipartite, aggregate
 from .gat import attention, product_of_sums
-from .messages import hooks_of
+from .messages import sums_as
 from .products import is_plain, is_wide, multiplies_destinations, occurring
-
-_METHODS = ("forward", "propagate", "message", "aggregate", "update")
 
 
 def han(
@@ -78,12 +75,9 @@ class _Weighed(torch.autograd.Function):
 
 def is_pygs_han(layer: pyg_nn.MessagePassing) -> bool:
     """Whether the layer is a HANConv of which no method, and no part that :func:`han` replaces, does more."""
-    if type(layer) is not pyg_nn.HANConv or any(name in vars(layer) for name in _METHODS) or any(hooks_of(layer)):
+    if not sums_as(layer, pyg_nn.HANConv) or layer.out_channels % layer.heads:
         return False
-    plain_sum = type(layer.aggr_module) is SumAggregation and layer.flow == "source_to_target"
-    plain_sum = plain_sum and layer.decomposed_layers == 1 and not layer.explain
-    plain = all(map(is_plain, layer.proj.values())) and is_plain(layer.k_lin, nn.Linear)
-    return plain_sum and plain and layer.out_channels % layer.heads == 0
+    return all(map(is_plain, layer.proj.values())) and is_plain(layer.k_lin, nn.Linear)
 
 
 def han_takes(layer: pyg_nn.HANConv, x_dict: Mapping[str, Any], relations: Sequence[Any]) -> bool:

@@ -64,6 +64,16 @@ def hooks_of(layer: pyg_nn.MessagePassing) -> list[Any]:
     return [getattr(layer, f"_{part}_forward{pre}_hooks") for part in _HOOKED for pre in ("", "_pre")]
 
 
+def sums_as(layer: pyg_nn.MessagePassing, kind: type, *methods: str) -> bool:
+    """Whether a layer is of this very class and sums messages along the edges, with methods that nobody replaced and
+    without hooks; ``methods``: others that must be the class's."""
+    own = vars(layer)
+    if type(layer) is not kind or any(name in own for name in (*REPLACED, "forward", *methods)) or any(hooks_of(layer)):
+        return False
+    plain = type(layer.aggr_module) is SumAggregation and layer.decomposed_layers == 1 and not layer.explain
+    return plain and layer.flow == "source_to_target"
+
+
 def has_bases(layer: pyg_nn.MessagePassing) -> bool:
     """Whether it is a layer of ``to_hetero_with_bases``, whose hook multiplies messages by a weight of their edge's
     relation: ``layer.edge_type_weight[0, layer._edge_type]``."""
