@@ -64,7 +64,7 @@ def hooks_of(layer: pyg_nn.MessagePassing) -> list[Any]:
     return [getattr(layer, f"_{part}_forward{pre}_hooks") for part in _HOOKED for pre in ("", "_pre")]
 
 
-def sums_as(layer: pyg_nn.MessagePassing, kind: type, *methods: str) -> bool:
+def sums_as(layer: pyg_nn.MessagePassing, kind: type[pyg_nn.MessagePassing], *methods: str) -> bool:
     """Whether a layer is of this very class and sums messages along the edges, with methods that nobody replaced and
     without hooks; ``methods``: others that must be the class's."""
     own = vars(layer)
