@@ -231,3 +231,14 @@ def test_long_values_are_shortened(tmp_path):
         with pytest.raises(ValueError, match=r"x \.\.\. x|y \.\.\. ") as raised:
             built(tmp_path, edge, columns=columns)
         assert len(str(raised.value)) < 1000
+
+
+def test_types_with_slashes_stay_in_the_directory(tmp_path):
+    put(tmp_path / "users.csv", pa.table({"id": ["a", "b"], "n": [1, 2]}))
+    of = {"files": "users.csv", "key": "id", "columns": {"n": "number"}}
+    names = [str(tmp_path / "elsewhere"), "a/b", "a%2Fb"]
+    schema = {"nodes": dict.fromkeys(names, of)}
+    tables.build(Schema.parse(schema, tmp_path), tmp_path / "by_part", parts=1)
+    assert not (tmp_path / "elsewhere").exists()
+    assert len(list((tmp_path / "by_part").glob("nodes/*/part=0/0.parquet"))) == 3
+    assert tables.write_parts(tmp_path / "by_part", tmp_path / "parts") == []

@@ -32,6 +32,7 @@ def changed(path, value):
 USER, BUYS = ("nodes", "user"), ("edges", "user.buys.item")
 WRONG = [
     (("nodes",), None, "nodes: expected it, found nothing"),
+    (("nodes",), {}, "nodes: expected at least one table, found none"),
     (("nodes",), [], r"nodes: expected names with values, found \[\]"),
     (("node",), {}, "node: expected one of edges, nodes, time_unit, found another entry"),
     (("time_unit",), "ns", "time_unit: expected one of s, ms, us, found 'ns'"),
@@ -101,3 +102,6 @@ def test_yaml(tmp_path):
         file.write_text(text)
         with pytest.raises(ValueError, match=expected):
             Schema.read(file)
+    file.write_bytes("nodes: {ü: {files: u.csv, key: id}}".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"s.yaml: 'utf-8' codec can't decode byte 0xfc in position 8"):
+        Schema.read(file)

@@ -78,7 +78,7 @@ def _init(paths: list[str], out: Path) -> None:
     schema, said = guess(paths, out.absolute().parent)
     text = pyyaml().safe_dump(schema, sort_keys=False, default_flow_style=None, allow_unicode=True)
     begin = "# A guess of gnnscale tables --init: splits, units and labels, which leave columns, are to be added."
-    out.write_text(f"{begin}\n{text}")
+    out.write_text(f"{begin}\n{text}", "utf-8")
     for line in said:
         print(line)
     print(f"written: {out}; then: gnnscale tables {out} --out graph")

@@ -99,7 +99,7 @@ def build(
             database.close()
             engine.close()
         shutil.rmtree(work)
-        (folder / REPORT).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+        (folder / REPORT).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
     return report
 
 

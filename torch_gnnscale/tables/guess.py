@@ -107,7 +107,7 @@ def read_manifest(folder: str | os.PathLike) -> tuple[Schema, list[str]]:
         ValueError: an entry of the manifest that is none, or as of :meth:`Schema.parse`.
     """
     file = Path(folder) / "manifest.yaml"
-    content = pyyaml().safe_load(file.read_text())
+    content = pyyaml().safe_load(file.read_text("utf-8"))
     specs = content.get("tables") if isinstance(content, dict) else None
     if not isinstance(specs, dict) or not all(isinstance(spec, dict) for spec in specs.values()):
         raise ValueError(f"{file}: tables: expected the tables of a database of RelBench, found {specs!r}")

@@ -35,9 +35,9 @@ def _new_file(suffix: str) -> Path:
 
 
 def folder_of(path: Path, group: Any, part: int) -> Path:
-    """The folder with the rows of a part's nodes of a type, or edges of a relation."""
-    of = path / "edges" / ".".join(group) if isinstance(group, tuple) else path / "nodes" / group
-    return of / f"part={part}"
+    """The folder with the rows of a part's nodes of a type, or edges of a relation; ``a/b`` is ``a%2Fb`` there."""
+    kind, of = ("edges", ".".join(group)) if isinstance(group, tuple) else ("nodes", group)
+    return path / kind / of.replace("%", "%25").replace("/", "%2F") / f"part={part}"
 
 
 @dataclass(frozen=True)

@@ -154,8 +154,8 @@ class Schema:
     def read(cls, file: str | os.PathLike) -> Schema:
         """Reads a YAML file; errors as of :meth:`parse`, and begin with the file's name."""
         yaml = pyyaml()
-        text = Path(file).read_text()
         try:
+            text = Path(file).read_text("utf-8")
             return cls.parse(yaml.load(text, unique_names(yaml)), Path(file).parent)
         except yaml.YAMLError as error:
             raise ValueError(f"{file}: expected YAML, found {' '.join(str(error).split())}") from None
@@ -171,6 +171,8 @@ class Schema:
         """
         top = _Entries("", content, {"nodes", "edges", "time_unit"})
         nodes = {name: _node_table(name, entry) for name, entry in _mapping("nodes", top.need("nodes")).items()}
+        if not nodes:
+            raise ValueError("nodes: expected at least one table, found none")
         tables = [_edge_table(name, of, nodes) for name, of in _mapping("edges", top.value.get("edges", {})).items()]
         edges = {table.edge_type: table for table in tables}
         for table in tables:
