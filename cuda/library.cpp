@@ -73,6 +73,7 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
   // Features.
   library.def("gather_rows(Tensor src, Tensor index, int threads) -> Tensor");
   library.def("gather_each(Tensor[] src, Tensor index, int threads) -> Tensor[]");
+  library.def("gather_nested(Tensor values, Tensor offset, int columns, Tensor index) -> (Tensor, Tensor)");
   library.def("pack_rows(Tensor[] rows, Tensor[] index, int[] at, Tensor(a!) out, int threads) -> ()");
   library.def("join_rows(Tensor own, Tensor other, Tensor at, Tensor place, int threads) -> Tensor");
   library.def(

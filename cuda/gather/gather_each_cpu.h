@@ -1,6 +1,5 @@
-// The same rows of several tables of host memory. Where tables are columns of one matrix, as those of a database are,
-// their rows lie side by side, and the lines of memory that hold them are read once: blocks of rows are copied from one
-// table after the other.
+// The same rows of several tables of host memory, one table after the other. Where tables are columns of one matrix, or
+// rows are wide, blocks of rows are copied: the lines of memory that hold them are read once.
 #pragma once
 
 #include <algorithm>
@@ -15,6 +14,8 @@ namespace gnnscale {
 
 // The lines of a block are prefetched before the block in front of it is copied.
 constexpr int64_t kBlockBytes = 8192, kMostBlockRows = 64, kLeastBlockRows = 8;
+// A narrow row is prefetched alone, so many rows ahead: a burst of prefetches waits for the lines that are on the way.
+constexpr int64_t kNarrowBytes = 64, kNarrowAhead = 128;
 
 struct Source {
   const char* table;
@@ -23,10 +24,11 @@ struct Source {
   char* out;
 };
 
-// Bytes that lie side by side in each row.
+// Bytes that lie side by side in each row, and the sources that have them.
 struct Span {
   const char* begin;
   int64_t stride, bytes;
+  std::vector<Source> sources;
 };
 
 inline std::vector<Span> spans_of(std::vector<Source> sources) {
@@ -36,8 +38,9 @@ inline std::vector<Span> spans_of(std::vector<Source> sources) {
     const int64_t end = spans.empty() ? 0 : of.table + of.bytes - spans.back().begin;
     if (!spans.empty() && spans.back().stride == of.stride && end <= of.stride) {
       spans.back().bytes = std::max(spans.back().bytes, end);
+      spans.back().sources.push_back(of);
     } else {
-      spans.push_back({of.table, of.stride, of.bytes});
+      spans.push_back({of.table, of.stride, of.bytes, {of}});
     }
   }
   return spans;
@@ -68,59 +71,79 @@ void with_copy(int64_t bytes, F&& f) {
   f([bytes](char* to, const char* from) GNNSCALE_INLINE_LAMBDA { copy_row(to, from, bytes); });
 }
 
-// Rows [begin, end) of one source; false, and row 0 in its place, if an id is not below the limit.
-template <typename Index>
+// Rows [begin, end) of one source, each of which is prefetched `ahead` rows before it is copied, or not at all if that
+// is 0; false, and row 0 in its place, if an id is not below the limit.
+template <int64_t ahead, typename Index>
 bool copy_block(const Source& of, const Index* ids, int64_t begin, int64_t end) {
   bool outside = false;
   with_copy(of.bytes, [&](auto&& copy) {
     const char* const table = of.table;
     const int64_t stride = of.stride, bytes = of.bytes;
     const uint64_t limit = of.limit;
+    const auto row = [&](int64_t i) GNNSCALE_INLINE_LAMBDA {
+      const uint64_t id = static_cast<uint64_t>(static_cast<int64_t>(ids[i]));
+      return table + (id < limit ? static_cast<int64_t>(id) : 0) * stride;
+    };
     char* out = of.out + begin * bytes;
     for (int64_t i = begin; i < end; ++i, out += bytes) {
-      const uint64_t id = static_cast<uint64_t>(static_cast<int64_t>(ids[i]));
-      outside |= id >= limit;
-      copy(out, table + (id < limit ? static_cast<int64_t>(id) : 0) * stride);
+      if constexpr (ahead > 0) {
+        const char* const next = row(std::min(i + ahead, end - 1));
+        GNNSCALE_PREFETCH(next);
+        GNNSCALE_PREFETCH(next + bytes - 1);
+      }
+      outside |= static_cast<uint64_t>(static_cast<int64_t>(ids[i])) >= limit;
+      copy(out, row(i));
     }
   });
   return !outside;
 }
 
-// Copies rows ids[0..count) of all sources. Returns 0, or the limit of one that has not as many rows.
+// Rows [from, to) of the sources of a span, by blocks of `block` rows; as copy_block.
+template <typename Index>
+bool copy_blocks(const Span& span, const Index* ids, int64_t from, int64_t to, int64_t block) {
+  uint64_t least = UINT64_MAX;
+  for (const Source& of : span.sources) least = std::min(least, of.limit);
+  const auto prefetch = [&](int64_t begin) GNNSCALE_INLINE_LAMBDA {
+    for (int64_t i = begin; i < std::min(begin + block, to); ++i) {
+      const uint64_t id = static_cast<uint64_t>(static_cast<int64_t>(ids[i]));
+      if (id >= least) continue;
+      const char* const row = span.begin + static_cast<int64_t>(id) * span.stride;
+      prefetch_lines(row, span.bytes);
+      GNNSCALE_PREFETCH(row + span.bytes - 1);
+    }
+  };
+  bool inside = true;
+  prefetch(from);
+  for (int64_t begin = from; begin < to; begin += block) {
+    prefetch(begin + block);
+    for (const Source& of : span.sources) inside &= copy_block<0>(of, ids, begin, std::min(begin + block, to));
+  }
+  return inside;
+}
+
+// Copies rows ids[0..count) of all sources. Returns 0, or the least limit of those that have not as many rows.
 template <typename Index>
 uint64_t copy_each(const std::vector<Source>& sources, const Index* ids, int64_t count, int64_t threads) {
   const std::vector<Span> spans = spans_of(sources);
-  uint64_t least = UINT64_MAX;
   int64_t bytes = 0;
-  for (const Source& of : sources) {
-    bytes += of.bytes;
-    least = std::min(least, of.limit);
-  }
-  std::atomic<uint64_t> failed{0};
-  const int64_t block = std::clamp(kBlockBytes / std::max<int64_t>(bytes, 1), kLeastBlockRows, kMostBlockRows);
+  for (const Source& of : sources) bytes += of.bytes;
+  std::atomic<bool> outside{false};
   const int64_t tasks = num_tasks(count * bytes, kGrainBytes, threads);
   run_tasks(tasks, [&](int64_t task) {
     const auto [from, to] = part(count, task, tasks);
-    const auto prefetch = [&](int64_t begin) GNNSCALE_INLINE_LAMBDA {
-      for (int64_t i = begin; i < std::min(begin + block, to); ++i) {
-        const uint64_t id = static_cast<uint64_t>(static_cast<int64_t>(ids[i]));
-        if (id >= least) continue;
-        for (const Span& span : spans) {
-          const char* const row = span.begin + static_cast<int64_t>(id) * span.stride;
-          prefetch_lines(row, span.bytes);
-          GNNSCALE_PREFETCH(row + span.bytes - 1);
-        }
-      }
-    };
-    prefetch(from);
-    for (int64_t begin = from; begin < to; begin += block) {
-      prefetch(begin + block);
-      for (const Source& of : sources) {
-        if (!copy_block(of, ids, begin, std::min(begin + block, to))) failed.store(of.limit);
+    for (const Span& span : spans) {
+      const bool narrow = span.sources.size() == 1 && span.bytes <= kNarrowBytes;
+      const int64_t block = std::clamp(kBlockBytes / span.bytes, kLeastBlockRows, kMostBlockRows);
+      if (!(narrow ? copy_block<kNarrowAhead>(span.sources[0], ids, from, to)
+                   : copy_blocks(span, ids, from, to, block))) {
+        outside.store(true);
       }
     }
   });
-  return failed.load();
+  if (!outside.load()) return 0;
+  return std::min_element(sources.begin(), sources.end(),
+                          [](const Source& a, const Source& b) { return a.limit < b.limit; })
+      ->limit;
 }
 
 // src[index] of several matrices in host memory, in pooled memory.

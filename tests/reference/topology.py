@@ -30,6 +30,16 @@ def pack_rows(rows: Sequence[Tensor], index: Sequence[Tensor], at: Sequence[int]
     return out
 
 
+def gather_nested(values: Tensor, offset: Tensor, columns: int, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Cell by cell; that of row i and column j has the values from ``offset[i * columns + j]`` on."""
+    found, ends = [], [0]
+    for i in index.tolist():
+        for at in range(i * columns, (i + 1) * columns):
+            found += values[int(offset[at]) : int(offset[at + 1])].tolist()
+            ends.append(len(found))
+    return torch.tensor(found, dtype=values.dtype), torch.tensor(ends)
+
+
 def join_rows(own: Tensor, other: Tensor, at: Tensor, place: Tensor) -> Tensor:
     """Row i is ``own[place[i]]`` if ``place[i] >= 0``, else the bytes of ``other`` from ``at[-1 - place[i]]`` on."""
     out = torch.empty((len(place), *own.shape[1:]), dtype=own.dtype)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch_geometric.data import TensorAttr
 from torch_geometric.typing import TensorFrame
 
-from .. import files
+from .. import files, ops
 from .._warn import warn
 
 Key = tuple[Any, str]
@@ -165,7 +165,10 @@ def composite_rows(frame: Any, ids: Tensor, take: Callable[[Tensor], Tensor]) ->
         found.num_rows = ids.numel()
         if value.values.dim() == 2:  # MultiEmbeddingTensor: offsets are of columns
             found.values = take(value.values)
-        else:  # MultiNestedTensor
+        elif value.values.device.type == "cpu" and not value.values.requires_grad:  # MultiNestedTensor
+            whole = value.values.contiguous(), value.offset.contiguous(), value.num_cols
+            found.values, found.offset = ops.gather_nested(*whole, ids)
+        else:
             found.values, found.offset = _nested_rows(value, ids, take)
         return found
 

@@ -50,6 +50,7 @@ from .memory import (
 )
 from .negatives import Candidates, EdgeSet, candidates, edge_set, sample_negatives
 from .neighbor_drawing import PreparedNeighbors, sample_neighbors, weight_sums
+from .nested_rows import gather_nested
 from .rows import can_gather_rows, gather_rows, join_rows, pack_rows, select_rows
 from .shuffle import MAX_PARTS, Cut, cut_batch, shuffle_rows
 from .single_hop import Picks, Relabelled, pick_neighbors, relabel
@@ -76,10 +77,10 @@ __all__ = [
     "board_take", "can_aggregate", "can_gather_rows", "can_widen", "candidates", "check_colptr", "choose_edges",
     "choose_nodes", "colptr_of_sorted", "contract", "coo_to_csc", "count_ids", "cut_batch", "dropout_rows",
     "edge_attention", "edge_attention_backward", "edge_dot", "edge_set", "empty_bytes", "empty_rows",
-    "extreme_backward", "first_outside", "gather_rows", "gather_tables", "gather_tiers", "huge_pages", "in_halves",
-    "join_rows", "limit_threads", "map_file", "map_shared", "node_scores", "pack_rows", "permutation", "pick_neighbors",
-    "place_dtype", "pool_limit", "pool_stats", "pool_trim", "propagate_labels", "random_bits", "relabel", "relations",
-    "release_pages", "renumber", "reverse_edges", "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_layers",
-    "sample_layers_bulk", "sample_negatives", "sample_neighbors", "score_unit", "select_rows", "share_of_extremes",
-    "shuffle_rows", "sum_dtype", "transpose", "weigh_edges", "weight_sums",
+    "extreme_backward", "first_outside", "gather_nested", "gather_rows", "gather_tables", "gather_tiers", "huge_pages",
+    "in_halves", "join_rows", "limit_threads", "map_file", "map_shared", "node_scores", "pack_rows", "permutation",
+    "pick_neighbors", "place_dtype", "pool_limit", "pool_stats", "pool_trim", "propagate_labels", "random_bits",
+    "relabel", "relations", "release_pages", "renumber", "reverse_edges", "reverse_pagerank", "rmat_edges",
+    "sample_bulk", "sample_layers", "sample_layers_bulk", "sample_negatives", "sample_neighbors", "score_unit",
+    "select_rows", "share_of_extremes", "shuffle_rows", "sum_dtype", "transpose", "weigh_edges", "weight_sums",
 ]  # fmt: skip

@@ -204,6 +204,12 @@ def _(src, index, threads):
     return [of.new_empty((index.numel(), *of.shape[1:])) for of in src]
 
 
+@torch.library.register_fake("gnnscale::gather_nested")
+def _(values, offset, columns, index):
+    count = torch.library.get_ctx().new_dynamic_size()
+    return values.new_empty(count), offset.new_empty(index.numel() * columns + 1)
+
+
 @torch.library.register_fake("gnnscale::gather_tiers")
 def _(segments, spread, place, index, disk, dtype, counts, threads):
     return index.new_empty((index.numel(), *segments[0].shape[1:]), dtype=dtype)

@@ -71,10 +71,13 @@ def entity_loaders(
         given = get_node_train_table_input(table, task)
         time = seed_times(data, table, name, given.nodes[1], task.entity_table)
         steps = [step for step in (given.transform, transform) if step is not None]
-        loaders[split] = _seeds(
-            data, num_neighbors, given.nodes, time, split, transform=Compose(steps) if steps else None, **kwargs
-        )
+        loaders[split] = _seeds(data, num_neighbors, given.nodes, time, split, transform=_in_turn(steps), **kwargs)
     return loaders
+
+
+def _in_turn(steps: list[Callable]) -> Callable | None:
+    """What calls all of them; PyG's Compose copies each batch, which one alone does not need."""
+    return Compose(steps) if len(steps) > 1 else steps[0] if steps else None
 
 
 def recommendation_loaders(
