@@ -102,6 +102,7 @@ def with_composites(
         rows: (attribute, rows) as they were read; all tensors of a composite, or none.
         missing: stands for rows that are read later: a composite one of whose tensors has them has them, too.
     """
+    composites = dict(composites)  # at one moment: another thread may put or remove an attribute
     if not composites:
         return list(rows)
     of_part = {(group, part): (group, whole) for (group, _), whole in composites.items() for part in whole.parts}
