@@ -53,10 +53,14 @@ class Expansion {
     reserve(total, drawn);
     drawing.write_to(frontier(drawing_columns), out_.row.data(), request.with_edge_id ? out_.id.data() : nullptr);
 
-    if (batch_.lookup == Lookup::kTrees && drawn > 0) prepare_trees();
     Relabelling relabelling(*batch_.work, sources_, out_.row.data());
     const int64_t tasks = drawn < kParallelFrom ? 1 : num_tasks(drawing.num_blocks(), 2, request.threads);
-    if (tasks == 1) {
+    const bool in_trees = batch_.lookup == Lookup::kTrees && drawn > 0;
+    const bool apart = in_trees && tasks == 1 && sources_.count - sources_.entered > drawn;
+    if (in_trees && !apart) prepare_trees();
+    if (apart) {
+      run_apart(drawing, relabelling);
+    } else if (tasks == 1) {
       run_serially(drawing, relabelling);
     } else {
       run_in_parallel(drawing, relabelling, tasks);
@@ -151,8 +155,27 @@ class Expansion {
   // Enters the sources that are known.
   void prepare_trees() {
     enter_trees(batch_.work->trees[relation_.src], sources_);
+    prepare_filter();
+  }
+
+  void prepare_filter() {
     if (!relation_.sources_differ) return;
-    filter_ = batch_.work->filter.of(sources_.id.data(), sources_.tree.data(), sources_.count);
+    TreeFilter& filter = batch_.work->filter;
+    filter.start(sources_.count);
+    filter.add(sources_.id.data(), sources_.count, [trees = sources_.tree.data()](int64_t i) { return trees[i]; });
+    filter_ = filter.view();
+  }
+
+  // Enters, of the sources that are known, those that may be among what was drawn, which is less.
+  void enter_drawn(int64_t columns) {
+    TreeFilter& asked = batch_.work->asked;
+    asked.start(colptr_[columns] - colptr_[0]);
+    for (int64_t column = 0; column < columns; ++column) {
+      asked.add(out_.row.data() + colptr_[column], colptr_[column + 1] - colptr_[column],
+                [tree = trees()[column]](int64_t) { return tree; });
+    }
+    enter_asked(batch_.work->trees[relation_.src], sources_, asked.view(), batch_.work->maybe);
+    prepare_filter();
   }
 
   // Columns [from, to) by the table of all trees.
@@ -200,6 +223,22 @@ class Expansion {
       if (step >= 1 && step - 1 < blocks) drawing.read(step - 1, scratch.positions[(step - 1) & 1], none);
       if (step >= 2) relabel(relabelling, drawing, step - 2, step - 1 < blocks, pending);
       pending.prefetch_rest();
+    }
+  }
+
+  // The same for trees, of which all sources are read before the first is looked up.
+  void run_apart(Drawing& drawing, Relabelling& relabelling) {
+    PendingPicks pending(relation_), none(relation_);
+    Scratch& scratch = batch_.work->scratch;
+    const int64_t blocks = drawing.num_blocks();
+    for (int64_t step = 0; step < blocks + 1; ++step) {
+      if (step < blocks) drawing.pick(step, scratch, scratch.positions[step & 1], pending);
+      if (step >= 1) drawing.read(step - 1, scratch.positions[(step - 1) & 1], none);
+      pending.prefetch_rest();
+    }
+    enter_drawn(drawing.num_nodes());
+    for (int64_t block = 0; block < blocks; ++block) {
+      relabel(relabelling, drawing, block, block + 1 < blocks, none);
     }
   }
 

@@ -141,22 +141,30 @@ class TreeFilter {
     }
   };
 
-  // That of nodes id[0..count) of trees tree[0..count).
-  View of(const int64_t* id, const int64_t* tree, int64_t count) {
-    int bits = kLeastBits;
-    while (int64_t{1} << bits < kBitsOfNode * count) ++bits;
-    words_.assign(size_t{1} << bits >> 6, 0);
-    for (int64_t i = 0; i < count; ++i) {
-      const uint64_t bit = table_slot(id[i], static_cast<uint32_t>(tree[i]), bits);
-      words_[bit / 64] |= uint64_t{1} << bit % 64;
-    }
-    return {words_.data(), bits};
+  // Makes it empty, with room for `count` nodes.
+  void start(int64_t count) {
+    bits_ = kLeastBits;
+    while (int64_t{1} << bits_ < kBitsOfNode * count) ++bits_;
+    words_.assign(size_t{1} << bits_ >> 6, 0);
   }
+
+  // Adds nodes id[0..count) of trees tree_of(0..count).
+  template <typename TreeOf>
+  void add(const int64_t* id, int64_t count, TreeOf&& tree_of) {
+    uint64_t* const words = words_.data();
+    for (int64_t i = 0; i < count; ++i) {
+      const uint64_t bit = table_slot(id[i], static_cast<uint32_t>(tree_of(i)), bits_);
+      words[bit / 64] |= uint64_t{1} << bit % 64;
+    }
+  }
+
+  View view() const { return {words_.data(), bits_}; }
 
  private:
   static constexpr int kLeastBits = 10;
   static constexpr int64_t kBitsOfNode = 16;
   Vector<uint64_t> words_;
+  int bits_ = kLeastBits;
 };
 
 // The nodes of one tree, of one type, for batches that work on one tree after another: no tree needs another's nodes,

@@ -90,6 +90,27 @@ inline void enter_trees(TreeTable& table, Nodes& nodes) {
   nodes.entered = nodes.count;
 }
 
+// Enters, of the nodes of a type that are not yet in its table of all trees, those that `asked` may have. The others
+// are not there either; later calls may enter all of them again.
+inline void enter_asked(TreeTable& table, const Nodes& nodes, const TreeFilter::View asked, Vector<int64_t>& chosen) {
+  const int64_t *const ids = nodes.id.data(), *const trees = nodes.tree.data();
+  const auto tree_of = [&](int64_t i) { return static_cast<uint32_t>(trees[i]); };
+  chosen.resize(std::max(chosen.size(), static_cast<size_t>(nodes.count - nodes.entered) + 1));
+  int64_t* const at = chosen.data();
+  int64_t count = 0;
+  for (int64_t i = nodes.entered; i < nodes.count; ++i) {
+    at[count] = i;
+    count += asked.may_have(ids[i], tree_of(i));
+  }
+  table.reserve(count);
+  const auto view = table.view();
+  for (int64_t k = 0; k < count; ++k) {
+    if (k + kSeedsAhead < count) view.prefetch(ids[at[k + kSeedsAhead]], tree_of(at[k + kSeedsAhead]));
+    view.add(ids[at[k]], tree_of(at[k]), static_cast<uint32_t>(at[k]));
+  }
+  table.added(count, nodes.count);
+}
+
 // As enter_nodes for the map, whose base has been set.
 inline void enter_nodes(const MapCells& cells, const int64_t* ids, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
@@ -103,7 +124,8 @@ inline void enter_nodes(const MapCells& cells, const int64_t* ids, int64_t count
 // last. New nodes are appended to `sources`, which has room for them and one more.
 class Relabelling {
  public:
-  Relabelling(Workspace& work, Nodes& sources, int64_t* row) : work_(work), sources_(sources), row_(row) {}
+  Relabelling(Workspace& work, Nodes& sources, int64_t* row)
+      : work_(work), sources_(sources), known_(sources.count), row_(row) {}
 
   // Edges [from, to). Ids are known up to edge `known`, so that their cells can be prefetched. From time to time,
   // meanwhile() is called.
@@ -181,8 +203,8 @@ class Relabelling {
     prefetched_ = ahead;
     const int64_t added = count - sources_.count;
     table.added(added, count);
+    if (sources_.entered == sources_.count) sources_.entered += added;  // else not all that were known are there
     sources_.count += added;
-    sources_.entered += added;  // without edges, those that were known may not be there
   }
 
   // The same where no two edges of a tree have the same source: none that is found here is looked up here. So the table
@@ -190,15 +212,29 @@ class Relabelling {
   // is that of the table's nodes, and most sources are in neither.
   void append_trees(const TreeTable& table, const TreeFilter::View filter, const int64_t* colptr, const int64_t* trees,
                     int64_t from, int64_t to) {
-    if (sources_.entered == 0) return append_trees(colptr, trees, from, to);
+    if (known_ == 0) return append_trees(colptr, trees, from, to);
     const TreeTable::View view = table.view();
     int64_t *const ids = row_, *const found = sources_.id.data(), *const tree_of = sources_.tree.data();
+    Vector<int64_t>& maybe = work_.maybe;  // the edges whose sources are looked up, and an end that no edge is
+    maybe.resize(std::max(maybe.size(), static_cast<size_t>(colptr[to] - colptr[from]) + 1));
+    int64_t* end = maybe.data();
+    for (int64_t column = from; column < to; ++column) {
+      const uint32_t tree = static_cast<uint32_t>(trees[column]);
+      for (int64_t e = colptr[column], last = colptr[column + 1]; e < last; ++e) {
+        if (!filter.may_have(ids[e], tree)) continue;
+        view.prefetch(ids[e], tree);
+        *end++ = e;
+      }
+    }
+    *end = -1;
+    const int64_t* next = maybe.data();
     int64_t count = sources_.count;
     for (int64_t column = from; column < to; ++column) {
       const uint32_t tree = static_cast<uint32_t>(trees[column]);
       for (int64_t e = colptr[column], last = colptr[column + 1]; e < last; ++e) {
         const int64_t id = ids[e];
-        if (filter.may_have(id, tree)) [[unlikely]] {
+        if (e == *next) [[unlikely]] {
+          ++next;
           if (const int64_t local = view.lookup(id, tree); local >= 0) {
             ids[e] = local;
             continue;
@@ -253,6 +289,7 @@ class Relabelling {
 
   Workspace& work_;
   Nodes& sources_;
+  const int64_t known_;  // how many sources there were before
   int64_t* const row_;
   int64_t prefetched_ = 0;  // the edge, or of trees the column, up to which cells are prefetched
   int64_t tree_end_ = 0;    // the column up to which columns are of the tree at hand
