@@ -16,10 +16,7 @@ from torch_geometric.data import Data, HeteroData
 from ..feature.attributes import EDGES, TypedStorage, typed_storages
 from ..feature.composite import is_composite
 from ..feature.contract import Version, version_of, without_number
-from .fields import stored_values, with_fields
-
-OF_GRAPH = object()
-"""Stands for a type in the keys of attributes of a whole HeteroData."""
+from .fields import OF_GRAPH, stored_values, with_fields
 
 
 class WithRows(NamedTuple):

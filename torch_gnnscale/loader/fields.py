@@ -4,6 +4,7 @@ transposed sparse adjacency matrix)."""
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
@@ -25,6 +26,8 @@ _COMPUTED = frozenset(("num_nodes",))
 _OF_BATCH = ("_num_graphs", "_slice_dict", "_inc_dict")
 """What a Batch knows of its graphs beside its attributes."""
 _POINTER = "ptr"
+OF_GRAPH = object()
+"""Stands for a type in the keys of attributes of a whole HeteroData."""
 
 
 def edge_device(store: Any) -> torch.device:
@@ -52,7 +55,7 @@ def hidden_fields(kind: type) -> list[str]:
 def as_batch(data: Data | HeteroData) -> Any:
     """A copy of the data whose attributes can be replaced: of their class or, if it hides fields of batches, a Data or
     HeteroData. That of a PyG Batch knows nothing of its graphs, whose nodes it has only some of."""
-    batch = copy.copy(data)
+    batch = _copied(data)
     if hidden_fields(type(data)):  # Data's own __setattr__ would take the class for an attribute
         object.__setattr__(batch, "__class__", plain_kind(type(data)))
     if isinstance(data, Batch):
@@ -63,19 +66,27 @@ def as_batch(data: Data | HeteroData) -> Any:
     return batch
 
 
+def _copied(data: Data | HeteroData) -> Any:
+    """``copy.copy(data)``. PyG's own, of a HeteroData, sets each storage's attributes by a property of its class."""
+    if type(data) is not HeteroData:
+        return copy.copy(data)
+    stores = {**data._node_store_dict, **data._edge_store_dict, OF_GRAPH: data._global_store}
+    return with_fields(data, stores, {of: store._mapping for of, store in stores.items()})
+
+
 def with_fields(data: Data | HeteroData, stores: Mapping[Any, Any], fields: Mapping[Any, dict[str, Any]]) -> Any:
     """A copy of the data that has copies of these fields, by type, in copies of these storages of its; those of a whole
     HeteroData are the last. Unlike ``copy.copy``, it may be made while another thread changes the data."""
     copied = data.__class__.__new__(data.__class__)
     own = copied.__dict__
     own.update(data.__dict__)
+    parent = weakref.ref(copied)
 
     def put(into: dict[Any, Any], key: Any, store: Any, mapping: dict[str, Any]) -> None:
         made = into[key] = store.__class__.__new__(store.__class__)
-        made.__dict__.update(store.__dict__)
-        made.__dict__.pop("_cached_attr", None)  # which attributes have rows: of the data's own
-        made.__dict__["_mapping"] = mapping.copy()
-        made._parent = copied
+        of_store = made.__dict__
+        of_store.update(store.__dict__, _mapping=mapping.copy(), _parent=parent)
+        of_store.pop("_cached_attr", None)  # which attributes have rows: of the data's own
 
     if None in fields:  # without types
         put(own, "_store", stores[None], fields[None])
