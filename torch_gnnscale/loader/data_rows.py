@@ -210,7 +210,10 @@ class DataRows(RowSource):
         found = {}
         for storage in storages:
             of_type = storage.type_name
-            of_storage, reader = kinds[of_type], _Reader(graph, storage, sampled, bounds)
+            if not (of_storage := kinds[of_type]).names:
+                found[of_type] = {}
+                continue
+            reader = _Reader(graph, storage, sampled, bounds)
             if late or wanted is not None:
                 found[of_type] = {
                     name: NO_ROWS
