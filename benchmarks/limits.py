@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from torch import Tensor
 
 from torch_gnnscale import CSC, ops
@@ -25,13 +26,33 @@ def library() -> ctypes.CDLL:
         source = Path(__file__).with_name("limits.cpp")
         subprocess.run([compiler, "-std=c++20", "-O3", "-fPIC", "-shared", source, "-o", path], check=True)
         loaded = ctypes.CDLL(str(path))
-    for name in ("sampler_accesses", "list_touches", "list_draws", "list_high_words"):
+    for name in ("sampler_accesses", "line_reads", "list_touches", "list_draws", "list_high_words"):
         getattr(loaded, name).restype = ctypes.c_uint64
     return loaded
 
 
 def pointer(tensor: Tensor) -> ctypes.c_void_p:
     return ctypes.c_void_p(tensor.data_ptr())
+
+
+LINE = 64
+"""Bytes of a line of memory."""
+
+
+def lines_of(table: Tensor, rows: Tensor) -> np.ndarray:
+    """The addresses of the lines that have rows of a table, each once, in the order of their first use."""
+    size = table[:1].numel() * table.element_size()
+    begin = table.data_ptr() + rows.numpy() * (table.stride(0) * table.element_size())
+    end = begin + max(size - 1, 0)
+    spans = [np.minimum(begin // LINE + step, end // LINE) for step in range(-(-size // LINE) + 1)]
+    lines, first = np.unique(np.stack(spans, 1).ravel(), return_index=True)
+    return lines[np.argsort(first)] * LINE
+
+
+def read_lines(lines: np.ndarray) -> int:
+    """Reads a word of each line, prefetched; returns their sum."""
+    found: int = library().line_reads(ctypes.c_void_p(lines.ctypes.data), ctypes.c_int64(len(lines)))
+    return found
 
 
 class SamplerAccesses:
