@@ -110,11 +110,11 @@ def main() -> None:
                         with tempfile.TemporaryDirectory() as out:
                             command = [sys.executable, __file__, "--run", step, way, str(file), f"{out}/out"]
                             said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-                        runs[way].append([float(figure) for figure in said.split()[-4:]])
+                        runs[way].append([float(figure) for figure in said.split()[-5:]])
                 assert len({sums for of in runs.values() for sums, *_ in of}) == 1, runs
                 for way, of in runs.items():
-                    _, seconds, begun, most = zip(*of, strict=True)
-                    ratio = statistics.median(seconds) / statistics.median(run[1] for run in runs["DuckDB"])
+                    _, _, seconds, begun, most = zip(*of, strict=True)
+                    ratio = statistics.median(seconds) / statistics.median(run[2] for run in runs["DuckDB"])
                     print(
                         f"{text}, {step}, {way}: {statistics.median(seconds):.2f} s of CPU ({ratio:.2f}), "
                         f"{max(most):.0f} MB, of them {max(begun):.0f} before it began",
