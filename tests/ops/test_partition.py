@@ -1,6 +1,7 @@
 """The operators that cut graphs into parts: equal to their twins, for any number of threads, and what they refuse."""
 
 import re
+from itertools import chain
 
 import pytest
 import reference
@@ -150,6 +151,20 @@ def test_two_cliques_become_two_clusters():
     assert label[0] != label[10]
     smaller = ops.propagate_labels(*given, [4], key=1, rounds=20, steps=20)
     assert smaller.bincount().max() == 4
+
+
+@pytest.mark.parametrize("rows", [{5: [328, 1677]}, {5: [1677, 328]}, {328: [5], 1677: [5]}])
+def test_of_equal_priorities_the_first_comes_first(rows):
+    """Under key 466, nodes 328 and 1677 have the same 32 bits; a label takes two nodes."""
+    degree = torch.zeros(3000, dtype=torch.int64)
+    for node, of_node in rows.items():
+        degree[node] = len(of_node)
+    colptr, row = torch.cat([degree[:1] * 0, degree.cumsum(0)]), torch.tensor([*chain(*rows.values())])
+    given = ([Side(colptr, row, 0, 0, 3000)], 3000, torch.arange(3000), torch.ones(3000, 1, dtype=torch.int64), [2])
+    expected = torch.arange(3000)
+    expected[5 if 5 in rows else 328] = 328 if 5 in rows else 5
+    assert torch.equal(ops.propagate_labels(*given, key=466, rounds=1, steps=1), expected)
+    assert torch.equal(reference.propagate_labels(*given, key=466, rounds=1, steps=1), expected)
 
 
 def test_no_label_falls_below_the_fewest():
