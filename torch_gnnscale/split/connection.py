@@ -329,14 +329,15 @@ class GradientSum:
         found: dict[int, Tensor] = {}
         having = has
         for at, ((dtype, device), members) in enumerate(kinds.items() or [((torch.float32, torch.device("cpu")), [])]):
-            pieces = [own[n] if own[n] is not None else torch.zeros_like(parameters[n]) for n in members]
-            flat = [piece.reshape(-1).cpu() for piece in pieces]  # type: ignore[union-attr]
-            total = self._sum(torch.cat([*flat, *([has.to(dtype)] if at == 0 else [])]))
-            sizes = [len(piece) for piece in flat]
-            *sums, rest = total.split([*sizes, len(total) - sum(sizes)])
+            pieces = [torch.zeros_like(parameters[n]) if (grad := own[n]) is None else grad for n in members]
+            flat = torch.cat([piece.reshape(-1) for piece in pieces] or [torch.empty(0, dtype=dtype, device=device)])
+            flat = flat.cpu()  # by one copy from a GPU
+            total = self._sum(torch.cat([flat, has.to(dtype)]) if at == 0 else flat)
+            total, rest = total.split([len(flat), len(total) - len(flat)])
             having = rest != 0 if at == 0 else having
+            sums = total.to(device).split([parameters[number].numel() for number in members])
             for number, piece in zip(members, sums, strict=True):
-                found[number] = piece.to(device).view(parameters[number].shape).clone()
+                found[number] = piece.view(parameters[number].shape).clone()
         return found, having
 
     def _sum(self, flat: Tensor) -> Tensor:
