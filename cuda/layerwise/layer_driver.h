@@ -161,8 +161,7 @@ class LayerDriver : BulkBatches<Executor> {
     this->download_state();
     check();
     const int64_t scanned = *host.needed_edges(hop);
-    STD_TORCH_CHECK(scanned <= kMostInHop, "hop ", hop, " reads ", scanned,
-                    " edges, more than 2^31; sample fewer batches at a time");
+    check_at_once(scanned <= kMostInHop, "hop ", hop, " reads ", scanned, " edges, more than 2^31");
 
     int64_t edges = 0;
     {
@@ -207,7 +206,7 @@ class LayerDriver : BulkBatches<Executor> {
     for (int64_t found = 0; found <= scan.hop.hop && asked_.keep_known; ++found) {
       known += host.node_ptr(found)[batches];
     }
-    STD_TORCH_CHECK(scanned + known <= kMostInHop, "a hop of more than 2^31 edges; sample fewer batches at a time");
+    check_at_once(scanned + known <= kMostInHop, "a hop of more than 2^31 edges");
     const int64_t slots = 2 * (scanned + known) + 1;
     int64_t* const free_slots = make<int64_t>(2 * slots, scratch);
     executor.fill(free_slots, 2 * slots);
@@ -231,8 +230,7 @@ class LayerDriver : BulkBatches<Executor> {
 
   void choose_scored(LayerScan& scan, Memory& scratch) {
     const int64_t nodes = num_nodes(), items = bounded_product(batches, nodes);
-    STD_TORCH_CHECK(items <= kMostInHop, batches, " batches of ", nodes,
-                    " nodes that may all be drawn are more than 2^31; sample fewer batches at a time");
+    check_at_once(items <= kMostInHop, batches, " batches of ", nodes, " nodes that may all be drawn, more than 2^31");
     scan.dense = make<double>(items, scratch);
     executor.each(items, Clear<double>{scan.dense});
     if (asked_.keep_known) {

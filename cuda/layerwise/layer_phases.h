@@ -91,7 +91,7 @@ struct LayerScan {
   GNNSCALE_HD int64_t source_at(int64_t position) const {
     const int64_t node = graph().row[position];
     if (node >= 0 && node < graph().num_src) return node;
-    atomic_lower(bulk.state.lowest(BulkState::kBadEdge), static_cast<uint64_t>(position));
+    bulk.state.note(BulkState::kBadEdge, 0, position);
     return -1;
   }
 

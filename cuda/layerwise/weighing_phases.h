@@ -22,7 +22,7 @@ struct Weighing {
     const BulkRelation& graph = scan.graph();
     const int64_t first = graph.colptr[source], last = graph.colptr[source + 1];
     if (first < 0 || last < first || last > graph.num_edges) {
-      atomic_lower(scan.bulk.state.lowest(BulkState::kBadNode), static_cast<uint64_t>(source));
+      scan.bulk.state.note(BulkState::kBadNode, 0, source);
       return 0;
     }
     return edge_factor(aggregation, degree, last - first);

@@ -50,14 +50,19 @@ struct BulkSizes {
 // Batches and hops as numbers on the device; `offset` counts int64 words. Those before edge_ptr(0) are the host's at
 // first, all other words are written by phases.
 struct BulkState : BulkSizes {
-  // kBadSeed, kBadNode, kBadEdge: the least seed, node and edge that is malformed, as an unsigned number; all bits set
-  // if none is. kTableFull: 0 if the table had no room, else all bits set. kStopped: 1 if a hop had no room; the later
-  // ones are skipped then.
+  // kBadSeed, kBadNode, kBadEdge: the least seed, node and edge that is malformed, as an unsigned number, which of a
+  // node or an edge begins with the place of its relation; all bits set if none is. kTableFull: 0 if the table had no
+  // room, else all bits set. kStopped: 1 if a hop had no room; the later ones are skipped then.
   enum Word : int64_t { kBadSeed, kBadNode, kBadEdge, kTableFull, kStopped, kWords };
 
   int64_t* word;
 
   GNNSCALE_HD uint64_t& lowest(Word name) const { return reinterpret_cast<uint64_t&>(word[name]); }
+  static constexpr int kPositionBits = 53;
+  // Notes a malformed node (kBadNode) or the position of a malformed edge (kBadEdge) of a relation.
+  GNNSCALE_HD void note(Word name, int64_t relation, int64_t position) const {
+    atomic_lower(lowest(name), static_cast<uint64_t>(relation << kPositionBits | position));
+  }
   GNNSCALE_HD int64_t* columns(int64_t hop) const { return word + kWords + hop; }    // to be expanded
   GNNSCALE_HD int64_t* edges(int64_t hop) const { return columns(hops + 1) + hop; }  // 0 if there is no room
   GNNSCALE_HD int64_t* numbered(int64_t hop) const { return edges(hops) + hop; }     // 0 if nodes have no room

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -63,6 +64,19 @@ struct BulkOutput {
   Tensor counts;
 };
 
+// A phase with a single item: the pointers of a node, or the source of an edge, which are malformed.
+struct ReadMalformed {
+  const BulkRelation* relation;
+  int64_t at;
+  bool is_edge;
+  int64_t* out;
+
+  GNNSCALE_HD void operator()(int64_t) const {
+    out[0] = is_edge ? relation->row[at] : relation->colptr[at];
+    out[1] = is_edge ? 0 : relation->colptr[at + 1];
+  }
+};
+
 template <typename Executor>
 class BulkBatches {
  protected:
@@ -87,7 +101,7 @@ class BulkBatches {
   static int64_t num_slots(int64_t nodes, int64_t slots_a_node) {
     int64_t slots = 16;
     while (slots < slots_a_node * nodes) slots *= 2;
-    STD_TORCH_CHECK(slots <= int64_t{1} << 31, "a bulk of more than 2^30 nodes; sample fewer batches at a time");
+    check_at_once(slots <= int64_t{1} << 31, "a bulk of up to ", nodes, " nodes, more than 2^30");
     return slots;
   }
 
@@ -141,15 +155,26 @@ class BulkBatches {
 
   // Raises a RuntimeError if the state that was downloaded tells of a malformed graph.
   void check_graph() const {
-    for (const auto& [word, what] : {std::pair{BulkState::kBadNode, "colptr"}, std::pair{BulkState::kBadEdge, "row"}}) {
-      const uint64_t at = host.lowest(word);
-      int64_t nodes = 0, edges = 0;
-      for (const BulkRelation& relation : input.relations) edges += relation.num_edges;
-      for (const int64_t size : input.sizes) nodes += size;
-      STD_TORCH_CHECK(at == ~uint64_t{0}, "the graph is malformed: ", what, "[", static_cast<int64_t>(at),
-                      "] in a graph of ", nodes, " nodes and ", edges, " edges");
+    for (const auto word : {BulkState::kBadNode, BulkState::kBadEdge}) {
+      const uint64_t noted = host.lowest(word);
+      if (noted == ~uint64_t{0}) continue;
+      const int64_t at = static_cast<int64_t>(noted & ((uint64_t{1} << BulkState::kPositionBits) - 1));
+      const int64_t place = static_cast<int64_t>(noted >> BulkState::kPositionBits);
+      const bool is_edge = word == BulkState::kBadEdge;
+      executor.each(1, ReadMalformed{bulk.relation + place, at, is_edge, bulk.state.word});
+      const std::vector<int64_t> found = executor.download(bulk.state.word, 2);
+      const BulkRelation& relation = input.relations[static_cast<size_t>(place)];
+      std::string of = of_relations();
+      if (!of.empty()) of += std::to_string(relation.number);
+      STD_TORCH_CHECK(!is_edge, "the graph is malformed: row[", at, "] = ", found[0], " in a graph of ",
+                      relation.num_src, " nodes", of);
+      STD_TORCH_CHECK(false, "the graph is malformed: colptr[", at, "] = ", found[0], ", colptr[", at + 1,
+                      "] = ", found[1], " with ", relation.num_edges, " edges", of);
     }
   }
+
+  // How errors lead to the number of a relation, where there are several.
+  std::string of_relations() const { return input.relations.size() > 1 ? ", of relation " : ""; }
 
   // From hops to batches, after the state was downloaded: the common buffers. The columns and edges are those of
   // `parts`: of all hops, or of the induced subgraphs.

@@ -36,7 +36,7 @@ struct CountEdges {
     if (column.node < 0 || column.node >= relation.num_dst) return;  // a seed that was noted
     int64_t first = relation.colptr[column.node], last = relation.colptr[column.node + 1];
     if (first < 0 || last < first || last > relation.num_edges) {
-      return atomic_lower(bulk.state.lowest(BulkState::kBadNode), static_cast<uint64_t>(column.node));
+      return bulk.state.note(BulkState::kBadNode, column.relation, column.node);
     }
     const int64_t fanout = fanout_of(bulk, hop, column.relation);
     ExcludedPairs pairs{};
@@ -253,7 +253,7 @@ GNNSCALE_HD int64_t read_source(const Bulk& bulk, const BulkHop& hop, const Bulk
   hop.source[e] = node;
   if (hop.edge_id != nullptr) hop.edge_id[e] = id_at(relation, position);
   if (node >= 0 && node < relation.num_src) return node;
-  atomic_lower(bulk.state.lowest(BulkState::kBadEdge), static_cast<uint64_t>(position));
+  bulk.state.note(BulkState::kBadEdge, &relation - bulk.relation, position);
   return -1;
 }
 

@@ -107,8 +107,8 @@ class BulkDriver : BulkBatches<Executor> {
     int64_t all_nodes = num_seeds, most_columns = rooms.columns[0], most_edges = 0, most_draws = 0, most_removed = 0,
             most_excluded = 0;
     for (int64_t h = 0; h < hops; ++h) {
-      STD_TORCH_CHECK(rooms.columns[h] <= kMostInHop && rooms.edges[h] <= kMostInHop, "sample_bulk: hop ", h,
-                      " may draw more than 2^31 edges; sample fewer batches at a time");
+      check_at_once(rooms.columns[h] <= kMostInHop && rooms.edges[h] <= kMostInHop, "hop ", h,
+                    " may draw more than 2^31 edges");
       all_nodes += rooms.nodes[h];
       most_columns = std::max(most_columns, rooms.columns[h]);
       most_edges = std::max(most_edges, rooms.edges[h]);
@@ -185,8 +185,7 @@ class BulkDriver : BulkBatches<Executor> {
         columns += found[batches] - found[0];
       }
     }
-    STD_TORCH_CHECK(columns <= kMostInHop, "sample_bulk: ", columns,
-                    " columns of the nodes, more than 2^31; sample fewer batches at a time");
+    check_at_once(columns <= kMostInHop, columns, " columns of the nodes, more than 2^31");
     bulk.layers = true;
     bulk.replace = bulk.last = false;
     BulkInduction of{bulk, {}, {}, nullptr};
@@ -216,8 +215,7 @@ class BulkDriver : BulkBatches<Executor> {
     } while (*host.needed_excluded(hops) > all.exclude_room);
     this->check_graph();
     const int64_t candidates = *host.edge_ptr(hops);
-    STD_TORCH_CHECK(candidates <= kMostInHop, "sample_bulk: ", candidates,
-                    " edges lead to the nodes, more than 2^31; sample fewer batches at a time");
+    check_at_once(candidates <= kMostInHop, candidates, " edges lead to the nodes, more than 2^31");
     all.column = make<int32_t>(candidates);
     all.slot = make<uint32_t>(candidates);
     of.rank = make<int32_t>(candidates + 1);
@@ -258,8 +256,8 @@ class BulkDriver : BulkBatches<Executor> {
       for (int64_t h = 0; h <= hops; ++h) nodes += host.node_ptr(h)[group + 1] - host.node_ptr(h)[group];
       most_nodes = std::max(most_nodes, nodes);
     }
-    STD_TORCH_CHECK(columns <= kMostInHop && entries <= kMostInHop, "sample_bulk: ", columns, " columns or ", entries,
-                    " edges and reversed ones, more than 2^31; sample fewer batches at a time");
+    check_at_once(columns <= kMostInHop && entries <= kMostInHop, columns, " columns or ", entries,
+                  " edges and reversed ones, more than 2^31");
     const auto bits_of = [](int64_t most) { return std::bit_width(static_cast<uint64_t>(most)); };
     BulkReversal of{bulk,
                     {},

@@ -55,7 +55,7 @@ struct LookUpSource {
     hop.column[e] = static_cast<int32_t>(column);
     hop.slot[e] = BulkTable::kNoSlot;
     if (node < 0 || node >= relation.num_src) {
-      return atomic_lower(state.lowest(BulkState::kBadEdge), static_cast<uint64_t>(position));
+      return state.note(BulkState::kBadEdge, to.relation, position);
     }
     hop.slot[e] =
         of.bulk.table.find(of.bulk.tree == nullptr ? to.batch : to.tree, state.first_node()[relation.src] + node);

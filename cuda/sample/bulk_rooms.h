@@ -7,7 +7,10 @@
 #include <list>
 #include <mutex>
 #include <numeric>
+#include <sstream>
 #include <vector>
+
+#include "../memory/room.h"
 
 namespace gnnscale {
 
@@ -38,6 +41,23 @@ struct BulkNeed {
 
   static constexpr std::array kCounts{&BulkNeed::edges, &BulkNeed::nodes, &BulkNeed::columns, &BulkNeed::excluded};
 };
+
+// More than one call can draw: room for less may do, or fewer batches. torch_gnnscale/ops/bulk_input.py draws the
+// halves of the batches then, and knows it by how its text begins.
+class TooManyAtOnce : public NoRoom {
+ public:
+  using NoRoom::NoRoom;
+};
+
+template <typename... Words>
+void check_at_once(bool fits, const Words&... words) {
+  if (fits) return;
+  std::ostringstream text;
+  text << "too many at once: ";
+  (text << ... << words);
+  text << "; sample fewer batches at a time";
+  throw TooManyAtOnce(text.str());
+}
 
 constexpr int64_t kMostInHop = (int64_t{1} << 31) - 2;  // edges or nodes of a hop of a bulk
 constexpr int64_t kCheapEdges = int64_t{1} << 25;       // a hop of at most so many, or columns, gets the worst case

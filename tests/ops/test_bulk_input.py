@@ -1,5 +1,7 @@
 """Graphs, seeds and options that bulks do not take."""
 
+import re
+
 import pytest
 import torch
 from helpers.graphs import random_graph
@@ -67,12 +69,41 @@ def test_a_malformed_graph(device):
     for entry in (-1, 10**9):
         row = given["row"].clone()
         row[:] = entry
-        with pytest.raises(RuntimeError, match=r"the graph is malformed: row\[\d+\] in a graph of 50 nodes"):
+        with pytest.raises(RuntimeError, match=rf"the graph is malformed: row\[\d+\] = {entry} in a graph of 50 nodes"):
             ops.sample_bulk(**{**given, "row": row})
     colptr = given["colptr"].clone()
     colptr[3] = 10**9
-    with pytest.raises(RuntimeError, match=r"the graph is malformed: colptr\[2\] in a graph of 50 nodes"):
+    found = f"colptr[2] = {int(colptr[2])}, colptr[3] = 1000000000 with {len(given['row'])} edges"
+    with pytest.raises(RuntimeError, match=re.escape(f"the graph is malformed: {found}")):
         ops.sample_bulk(**{**given, "colptr": colptr})
+
+
+@pytest.mark.parametrize("subgraph", ["directional", "induced"])
+def test_a_malformed_relation(subgraph, device):
+    """Relations are sorted by the type of their sources; the error has the user's number."""
+    graph = random_graph(20, 3, seed=1)
+    edges = [ops.StoredEdges(graph.colptr.to(device), [graph.row.to(device)], None, None, None, [1], s, 0)
+             for s in (2, 1, 0)]  # fmt: skip
+    row = edges[1].row[0].clone()
+    row[:] = 77
+    wrong = [edges[0], edges[1]._replace(row=[row]), edges[2]]
+    bulks = ops.PreparedBulks(wrong, [20] * 3, [-1], torch.device(device), subgraph=subgraph)
+    seeds = [torch.arange(20), torch.arange(0), torch.arange(0)]
+    with pytest.raises(RuntimeError, match=r"malformed: row\[0\] = 77 in a graph of 20 nodes, of relation 1"):
+        bulks.sample_many([seeds], [1])
+
+
+def test_more_batches_than_a_call_can_draw_are_drawn_in_halves():
+    def draw(seeds, keys):
+        if len(keys) > 2:
+            raise RuntimeError(f"too many at once: {len(keys)} batches")
+        return [*seeds]
+
+    message = r"^bulk: 3 batches are drawn as 1 and 2, for one call draws no more: too many at once: 3 batches$"
+    with pytest.warns(UserWarning, match=message):
+        assert ops.in_halves(draw, [4, 5, 6], [1, 2, 3]) == [4, 5, 6]
+    with pytest.raises(RuntimeError, match=r"^other$"):
+        ops.in_halves(lambda seeds, keys: (_ for _ in ()).throw(RuntimeError("other")), [4, 5], [1, 2])
 
 
 def test_the_most_batches_of_a_bulk(monkeypatch):

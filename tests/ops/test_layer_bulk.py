@@ -103,10 +103,11 @@ def test_malformed_graphs(method, device):
     wrong[5] = 3
     given = [torch.tensor([0, 1])]
     score = {"score": torch.ones(3, dtype=torch.int64).to(device)} if method == "fastgcn" else {}
-    with pytest.raises(RuntimeError, match=re.escape("the graph is malformed: row[5] in a graph of 3 nodes")):
+    with pytest.raises(RuntimeError, match=re.escape("the graph is malformed: row[5] = 3 in a graph of 3 nodes")):
         ops.sample_layers_bulk(graph.colptr.to(device), wrong.to(device), given[0].to(device), [0, 2], [3], [1],
                                drawing, **score)  # fmt: skip
-    with pytest.raises(RuntimeError, match=re.escape("the graph is malformed: colptr[1] in a graph of 3 nodes")):
+    message = "the graph is malformed: colptr[1] = 3, colptr[2] = 99 with 12 edges"
+    with pytest.raises(RuntimeError, match=re.escape(message)):
         ops.sample_layers_bulk(torch.tensor([0, 3, 99, 12]).to(device), graph.row.to(device), given[0].to(device),
                                [0, 2], [3], [1], drawing, **score)  # fmt: skip
 
@@ -116,7 +117,8 @@ def test_a_weight_that_depends_on_a_malformed_column(end, device):
     """The weight of an edge is computed from its source's column pointers, though no hop reads that column."""
     colptr, row = torch.tensor([0, 2, end, 4]).to(device), torch.tensor([1, 2, 0, 0]).to(device)
     drawing = ops.LayerDrawing(aggregation="gcn")
-    with pytest.raises(RuntimeError, match=re.escape("the graph is malformed: colptr[1] in a graph of 3 nodes")):
+    message = f"the graph is malformed: colptr[1] = 2, colptr[2] = {end} with 4 edges"
+    with pytest.raises(RuntimeError, match=re.escape(message)):
         ops.sample_layers_bulk(colptr, row, torch.tensor([0]).to(device), [0, 1], [2], [1], drawing)
 
 

@@ -88,7 +88,8 @@ def sample_bulk(
     Raises:
         TypeError, ValueError, IndexError: wrong dtypes, shapes, devices, numbers of entries or fanouts; seeds out of
             range.
-        RuntimeError: the graph is malformed, or a hop of the bulk has more than 2^31 edges.
+        RuntimeError: the graph is malformed, or a hop of the bulk has more than 2^31 edges, or all hops 2^30 nodes;
+            :meth:`PreparedBulks.sample_many` draws the halves of such a bulk.
         torch.OutOfMemoryError: the device has no memory for as much as the batches are known to need.
     """
     given = check_bulk_input(colptr, row, seeds, seed_ptr, keys, edge_id, spread)

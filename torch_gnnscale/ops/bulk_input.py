@@ -15,6 +15,8 @@ from .graph_arguments import Sample, relations
 from .tiers import MAX_TIERS, check_spread, open_peer
 
 T = TypeVar("T")
+_AT_ONCE = "too many at once: "
+"""How the error of an operator begins that would draw fewer batches (``cuda/sample/bulk_rooms.h``)."""
 MAX_BATCHES = (1 << 24) - 1
 """Batches of one call of :func:`sample_bulk`; where trees are disjoint, seeds."""
 
@@ -194,16 +196,17 @@ def in_halves(
     draw: Callable[[Sequence[T], Sequence[int]], list[Sample]], seeds: Sequence[T], keys: Sequence[int]
 ) -> list[Sample]:
     """What ``draw`` returns for batches of seeds, of one key each; nothing for no batches. Where the device has no
-    memory for all of them at once, a warning says so, and each half of them is drawn for itself, with the same
-    samples."""
+    memory for all of them at once, or they are more than one call can draw, a warning says so, and each half of them is
+    drawn for itself, with the same samples."""
     if len(keys) == 0:
         return []
     try:
         return draw(seeds, keys)
-    except torch.OutOfMemoryError as error:
-        if len(keys) < 2:
+    except RuntimeError as error:
+        is_memory, text = isinstance(error, torch.OutOfMemoryError), str(error)
+        if len(keys) < 2 or not (is_memory or text.startswith(_AT_ONCE)):
             raise
-        text = str(error)
+        why = "memory ran out" if is_memory else "one call draws no more"
     half = len(keys) // 2  # drawn after the handler, whose error keeps what the call had
-    warn(f"bulk: {len(keys)} batches are drawn as {half} and {len(keys) - half}, for memory ran out: {text}")
+    warn(f"bulk: {len(keys)} batches are drawn as {half} and {len(keys) - half}, for {why}: {text}")
     return in_halves(draw, seeds[:half], keys[:half]) + in_halves(draw, seeds[half:], keys[half:])
