@@ -161,7 +161,9 @@ class Drawing {
         if (i + kSearches < to) GNNSCALE_PREFETCH(relation_.pointer_of(frontier_.node[i + kSearches]));
         std::tie(first[k], last[k]) = reader_.stored(frontier_.node[i]);
         bound[k] = frontier_.entry(frontier_.time, i);
-        if (starts) start_bound[k] = frontier_.entry(frontier_.start_time, i);
+        if (!starts) continue;
+        start_bound[k] = frontier_.entry(frontier_.start_time, i);
+        if (relation_.time != nullptr) GNNSCALE_PREFETCH(relation_.time + first[k]);
       }
       if (relation_.time != nullptr) {
         cut_off(relation_.time, relation_.num_edges, count, first, last, bound);
