@@ -243,8 +243,8 @@ def test_one_budget_for_all_relations(gpus, monkeypatch):
     pointers, edges = (sum(of) for of in zip(*sizes, strict=True))
     room = pointers + edges // 3
     SegmentedCSC.all_on_gpu(relations, GPU, room, [edges // 4] * 2)
-    left = edges - edges // 3
     on_gpu = [of * (edges // 3) // edges for _, of in sizes]
+    left = edges - sum(on_gpu)
     assert gpus == [
         (pointer + there, True, [0, 1], (edges // 4) * (of - there) // left)
         for (pointer, of), there in zip(sizes, on_gpu, strict=True)
@@ -261,6 +261,37 @@ def test_one_budget_for_all_relations(gpus, monkeypatch):
     with pytest.raises(MemoryError, match=message):
         SegmentedCSC.all_on_gpu(relations, GPU, room)
     assert len(gpus) == 3
+
+
+def test_peers_hold_no_more_than_their_budget(gpus):
+    """Where the edges of relations whose column pointers do not fit lie on peers and in host memory alone."""
+    relations = [segmented.Edges(csc_of("apart"))] * 3
+    pointers, _ = sizes_of(relations[0].csc)
+    SegmentedCSC.all_on_gpu(relations, GPU, 2 * pointers - 1, [100])
+    assert [held >= pointers for held, *_ in gpus] == [True, False, False]
+    assert 98 <= sum(share for *_, share in gpus) <= 100
+
+
+def test_a_relation_made_anew_holds_as_much(monkeypatch):
+    """In another process, of which the budget is a share of the relation."""
+    found = []
+    monkeypatch.setattr(segmented, "free_on_gpu", lambda device, wanted: 1 << 40)
+    monkeypatch.setattr(SegmentedCSC, "cut", lambda csc, device, room, *_, **__: found.append(room))
+    relations = [segmented.Edges(csc_of(form)) for form in FORMS]
+    for percent in range(0, 101, 4):
+        budgets = []
+        for relation, part in zip(relations, _budgets(relations, percent / 100), strict=True):
+            room, _, given = part
+            budgets.append(room)
+            SegmentedCSC.on_gpu(relation.csc, CPU, given.budget)
+        assert found == budgets
+        found.clear()
+
+
+def _budgets(relations, share):
+    sizes = [(of.csc.colptr.nbytes, of.csc.num_edges * sizes_of(of.csc)[1]) for of in relations]
+    pointers, edges = zip(*sizes, strict=True)
+    return segmented._budgets_of(relations, pointers, edges, int(share * (sum(pointers) + sum(edges))), 0, share, ())
 
 
 @pytest.mark.parametrize("budget", [0, "20%", 0.7, "1GiB"])

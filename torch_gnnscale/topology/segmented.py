@@ -310,14 +310,14 @@ def _budgets_of(
     for count in pointers:
         there.append(count if count <= left else 0)
         left -= there[-1]
-    beside = max(edges - left, 1)  # bytes of edges that are not on the GPU
-    for (csc, *values), pointer, own in zip(relations, there, of_edges, strict=True):
-        on_gpu = own * left // edges if pointer else 0
-        part = share * (own - on_gpu) // beside
-        asked: Budget | None = None if budget is None else pointer + on_gpu
+    on_gpu = [own * left // edges if pointer else 0 for pointer, own in zip(there, of_edges, strict=True)]
+    beside = max(sum(of_edges) - sum(on_gpu), 1)  # bytes of edges that are not on the GPU
+    for (csc, *values), pointer, own, held in zip(relations, there, of_edges, on_gpu, strict=True):
+        part = share * (own - held) // beside
+        asked: Budget | None = None if budget is None else pointer + held
         if budget is not None and not is_bytes(budget):  # what does not fit in host memory is then an error
-            asked = min((pointer + on_gpu) / max(csc.colptr.nbytes + own, 1), 1.0)
-        found.append((pointer + on_gpu, part, Given(csc, asked, [part] * len(peers), *values)))
+            asked = min((pointer + held + 0.5) / max(csc.colptr.nbytes + own, 1), 1.0)  # of which bytes are whole
+        found.append((pointer + held, part, Given(csc, asked, [part] * len(peers), *values)))
     return found
 
 
