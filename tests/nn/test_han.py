@@ -127,6 +127,14 @@ def test_attention_that_is_asked_for_is_pygs(calls):
     assert not calls
 
 
+def test_rows_of_a_type_that_the_batch_lacks():
+    def with_more(model, batch):
+        return model["layer"]({**batch.x_dict, "d": batch["a"].x}, batch.edge_index_dict)
+
+    with pytest.raises(ValueError, match=r"^layer \(HANConv\): expected rows of the batch's types .*'c'\], found 'd'$"):
+        narrow(layer_of(), with_more)(batch_of())
+
+
 def test_lazy_layers(calls):
     model = layer_of_lazy()
     narrowed = narrow(model, call_layer)

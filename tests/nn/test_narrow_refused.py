@@ -173,6 +173,14 @@ def test_bad_batches(change, message, check):
 
 
 @pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("batch", [None, torch.zeros(3), {"x": torch.zeros(3)}])
+def test_what_is_no_batch(batch, check):
+    message = rf"^batch: expected a Data or a HeteroData of a loader, found {type(batch).__name__}$"
+    with pytest.raises(TypeError, match=message):
+        narrow(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES), check=check)(batch)
+
+
+@pytest.mark.parametrize("check", [True, False])
 def test_a_batch_without_hops(check):
     data = Data(x=torch.randn(3, FEATURES), edge_index=torch.tensor([[0, 1], [1, 2]]))
     batch = next(iter(NeighborLoader(data, [])))

@@ -114,7 +114,9 @@ class DictionaryLayer:
         hops, x_dict = self.forward_pass.hops, given.get("x_dict")
         if not isinstance(x_dict, Mapping):
             raise ValueError(f"{self.title}: expected an argument x_dict with rows by type, found {[*given]}")
-        counts = {key: x.size(0) for key, x in x_dict.items() if isinstance(x, Tensor) and key in hops.nodes}
+        if (other := next((key for key in x_dict if key not in hops.nodes), None)) is not None:
+            raise ValueError(f"{self.title}: expected rows of the batch's types {[*hops.nodes]}, found {other!r}")
+        counts = {key: x.size(0) for key, x in x_dict.items() if isinstance(x, Tensor)}
         of_types = {key: hops.nodes[key].groups(count) for key, count in counts.items()}
         found = min(of_types.values(), default=0)
         if found == 0:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
-from torch_geometric.data import Batch, HeteroData
+from torch_geometric.data import Batch, Data, HeteroData
 
 from .. import ops
 from .._private import column_pointer
@@ -26,8 +26,11 @@ def first_rows(x: Tensor, count: int) -> Tensor:
     return x if x.size(0) == count else x[:count]
 
 
-def check_no_graphs(batch: Any) -> None:
-    """Raises ValueError for PyG's Batch, whose ``batch_size`` is a number of graphs."""
+def check_batch(batch: Any) -> None:
+    """Raises TypeError for what is neither a Data nor a HeteroData, and ValueError for PyG's Batch, whose
+    ``batch_size`` is a number of graphs."""
+    if not isinstance(batch, (Data, HeteroData)):
+        raise TypeError(f"batch: expected a Data or a HeteroData of a loader, found {type(batch).__name__}")
     if isinstance(batch, Batch):
         raise ValueError(
             "batch: expected a batch of a loader, found a torch_geometric.data.Batch, whose batch_size is its number "
@@ -42,8 +45,8 @@ def node_stores(batch: Any) -> Mapping[NodeType, Any]:
 
 def num_seeds(batch: Any) -> dict[NodeType, int]:
     """The number of a batch's seeds, which are its first nodes, by node type, for the types that have seeds. Of links
-    these are the ends, each once, or once per tree. Raises ValueError for PyG's Batch."""
-    check_no_graphs(batch)
+    these are the ends, each once, or once per tree. Raises what :func:`check_batch` does."""
+    check_batch(batch)
     found: dict[NodeType, int] = {}
     for node_type, store in node_stores(batch).items():
         fields = store._mapping  # to look at: the store's own methods take longer
@@ -158,7 +161,7 @@ def sampled_numbers(batch: Any) -> SampledNumbers | None:
     nodes: dict[NodeType, Any] = {}
     edges: dict[EdgeType, Any] = {}
     seeds: dict[NodeType, int] = {}
-    check_no_graphs(batch)
+    check_batch(batch)
     for node_type, store in node_stores(batch).items():
         fields = store._mapping
         if type(counts := fields.get("num_sampled_nodes")) is not list:
@@ -331,11 +334,12 @@ class BatchHops:
             host then waits for the GPU. On a CPU the edges that layers read are always checked.
 
     Raises:
+        TypeError: it is neither.
         ValueError: the batch has no hops, or its edges do not agree with the numbers of its hops.
     """
 
     def __init__(self, batch: Any, verify: bool = True) -> None:
-        check_no_graphs(batch)
+        check_batch(batch)
         self.nodes: dict[NodeType, NodeRows] = {}
         self.relations: dict[EdgeType, Relation] = {}
         for node_type, store in node_stores(batch).items():

@@ -69,7 +69,8 @@ class Narrowed(Layered):
         Raises:
             ValueError: the batch has no hops, or the model cannot be narrowed or returns something else; the message
                 says why.
-            TypeError: the model returns neither a tensor nor such a dictionary.
+            TypeError: the batch is neither a Data nor a HeteroData, or the model returns neither a tensor nor such a
+                dictionary.
             NotImplementedError: within ``torch.compile``.
         """
         refuse_compiled("narrow")
