@@ -28,12 +28,15 @@ def file_system(url: str) -> tuple[Any, str]:
     return fsspec.url_to_fs(url)
 
 
-_KINDS = (FileExistsError, FileNotFoundError, OSError, ValueError, TypeError, MemoryError, ImportError)
+_KINDS = (
+    FileExistsError, FileNotFoundError, PermissionError, OSError, IndexError, ValueError, TypeError, MemoryError,
+    ImportError, NotImplementedError,
+)  # fmt: skip
 
 
 def _secrets_of(url: str) -> list[str]:
     """Its users with their passwords, and the query of a web page, which may have a token."""
-    query = url.partition("?")[2] if url.startswith(("http://", "https://")) else ""
+    query = found[1] if (found := re.search(r"https?://[^?]*\?(.*)$", url, re.IGNORECASE)) else ""
     return [secret for secret in (*re.findall(r"(?<=://)[^/]*(?=@)", url.removesuffix(query)), query) if secret]
 
 

@@ -179,6 +179,8 @@ def test_passwords_of_urls_are_shown_nowhere(tmp_path, monkeypatch):
     [
         ("s3://bucket/part-?.csv", "s3://bucket/part-?.csv", "s3://bucket/part-?.csv"),
         ("https://a.b/c.csv?X-Sig=1%2F2", "https://a.b/c.csv", "https://a.b/c.csv?***"),
+        ("HTTPS://a.b/c.csv?X-Sig=1%2F2", "HTTPS://a.b/c.csv", "HTTPS://a.b/c.csv?***"),
+        ("filecache::https://a.b/c.csv?s=1", "filecache::https://a.b/c.csv", "filecache::https://a.b/c.csv?***"),
         ("sftp://me@there/c@d.csv", "sftp://there/c@d.csv", "sftp://***@there/c@d.csv"),
         (
             "zip://c.csv::http://me:x@there/a.zip",
@@ -193,3 +195,13 @@ def test_urls_without_secrets(url, shown, hidden):
     with pytest.raises(OSError, match=r"^expected") as raised, hiding_secrets([url]):
         raise PermissionError(f"expected {url}, password x.")
     assert str(raised.value) == f"expected {hidden}, password {'***' if 'me:x@' in url and '://' in url else 'x'}."
+
+
+@pytest.mark.parametrize(
+    "kind", [FileNotFoundError, PermissionError, IndexError, ValueError, TypeError, NotImplementedError, RuntimeError]
+)
+def test_errors_without_secrets_are_of_their_kind(kind):
+    with pytest.raises(kind) as raised, hiding_secrets(["ftp://me:x@there/c"]):
+        raise kind("of me:x")
+    assert type(raised.value) is kind
+    assert str(raised.value) == "of ***"
