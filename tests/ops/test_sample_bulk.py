@@ -56,8 +56,8 @@ def in_parts(
 
 
 def raw_graph(colptr: torch.Tensor, row: torch.Tensor) -> list:
-    """The first arguments of the operator itself: a relation without ids, weights or times."""
-    return [[colptr], [row], [], [], [], [1], [0, 0, 0, 1, 1, 0, 0, 0], [len(colptr) - 1]]
+    """The first arguments of the operator itself: a relation without a reverse, ids, weights or times."""
+    return [[colptr], [row], [], [], [], [1], [0, 0, 0, -1, 1, 1, 0, 0, 0], [len(colptr) - 1]]
 
 
 def bulk(
