@@ -207,7 +207,7 @@ class DataRows(RowSource):
             kinds = self._kinds_of({of: store._mapping for of, store, _, _ in storages}, lambda: graph)
         else:  # of these very versions: the loop may add attributes meanwhile, and remove them before delivery
             graph, storages, late, kinds = versions.graph, versions.storages, versions.learned, versions.kinds
-        found = {}
+        found: dict[Any, dict[str, Any]] = {}
         for storage in storages:
             of_type = storage.type_name
             if not (of_storage := kinds[of_type]).names:
