@@ -96,6 +96,7 @@ def test_yaml(tmp_path):
     assert Schema.read(file).folder == tmp_path
     for text, expected in (
         ("nodes:\n  user: {files: u.csv, key: id, key: no}\n", r"s.yaml: expected YAML, found 'key' twice in .*line 2"),
+        ("nodes:\n  ? [user]\n  : {files: u.csv}\n", r"s.yaml: expected YAML, found \['user'\] as a name in .*line 2"),
         ("nodes: [", "s.yaml: expected YAML, found"), ("", "s.yaml: schema: expected names with values, found None"),
         ("nodes:\n  user: {files: u.csv}\n", "s.yaml: nodes.user.key: expected it"),
     ):  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 from .._library import needed
@@ -20,6 +21,8 @@ def unique_names(yaml: Any) -> Any:
         found: dict[Any, Any] = {}
         for key_node, value_node in node.value:
             key = loader.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.MarkedYAMLError(None, None, f"{key!r} as a name", key_node.start_mark)
             if key in found:
                 raise yaml.MarkedYAMLError(None, None, f"{key!r} twice", key_node.start_mark)
             found[key] = loader.construct_object(value_node, deep=True)
