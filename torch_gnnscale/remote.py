@@ -34,10 +34,15 @@ _KINDS = (
 )  # fmt: skip
 
 
+_AZURE = {"abfs", "abfss", "wasb", "wasbs"}
+"""Protocols whose URLs have the name of a container where others have a user."""
+
+
 def _secrets_of(url: str) -> list[str]:
     """Its users with their passwords, and the query of a web page, which may have a token."""
     query = found[1] if (found := re.search(r"https?://[^?]*\?(.*)$", url, re.IGNORECASE)) else ""
-    return [secret for secret in (*re.findall(r"(?<=://)[^/]*(?=@)", url.removesuffix(query)), query) if secret]
+    users = re.findall(r"(\w+)://([^/]*)(?=@)", url.removesuffix(query))
+    return [secret for secret in (*(user for kind, user in users if kind.lower() not in _AZURE), query) if secret]
 
 
 def without_secrets(url: str) -> str:

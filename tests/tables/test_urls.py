@@ -181,6 +181,7 @@ def test_passwords_of_urls_are_shown_nowhere(tmp_path, monkeypatch):
         ("https://a.b/c.csv?X-Sig=1%2F2", "https://a.b/c.csv", "https://a.b/c.csv?***"),
         ("HTTPS://a.b/c.csv?X-Sig=1%2F2", "HTTPS://a.b/c.csv", "HTTPS://a.b/c.csv?***"),
         ("filecache::https://a.b/c.csv?s=1", "filecache::https://a.b/c.csv", "filecache::https://a.b/c.csv?***"),
+        ("abfs://box@account.net/c.csv", "abfs://box@account.net/c.csv", "abfs://box@account.net/c.csv"),
         ("sftp://me@there/c@d.csv", "sftp://there/c@d.csv", "sftp://***@there/c@d.csv"),
         (
             "zip://c.csv::http://me:x@there/a.zip",
