@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .hops import EdgeType
+from .batches import EdgeType
 
 MOST_KNOWN = 16
 """How many orders of calls are kept: what a model calls may depend on the batch, so that there is no end of them."""

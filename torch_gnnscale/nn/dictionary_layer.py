@@ -9,10 +9,11 @@ from typing import Any
 import torch_geometric.nn as pyg_nn
 from torch import Tensor
 
+from .batches import EdgeType
 from .forward_pass import ForwardPass, Given, refuse_compiled
 from .han import han, han_takes, is_pygs_han
 from .hgt import hgt, hgt_takes, is_pygs_hgt
-from .hops import EdgeType, first_rows
+from .hops import first_rows
 from .messages import parameters_of
 from .saving import LayerSize
 from .wrapper import Shadow, title_of

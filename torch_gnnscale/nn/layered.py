@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
+from .batches import EdgeType, device_of
 from .calls import Call, Functions
 from .forward_pass import ForwardPass, JoinOfPass, LayerOfPass
-from .hops import EdgeType, device_of, seed_rows
+from .hops import seed_rows
 from .narrowed_layer import NarrowedLayer
 from .trial import trial
 from .weigh import Weighed, default_call

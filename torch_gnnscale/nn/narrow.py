@@ -15,11 +15,12 @@ from torch_geometric.nn.norm import HeteroBatchNorm
 from .._private import NormBase
 from .._warn import warn
 from . import saving
+from .batches import EdgeType, NodeType, SampledNumbers, node_stores, sampled_numbers
 from .calls import Call, Functions
 from .common_rows import CommonRows
 from .dictionary_layer import DictionaryLayer, takes_dictionaries
 from .forward_pass import ForwardPass, JoinOfPass, LayerOfPass, NormOfPass, refuse_compiled
-from .hops import BatchHops, EdgeType, NodeType, SampledNumbers, node_stores, sampled_numbers, seed_rows
+from .hops import BatchHops, seed_rows
 from .joins import JoinedHeteroConv, JoinedTrace
 from .layered import Layered
 from .merged import MergedTrace, merges

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from operator import mul
 from typing import NamedTuple
 
-from .hops import EdgeType, NodeType
+from .batches import EdgeType, NodeType
 
 LEAST_SAVED = 3 << 20
 """Multiply-adds of the forward pass: if narrowing saves fewer, the whole batch is computed. With this constant and the
