@@ -86,6 +86,10 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Tensor]]] = {
                                                [index, IDS]),
         {"place": torch.arange(80), "index": IDS},
     ),
+    "gather_nested": (
+        lambda offset, index: ops.gather_nested(torch.arange(80), offset, 2, index),
+        {"offset": torch.arange(81), "index": IDS},
+    ),
     "aggregate": (
         lambda ptr, node, x, weight, edge, more: ops.aggregate(ptr, node, x, weight=weight, edge=edge, more=more),
         {"ptr": GRAPH.colptr, "node": GRAPH.row, "x": X[:9], "weight": torch.randn(EDGES, 2), "edge": BY_EDGE,
@@ -246,7 +250,7 @@ def test_fakes_have_the_shapes_and_types_of_what_is_returned(name):
 OF_ANY_LENGTH = {("first_outside", "ids"), ("colptr_of_sorted", "dst"), ("count_ids", "ids"), ("gather_rows", "index"),
                  ("select_rows", "index"),
                  ("gather_tiers", "index"), ("gather_tiers", "place"), ("gather_tables", "index"),
-                 ("gather_tables", "place"), ("join_rows", "place"), ("pack_rows", "index"),
+                 ("gather_tables", "place"), ("gather_nested", "index"), ("join_rows", "place"), ("pack_rows", "index"),
                  ("aggregate", "ptr"), ("sample_layers", "seeds")}  # fmt: skip
 
 
