@@ -52,7 +52,7 @@ VALUES, OFFSET, ROW = torch.arange(5), torch.tensor([0, 2, 2, 5]), torch.tensor(
             r"index\[1\] = 3 is out of range: expected rows in \[0, 3\)",
         ),
         ((VALUES, OFFSET, 1, torch.tensor([-1])), IndexError, r"index\[0\] = -1 is out of range"),
-        ((VALUES, OFFSET, 2, ROW), ValueError, "a multiple of 2 columns and 1 more offsets, found 4"),
+        ((VALUES, OFFSET, 2, ROW), ValueError, "offset: expected a multiple of 2 columns and 1 more, found 4"),
         ((VALUES, OFFSET, 0, ROW), ValueError, "columns: expected .*1.*, found 0"),
         (
             (VALUES, OFFSET.int(), 1, ROW),

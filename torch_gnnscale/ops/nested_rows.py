@@ -14,7 +14,7 @@ def gather_nested(values: Tensor, offset: Tensor, columns: int, index: Tensor) -
 
     Args:
         values: of any dtype, shape [V], contiguous, on the CPU.
-        offset: int64, shape [N * columns + 1], ascending, contiguous, in [0, V].
+        offset: int64, shape [N * columns + 1], ascending, in [0, V].
         columns: how many cells a row has, at least 1.
         index: int64, shape [n], in [0, N).
 
@@ -39,13 +39,12 @@ def gather_nested(values: Tensor, offset: Tensor, columns: int, index: Tensor) -
                 f"{tuple(tensor.shape)} on {tensor.device}"
             )
     rows, rest = divmod(offset.numel() - 1, columns)
-    if rest or rows < 0 or not offset.is_contiguous() or not values.is_contiguous():
-        raise ValueError(
-            f"values, offset: expected contiguous ones, and a multiple of {columns} columns and 1 more offsets, found "
-            f"{offset.numel()} with strides {values.stride()}, {offset.stride()}"
-        )
+    if rest or rows < 0:
+        raise ValueError(f"offset: expected a multiple of {columns} columns and 1 more, found {offset.numel()}")
+    if not values.is_contiguous():
+        raise ValueError(f"values: expected contiguous ones, found strides {values.stride()}")
     try:
-        return OPS.gather_nested(values, offset, columns, index.contiguous())
+        return OPS.gather_nested(values, offset.contiguous(), columns, index.contiguous())
     except RuntimeError:
         check_ids("index", index, rows, "rows")  # names the first that is out of range
         raise
