@@ -45,6 +45,10 @@ def test_parquet_has_the_ids(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("torch_gnnscale.cli.embed._ROWS", 150)
     main(["embed", "--run", str(run[0]), "--out", str(tmp_path / "rows"), "--format", "parquet"])
     assert capsys.readouterr().out == f"400 rows of 4 numbers in {tmp_path / 'rows' / 'nodes.parquet'}\n"
+    main(["embed", "--run", str(run[0]), "--out", str(tmp_path / "rows.parquet")])
+    assert parquet.read_table(tmp_path / "rows.parquet" / "nodes.parquet").equals(
+        parquet.read_table(tmp_path / "rows" / "nodes.parquet")
+    )
     table = parquet.read_table(tmp_path / "rows" / "nodes.parquet")
     assert table["id"].to_pylist() == list(range(400))
     assert np.array_equal(np.array(table["row"].to_pylist(), np.float32), np.load(tmp_path / "rows" / "nodes.npy"))

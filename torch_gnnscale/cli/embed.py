@@ -46,8 +46,7 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
     add(
         "--format",
         choices=("npy", "parquet"),
-        default="npy",
-        help="parquet: also a file with the nodes' ids for each type",
+        help="parquet, which has the nodes' ids, too, if the name of --out ends in .parquet, else npy",
     )
     add(
         "--parts",
@@ -62,6 +61,8 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
 
 def embed(args: argparse.Namespace) -> None:
     """A run to its model's rows of all nodes; see ``gnnscale embed --help``."""
+    if args.format is None:
+        args.format = "parquet" if args.out.endswith(".parquet") else "npy"
     if args.format == "parquet":
         _pyarrow()
     if args.relbench is not None:
