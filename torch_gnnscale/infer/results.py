@@ -26,6 +26,8 @@ def part_folder(out: Path, number: int) -> Path:
 
 def check_folder(out: Path, count: int) -> None:
     """Raises FileExistsError if ``out`` holds something else than the folders of ``count`` parts."""
+    if out.exists() and not out.is_dir():  # in this order: other ranks may make the directory meanwhile
+        raise FileExistsError(f"{out}: expected a new or an empty directory, found a file")
     if out.is_dir():
         known = {part_folder(out, part).name for part in range(count)}
         found = sorted({file.name for file in out.iterdir()} - known)
@@ -34,8 +36,6 @@ def check_folder(out: Path, count: int) -> None:
                 f"{out}: expected a new or an empty directory, or one of an inference over {count} parts, found "
                 f"{found[0]} in it"
             )
-    elif out.exists():
-        raise FileExistsError(f"{out}: expected a new or an empty directory, found a file")
 
 
 def _of_all(meta: dict[str, Any]) -> dict[str, Any]:
