@@ -4,6 +4,7 @@ import os
 import re
 import signal
 from collections import namedtuple
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch import nn
 
 from torch_gnnscale import files
 from torch_gnnscale.infer import disk, infer, open_results
+from torch_gnnscale.infer.results import check_folder
 
 
 def model_of(seed: int = 0, **options) -> nn.Module:
@@ -34,6 +36,25 @@ def test_a_folder_holds_the_results_alone(tmp_path):
     assert meta["types"] == {"nodes": None}
     again = infer(model_of(), make_data(), batch_size=30, out=tmp_path / "rows")
     assert torch.equal(again, expected)
+
+
+class MadeMeanwhile(type(Path())):
+    """A directory that another rank makes when it is looked at."""
+
+    def exists(self) -> bool:
+        found = super().exists()
+        os.makedirs(self, exist_ok=True)
+        return found
+
+    def is_dir(self) -> bool:
+        found = super().is_dir()
+        os.makedirs(self, exist_ok=True)
+        return found
+
+
+def test_ranks_may_make_their_directory_at_once(tmp_path):
+    check_folder(MadeMeanwhile(tmp_path / "rows"), 2)
+    assert (tmp_path / "rows").is_dir()
 
 
 class Stopped(Exception):
