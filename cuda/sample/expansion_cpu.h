@@ -58,10 +58,8 @@ class Expansion {
     const bool in_trees = batch_.lookup == Lookup::kTrees && drawn > 0;
     const bool apart = in_trees && tasks == 1 && sources_.count - sources_.entered > drawn;
     if (in_trees && !apart) prepare_trees();
-    if (apart) {
-      run_apart(drawing, relabelling);
-    } else if (tasks == 1) {
-      run_serially(drawing, relabelling);
+    if (tasks == 1) {
+      run_serially(drawing, relabelling, apart);
     } else {
       run_in_parallel(drawing, relabelling, tasks);
     }
@@ -213,7 +211,9 @@ class Expansion {
     return done;
   }
 
-  void run_serially(Drawing& drawing, Relabelling& relabelling) {
+  // `apart`: all sources are read before the first is looked up in the table of trees, so that of the known sources
+  // only those are entered that may be among them.
+  void run_serially(Drawing& drawing, Relabelling& relabelling, bool apart) {
     // Relabelling waits for its own results and has more time for prefetches than reading has.
     PendingPicks pending(relation_), none(relation_);
     Scratch& scratch = batch_.work->scratch;
@@ -221,21 +221,10 @@ class Expansion {
     for (int64_t step = 0; step < blocks + 2; ++step) {
       if (step < blocks) drawing.pick(step, scratch, scratch.positions[step & 1], pending);
       if (step >= 1 && step - 1 < blocks) drawing.read(step - 1, scratch.positions[(step - 1) & 1], none);
-      if (step >= 2) relabel(relabelling, drawing, step - 2, step - 1 < blocks, pending);
+      if (step >= 2 && !apart) relabel(relabelling, drawing, step - 2, step - 1 < blocks, pending);
       pending.prefetch_rest();
     }
-  }
-
-  // The same for trees, of which all sources are read before the first is looked up.
-  void run_apart(Drawing& drawing, Relabelling& relabelling) {
-    PendingPicks pending(relation_), none(relation_);
-    Scratch& scratch = batch_.work->scratch;
-    const int64_t blocks = drawing.num_blocks();
-    for (int64_t step = 0; step < blocks + 1; ++step) {
-      if (step < blocks) drawing.pick(step, scratch, scratch.positions[step & 1], pending);
-      if (step >= 1) drawing.read(step - 1, scratch.positions[(step - 1) & 1], none);
-      pending.prefetch_rest();
-    }
+    if (!apart) return;
     enter_drawn(drawing.num_nodes());
     for (int64_t block = 0; block < blocks; ++block) {
       relabel(relabelling, drawing, block, block + 1 < blocks, none);
