@@ -21,8 +21,9 @@ from ..feature.contract import changed
 from ..ops.rows import select_each
 from ..sampler.base import OWN_FIELDS
 from ..sampler.minibatch import NO_EDGES, NO_IDS, MiniBatch, SampledEdges
-from .data_versions import OF_GRAPH, PLAIN, DataVersions, Kinds, KnownKinds, WithRows, fields_of, stores_of
+from .data_versions import PLAIN, DataVersions, Kinds, KnownKinds, WithRows, fields_of
 from .fields import (
+    OF_GRAPH,
     EdgeLayout,
     EdgeLayouts,
     adj_t_of,
@@ -33,6 +34,7 @@ from .fields import (
     put_edges,
     storage_of,
     stored_values,
+    stores_of,
     with_fields,
 )
 from .row_source import NO_ROWS, Bounds, Ids, RowSource

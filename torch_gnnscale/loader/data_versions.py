@@ -16,7 +16,7 @@ from torch_geometric.data import Data, HeteroData
 from ..feature.attributes import EDGES, TypedStorage, typed_storages
 from ..feature.composite import is_composite
 from ..feature.contract import Version, version_of, without_number
-from .fields import OF_GRAPH, stored_values, with_fields
+from .fields import stored_values, stores_of, with_fields
 
 
 class WithRows(NamedTuple):
@@ -46,13 +46,6 @@ PLAIN = int, float, str  # bool is an int
 
 _changes = operator.attrgetter("_version")
 _requires_grad = operator.attrgetter("requires_grad")
-
-
-def stores_of(data: Data | HeteroData, typed: bool) -> dict[Any, Any]:
-    """The storages by type; that of a whole HeteroData is the last."""
-    if not typed:
-        return {None: data._store}
-    return {**data._node_store_dict, **data._edge_store_dict, OF_GRAPH: data._global_store}
 
 
 def fields_of(stores: dict[Any, Any]) -> dict[Any, dict[str, Any]]:

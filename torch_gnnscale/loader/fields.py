@@ -70,8 +70,15 @@ def _copied(data: Data | HeteroData) -> Any:
     """``copy.copy(data)``. PyG's own, of a HeteroData, sets each storage's attributes by a property of its class."""
     if type(data) is not HeteroData:
         return copy.copy(data)
-    stores = {**data._node_store_dict, **data._edge_store_dict, OF_GRAPH: data._global_store}
+    stores = stores_of(data, typed=True)
     return with_fields(data, stores, {of: store._mapping for of, store in stores.items()})
+
+
+def stores_of(data: Data | HeteroData, typed: bool) -> dict[Any, Any]:
+    """The storages by type; that of a whole HeteroData is the last."""
+    if not typed:
+        return {None: data._store}
+    return {**data._node_store_dict, **data._edge_store_dict, OF_GRAPH: data._global_store}
 
 
 def with_fields(data: Data | HeteroData, stores: Mapping[Any, Any], fields: Mapping[Any, dict[str, Any]]) -> Any:

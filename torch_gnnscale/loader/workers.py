@@ -13,7 +13,7 @@ from ..feature.contract import Version, is_collective, may_be_read_by_threads
 from ..ops.arguments import to_int
 from ..sampler.base import KeyedSampler
 from .checks import check_no_processes
-from .data_versions import OF_GRAPH
+from .fields import OF_GRAPH
 from .given_data import GivenData
 from .row_source import RowSource
 
