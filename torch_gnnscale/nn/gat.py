@@ -49,9 +49,9 @@ def gat(
     of_edges = None
     if edge_attr is not None and layer.lin_edge is not None:
         attributes = edge_attr.view(-1, 1) if edge_attr.dim() == 1 else edge_attr
-        of_edges = attributes @ _folded(layer.lin_edge.weight, layer.att_edge)
-    of_sources = x @ _folded(linear.weight, layer.att_src)
-    of_columns = None if root is None else root @ _folded(of_root.weight, layer.att_dst)
+        of_edges = attributes @ folded(layer.lin_edge.weight, layer.att_edge)
+    of_sources = x @ folded(linear.weight, layer.att_src)
+    of_columns = None if root is None else root @ folded(of_root.weight, layer.att_dst)
     weight = attention(of_sources, of_columns, of_edges, edges, layer.negative_slope)
     weight = functional.dropout(weight, layer.dropout, layer.training)
     if heads == 1 or (not x.requires_grad and multiplies_destinations(edges, x.size(1), heads * channels, heads)):
@@ -111,7 +111,7 @@ def product_of_sums(x: Tensor, matrix: Tensor, edges: Bipartite, weight: Tensor)
     return (sums.view(heads, edges.num_dst, x.size(1)) @ of_heads).transpose(0, 1)
 
 
-def _folded(weight: Tensor, attention: Tensor) -> Tensor:
+def folded(weight: Tensor, attention: Tensor) -> Tensor:
     """a W: [F, heads], of the product's weights [heads * C, F] and the attention [1, heads, C]."""
     _, heads, channels = attention.shape
     return (weight.view(heads, channels, -1) * attention.view(heads, channels, 1)).sum(1).t()

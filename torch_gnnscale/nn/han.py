@@ -11,13 +11,11 @@ import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from torch.nn.parameter import is_lazy
 
-from .. import ops
 from .aggregate import Bipartite, aggregate
-from .gat import attention, product_of_sums
+from .gat import attention, folded, product_of_sums
 from .messages import sums_as
-from .products import is_plain, is_wide, multiplies_destinations, occurring
+from .products import is_plain, multiplies_destinations, occurring, takes_rows
 
 
 def han(
@@ -85,17 +83,10 @@ def han_takes(layer: pyg_nn.HANConv, x_dict: Mapping[str, Any], relations: Seque
     at most one leads into each type."""
     if not all("__".join(key) in layer.lin_src and {key[0], key[-1]} <= x_dict.keys() for key in relations):
         return False
-    weights = {t: layer.proj[t].weight for t in x_dict if t in layer.proj}
-    return all(
-        t in weights and isinstance(x, Tensor) and x.dim() == 2 and is_wide(x) and ops.can_aggregate(x)
-        and not is_lazy(weights[t]) and weights[t].dtype == x.dtype
-        for t, x in x_dict.items()
-    )  # fmt: skip
+    return all(t in layer.proj and takes_rows(layer.proj[t].weight, x) for t, x in x_dict.items())
 
 
 def _coefficients(x: Tensor, projection: pyg_nn.Linear, of_heads: Tensor) -> Tensor:
     """a . (W x + b) of each row and head: [n, heads]; ``of_heads``: a, [1, heads, C / heads]."""
-    _, heads, channels = of_heads.shape
-    weight = (projection.weight.view(heads, channels, -1) * of_heads.view(heads, channels, 1)).sum(1)
-    bias = None if projection.bias is None else (projection.bias.view(heads, channels) * of_heads[0]).sum(1)
-    return functional.linear(x, weight, bias)
+    bias = None if projection.bias is None else folded(projection.bias.unsqueeze(1), of_heads)[0]
+    return functional.linear(x, folded(projection.weight, of_heads).t(), bias)

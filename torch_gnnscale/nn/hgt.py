@@ -11,13 +11,12 @@ import torch_geometric.nn as pyg_nn
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from torch.nn.parameter import is_lazy
 
 from .. import ops
 from .aggregate import Bipartite, by_head
 from .hops import first_rows
 from .messages import sums_as
-from .products import is_plain, is_wide, multiplies_destinations, occurring
+from .products import is_plain, multiplies_destinations, occurring, takes_rows
 
 
 class _Relation(NamedTuple):
@@ -169,11 +168,7 @@ def hgt_takes(layer: pyg_nn.HGTConv, x_dict: Mapping[str, Any], relations: Seque
     if not all(key[end] in x_dict and key[end] in layer.kqv_lin.lins for key in relations for end in (0, -1)):
         return False
     weights = {t: linear.weight for t, linear in layer.kqv_lin.lins.items()}
-    return all(
-        isinstance(x, Tensor) and x.dim() == 2 and is_wide(x) and ops.can_aggregate(x)
-        and (t not in weights or (not is_lazy(weights[t]) and weights[t].dtype == x.dtype))
-        for t, x in x_dict.items()
-    )  # fmt: skip
+    return all(takes_rows(weights.get(t), x) for t, x in x_dict.items())
 
 
 def _product(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:

@@ -11,7 +11,9 @@ from typing import Any
 import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
+from .. import ops
 from .._private import is_compiled
 from .aggregate import Bipartite
 from .wrapper import Shadow
@@ -30,6 +32,14 @@ def is_wide(x: Tensor) -> bool:
     """Whether products of x are computed and rounded in its own dtype, float32 or float64: PyG rounds results of 16
     bits after each step."""
     return x.dtype in WIDE and not torch.is_autocast_enabled(x.device.type)
+
+
+def takes_rows(weight: Tensor | None, x: Any) -> bool:
+    """Whether ``x`` has rows [n, F] whose sums over the CSC are those of PyG, and ``weight``, by which they are
+    multiplied, has its size and their dtype; None: nothing multiplies them."""
+    if not isinstance(x, Tensor) or x.dim() != 2 or not is_wide(x) or not ops.can_aggregate(x):
+        return False
+    return weight is None or (not is_lazy(weight) and weight.dtype == x.dtype)
 
 
 def is_plain(linear: Any, kind: type = pyg_nn.Linear) -> bool:
