@@ -101,8 +101,7 @@ def gather_tables(
         tables: their segments, and how rows lie in them.
         index: the ids of each table, all on one device.
         counts: the counts of each table; none are counted if there are none.
-        threads, check: as for :func:`gather_tiers`; a tensor of ids that several tables have is looked through once,
-            if their numbers of rows are the same.
+        threads, check: as for :func:`gather_tiers`.
 
     Returns:
         The rows of each table, shape [n, ...] with its own n.
@@ -117,12 +116,11 @@ def gather_tables(
     if not tables:
         return []
     segments, spread, layout, place = list[Tensor](), list[int](), list[int](), list[Tensor | None]()
-    known: set[tuple[int, int]] = set()  # ids, by their `id`, and the number of rows they were compared with
     for number, (table, ids) in enumerate(zip(tables, index, strict=True)):
         if isinstance(ids, Tensor) and ids.device != index[0].device:
             raise ValueError(f"index[{number}]: expected it on {index[0].device} like index[0], found {ids.device}")
         counted = counts[number] if counts else None
-        own, tiers, places, dtype = _checked_table(f"[{number}]", table, ids, counted, check, threads, known)
+        own, tiers, places, dtype = _checked_table(f"[{number}]", table, ids, counted, check, threads)
         segments += own
         spread += tiers
         place.append(places)
@@ -132,13 +130,10 @@ def gather_tables(
 
 
 def _checked_table(
-    of: str, table: TieredTable, index: Tensor, counts: Tensor | None, check: bool, threads: int,
-    known: set[tuple[int, int]] | None = None,
-) -> tuple[list[Tensor], list[int], Tensor | None, torch.dtype]:  # fmt: skip
-    """The segments, spread, places and dtype of a table; see :func:`gather_tiers` for what is raised.
-
-    ``of`` stands behind the names of arguments in errors. Ids that were looked through are added to ``known``.
-    """
+    of: str, table: TieredTable, index: Tensor, counts: Tensor | None, check: bool, threads: int
+) -> tuple[list[Tensor], list[int], Tensor | None, torch.dtype]:
+    """The segments, spread, places and dtype of a table; see :func:`gather_tiers` for what is raised. In errors, ``of``
+    follows the names of arguments."""
     given, spread, place, disk, dtype = table
     segments = list(given)
     _check_segments(f"segments{of}", segments)
@@ -151,10 +146,7 @@ def _checked_table(
         if place.device != index.device:
             raise ValueError(f"place{of}: expected it on {index.device} like index, found {place.device}")
         num_ids = len(place)
-    if check and (known is None or (id(index), num_ids) not in known):
-        check_ids(f"index{of}", index, num_ids, "rows", threads)
-        if known is not None:
-            known.add((id(index), num_ids))
+    check_ids(f"index{of}", index, num_ids if check else None, "rows", threads)
     if index.device.type == "cpu" and any(segment.device.type != "cpu" for segment in segments):
         raise ValueError(
             f"index{of}: expected it on the GPU that gathers, for segments are not in host memory; found cpu"
