@@ -166,9 +166,8 @@ def composite_rows(frame: Any, ids: Tensor, take: Callable[[Tensor], Tensor]) ->
         found.num_rows = ids.numel()
         if value.values.dim() == 2:  # MultiEmbeddingTensor: offsets are of columns
             found.values = take(value.values)
-        elif value.values.device.type == "cpu" and not value.values.requires_grad:  # MultiNestedTensor
-            whole = value.values.contiguous(), value.offset.contiguous(), value.num_cols
-            found.values, found.offset = ops.gather_nested(*whole, ids)
+        elif value.values.is_cpu and value.values.is_contiguous() and not value.values.requires_grad:
+            found.values, found.offset = ops.gather_nested(value.values, value.offset, value.num_cols, ids)
         else:
             found.values, found.offset = _nested_rows(value, ids, take)
         return found
