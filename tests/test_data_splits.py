@@ -1,9 +1,8 @@
 """Splits of nodes and edges: shares, order in time, shares of classes."""
 
-import warnings
-
 import pytest
 import torch
+from helpers.warn import recorded
 from hypothesis import given
 from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
@@ -23,8 +22,7 @@ def sizes(masks):
 def test_by_time(times, shares, as_floats):
     time = torch.tensor(times, dtype=torch.float32 if as_floats else torch.int64)
     val, test = shares
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with recorded() as caught:
         masks = splits.by_time(Data(time=time), None, val=val, test=test)
     ranked, n = sorted(times), len(times)
     assert [str(warning.message) for warning in caught] == [

@@ -1,13 +1,12 @@
 """Warnings point at the line of the user that asked for what they name, however deep it is found."""
 
-import warnings
-
 import pytest
 import torch
 from helpers.data import make_data
 from helpers.hetero import make_hetero
 from helpers.narrow import FEATURES, batches, sequence
 from helpers.tiers import node_data
+from helpers.warn import recorded
 from torch_geometric.data import Data
 from torch_geometric.nn import SAGEConv
 
@@ -44,7 +43,6 @@ class Centered(SAGEConv):
     ],
 )
 def test_a_warning_points_at_the_users_line(ask):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with recorded() as caught:
         ask()
     assert {(found.filename, found.lineno) for found in caught} == {(__file__, ask.__code__.co_firstlineno)}

@@ -35,7 +35,7 @@ def test_a_gpu_that_is_not_there_is_announced(tmp_path):
     with pytest.raises(ValueError, match=r"^gpu: expected a number and a unit such as '8GiB', .*, found '8gib'$"):
         Tiered.from_data(node_data(), gpu="8gib")
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         Tiered.from_data(node_data(), gpu="0%", device="cpu", host="100%").close()
 
 
@@ -258,5 +258,5 @@ def test_a_dtype_of_storage_that_no_attribute_takes_is_warned_of():
     with pytest.warns(UserWarning, match=f"^{re.escape(message)}$"):
         Tiered.from_data(data, storage=torch.float16, names=["y"]).close()
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         Tiered.from_data(data, storage=torch.float16, names=["x", "y"]).close()

@@ -1,7 +1,6 @@
 """Inference over the parts of several ranks gives the rows of the model on the whole graph."""
 
 import functools
-import warnings
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from helpers.inference import inferred, model_and_call, sorted_data, whole
 from helpers.narrow import MODELS
 from helpers.narrow_types import MODELS as TYPED
 from helpers.slow import NIGHTLY, SLOW
+from helpers.warn import recorded
 
 from torch_gnnscale import partition
 from torch_gnnscale.distributed import open_part
@@ -245,8 +245,7 @@ def test_ranks_of_typed_parts_that_are_not_consecutive(parts):
 
 def warned(path: str, opening: dict) -> list[str]:
     """The warnings of an inference over a part that is opened so."""
-    with open_part(path, **opening) as part, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with open_part(path, **opening) as part, recorded() as caught:
         infer(model_and_call("gcn", False)[0], (part.features, part.graph))
         return [str(warning.message) for warning in caught]
 

@@ -118,7 +118,7 @@ def test_labels_that_look_like_negatives_are_warned_of():
         with pytest.warns(UserWarning, match=f"^{re.escape(message)}$"):
             loader_of(data, None, edge_label_index=links, edge_label=torch.tensor([-1, 0, 1]), **negatives)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         for label, negatives in (([-1, 1, 2], binary), ([0, 1, 2], binary), ([-1, 0, 1], {})):
             loader_of(data, None, edge_label_index=links, edge_label=torch.tensor(label), **negatives)
 

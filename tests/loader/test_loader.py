@@ -21,6 +21,7 @@ from helpers.data import (
     plain,
     processes,
 )
+from helpers.warn import recorded
 from torch_geometric import EdgeIndex, Index
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import k_hop_subgraph
@@ -357,7 +358,7 @@ def test_data_with_edge_index_and_adj_t_gives_both(hetero):
     store.adj_t = torch.sparse_csr_tensor(colptr, plain.edge_index[0], values, (200, 200))
     options = {"num_neighbors": [3, 2], "input_nodes": "a" if hetero else None, "batch_size": 50, "seed": 1}
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         loader = NeighborLoader(data, **options)
     for batch, expected in zip(loader, NeighborLoader(data, **options, edge_layout="coo"), strict=True):
         found, wanted = (b["a", "to", "a"] if hetero else b for b in (batch, expected))
@@ -383,8 +384,7 @@ def test_unsorted_entries_of_adj_t_beside_edge_index(moved):
         assert data.edge_index[0, twice[0]] != data.edge_index[0, twice[1]]
         order[twice] = twice.flip(0)
     data.adj_t = torch.sparse_coo_tensor(data.edge_index.flip(0)[:, order], torch.ones(data.num_edges), (200, 200))
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
+    with recorded() as told:
         NeighborLoader(data, [3])
     assert ["not the same edges in the same order" in str(entry.message) for entry in told] == [True] * moved
 

@@ -199,7 +199,7 @@ def test_rows_that_are_not_contiguous(data):
         loader_of(given, input_nodes=PICKED)
     check_batch(given, next(iter(loader)), PICKED, [3, 2])
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         loader_of(data, input_nodes=PICKED)
 
 
@@ -207,7 +207,7 @@ def test_sparse_features(data):
     dense = node_rows(torch.arange(200)) * (torch.arange(3) != torch.arange(200)[:, None] % 3)
     given = Data(x=data.x, edge_index=data.edge_index, z=dense.to_sparse())
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         loader = loader_of(given, input_nodes=PICKED)
     batch = next(iter(loader))
     assert torch.equal(batch.z.to_dense(), dense[batch.n_id])
@@ -304,7 +304,7 @@ def test_options_beside_a_sampler_of_the_users(data):
     sampler = NeighborSampler(timed, [3, 2], time_attr="time")
     times = {"input_nodes": PICKED, "input_time": torch.full((4,), 150)}
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         loader_of(data, neighbor_sampler=sampler, subgraph_type="directional")
         found = loader_of(timed, neighbor_sampler=sampler, time_attr="time", **times)
     expected = loader_of(timed, time_attr="time", **times)

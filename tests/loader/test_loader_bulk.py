@@ -246,7 +246,7 @@ def test_a_graph_on_the_gpu_or_pinned(with_ids, monkeypatch):
         pinned = SegmentedCSC.on_gpu(csc, torch.device("cuda", 0))
     assert all(part.is_pinned() for part in pinned.row)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         theirs = CSC(pinned.colptr, pinned.row[0], None if pinned.edge_id is None else pinned.edge_id[0], csc.num_src)
         assert SegmentedCSC.on_gpu(theirs, torch.device("cuda", 0)).row[0].data_ptr() == theirs.row.data_ptr()
     with pytest.raises(MemoryError, match=r"^graph_on_gpu: expected \d+ bytes of memory on cuda:0, found 0 free"):

@@ -98,7 +98,7 @@ def test_rows_that_are_copied_to_a_gpu_are_announced():
         with pytest.warns(UserWarning, match=whole(message)):
             given_data(data).warn_of_rows(GPU)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         given_data(Data(x=DATA.x.to("meta"))).warn_of_rows(GPU)
     assert not given_data((features, graph)).has_rows_on_gpu
     features.device_of = lambda attr: GPU
@@ -147,7 +147,7 @@ def test_every_rank_has_all_batches_unless_it_was_told_its_share(three_ranks):
     with pytest.warns(UserWarning, match=whole(message)):
         assert len(NeighborLoader(DATA, [2], batch_size=10)) == 20
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         for options in ({"shard": True}, {"shard": False}, {"sampler": range(200)}, {"shard": (2, 5), "seed": 1}):
             NeighborLoader(DATA, [2], batch_size=10, **options)
         checks.warn_of_unshared_inputs(shared=True)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.data import make_data, plain
+from helpers.warn import recorded
 from torch_geometric.data import Batch, Data, HeteroData
 
 from torch_gnnscale import FeatureStore, LinkNeighborLoader, NeighborLoader, TieredFeatureStore
@@ -58,8 +59,7 @@ def test_attributes_of_a_wrong_length_are_named_once(name, hetero):
         beside = "200 edges" if of_edges else "60 nodes"
         label = f"data[{('a', 'to', 'a') if of_edges else 'a'!r}].{name}"
     message = f"{label} has {len(value)} rows beside {beside}"
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with recorded() as caught:
         loader = NeighborLoader(data, [3, 2], "a" if hetero else None, batch_size=20)
         for batch in loader:
             assert len((batch[("a", "to", "a") if of_edges else "a"] if hetero else batch)[name]) == len(value)
@@ -74,7 +74,7 @@ def test_attributes_of_the_graph_are_not_warned_of():
     data.table, data.none, data.num_classes = torch.zeros(7, 3), None, 4
     graphs = Batch.from_data_list([Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2, y=torch.tensor([1]))] * 7)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         batch = batch_of(data)
         NeighborLoader(graphs, [2])
         FeatureStore.from_data(data)
@@ -91,7 +91,7 @@ def test_lists_and_arrays_have_the_entries_of_nodes_and_edges(hetero, workers):
     data = typed(data) if hetero else data
     options = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         batch = batch_of(data, **options)
     nodes, edges = (batch["a"], batch["a", "to", "a"]) if hetero else (batch, batch)
     ids = nodes.n_id.tolist()
@@ -105,8 +105,7 @@ def test_lists_and_arrays_have_the_entries_of_nodes_and_edges(hetero, workers):
 def test_stores_name_the_lists_that_they_leave_out():
     data = small()
     data.text, data.title, data.of_index = ["?"] * 60, np.array(["?"] * 60), torch.zeros(2, 60)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with recorded() as caught:
         FeatureStore.from_data(data)
     assert [str(found.message) for found in caught] == [
         "data.text has an entry of a list for each node or edge: it is not in the store",
@@ -114,7 +113,7 @@ def test_stores_name_the_lists_that_they_leave_out():
         "data.of_index has a column for each node or edge: it is not in the store",
     ]
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         TieredFeatureStore.from_data(data, names=["x"], labelled=torch.arange(5)).close()
 
 
@@ -125,8 +124,7 @@ def test_tables_that_are_no_tensors_are_named():
     data = small()
     data.year, data.x = Table(), Table()
     data.num_nodes = 60
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with recorded() as caught:
         NeighborLoader(data, [2])
     found = "60 rows of a Table, which is no tensor, beside 60 nodes and 200 edges: each batch has all of it"
     assert {str(w.message) for w in caught} == {f"data.{name} has {found}" for name in ("year", "x")}
@@ -206,7 +204,7 @@ def test_a_type_without_attributes_is_not_warned_of():
     data["b"].x = torch.zeros(3, 1)
     del data["b"].x
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         batch_of(data)
 
 

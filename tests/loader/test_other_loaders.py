@@ -117,7 +117,7 @@ def test_inputs_dealt_by_others_are_told_of(shuffle):
 def test_a_loader_itself_and_its_calls_are_silent():
     loader = loader_of(make_data())
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         list(loader)
         loader([3, 4])
         list(loader_of(make_data(), sampler=loader.sampler))

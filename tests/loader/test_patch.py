@@ -60,7 +60,7 @@ def test_everything_is_restored():
 def test_batches_are_ours(patched):
     data = make_data()
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         loader = NeighborLoader(data, [3, 2], torch.arange(60), batch_size=20)
         torch.manual_seed(5)
         first = list(loader)

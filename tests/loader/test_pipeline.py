@@ -164,7 +164,7 @@ def test_a_foreign_sampler_is_asked_in_the_thread_that_iterates(data):
     assert len(list(loader)) == 5
     assert sampler.asked == [(seed, threading.current_thread()) for seed in range(0, 200, 40)]
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         NeighborLoader(data, [2], neighbor_sampler=sampler)
         NeighborLoader(data, [2], neighbor_sampler=OurSubclass(data, [2]))
 

@@ -25,11 +25,11 @@ def rank_main(folder):
             loader = loader_of()
     else:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")
+            warnings.simplefilter("error", UserWarning)
             loader = loader_of()
     torch.save([plain(batch) for batch in loader], os.path.join(folder, f"{world}-{rank}.pt"))
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         loader_of(shard=False)
         share = loader_of(sampler=DistributedSampler(range(40), world, rank, shuffle=False))
     assert sum(batch.batch_size for batch in share) == 40 // world

@@ -222,7 +222,7 @@ def test_shard_true_is_the_share_of_the_process_group_and_its_seed_is_rank_0s(tm
     torch.manual_seed(0)
     assert seed == of_other == loader_of(seed=None).seed
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         whole = [plain(batch) for batch in loader_of(seed=seed)]
     assert [batch for step in zip(first, second, strict=True) for batch in step] == whole
 

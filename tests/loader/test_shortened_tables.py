@@ -45,7 +45,7 @@ def test_a_table_that_has_no_longer_a_row_for_each_node_is_named(options):
         assert len(next(iterator).x) == 50
     assert len(warned) == 1
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         assert all(len(batch.x) == 50 for batch in iterator)
 
 

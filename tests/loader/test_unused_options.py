@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 from helpers.data import make_data
+from helpers.warn import recorded
 from torch_geometric.data import Data
 from torch_geometric.sampler import NegativeSampling
 
@@ -217,8 +218,7 @@ SILENT = [
 
 @pytest.mark.parametrize(("make", "options", "message"), TABLE, ids=lambda value: value if type(value) is str else "")
 def test_options_without_effect_are_warned_of(make, options, message):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with recorded() as caught:
         make(**options)
     assert [str(found.message) for found in caught] == [message]
 
@@ -232,7 +232,7 @@ def test_options_without_effect_are_refused(make, options, message):
 @pytest.mark.parametrize(("make", "options"), SILENT, ids=lambda value: str([*value]) if type(value) is dict else "")
 def test_options_with_an_effect_are_not_warned_of(make, options):
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         make(**options)
 
 

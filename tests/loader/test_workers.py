@@ -66,7 +66,7 @@ def test_what_needs_processes_has_them(data):
     store.put_tensor(data.x, group_name=None, attr_name="x", index=None)
     nodes = torch.arange(200)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         warnings.filterwarnings("ignore", message="This process .* is multi-threaded")
         for source, options in (
             (data, {"multiprocessing_context": "fork"}),
@@ -177,5 +177,5 @@ def test_arguments_without_effect_are_named(data):
     with pytest.raises(ValueError, match=r"^timeout option should be non-negative$"):
         NeighborLoader(data, [2], timeout=-1)
     with warnings.catch_warnings():  # Lightning passes the method of the loader that it makes anew
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         NeighborLoader(data, [2], collate_fn=loader.collate_fn)

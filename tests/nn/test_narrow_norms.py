@@ -223,7 +223,7 @@ class NormedByKind(nn.Module):
 def test_what_norms_call_in_training_alone_is_nothing_new(norm):
     narrowed, batch = narrow(NormedByKind(copy.deepcopy(norm)).double()), next(iter(batches()))
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         for training in (True, False, True):
             narrowed.train(training)(batch)
     assert "forward" not in vars(narrowed.norm)
@@ -252,7 +252,7 @@ def test_a_norm_of_ones_own_is_named_and_gets_the_same_rows_in_every_batch(monke
         found = narrowed(batch)
     torch.testing.assert_close(found, exact(model, batch), rtol=0, atol=1e-12)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         torch.testing.assert_close(narrowed(batch), exact(model, batch), rtol=0, atol=1e-12)
 
 
@@ -260,7 +260,7 @@ def test_random_numbers_in_training_are_no_difference():
     model, batch = Normed().double(), next(iter(batches()))
     model.norms[1] = Noise()
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         narrow(model)(batch)
 
 
@@ -282,7 +282,7 @@ def test_layers_that_are_not_called_in_every_batch():
     narrowed = narrow(model, check=False)
     narrowed(short)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         for model.kept in ([0, 2], [1, 2], [0, 1, 2]):
             for _ in range(2):
                 torch.testing.assert_close(narrowed(full), exact(model, full), rtol=0, atol=1e-12)

@@ -1,13 +1,13 @@
 """A sampler of thirty lines that keeps the contract gets from the loaders what ours has."""
 
 import threading
-import warnings
 from contextlib import nullcontext
 from functools import partial
 
 import pytest
 import torch
 from helpers.data import make_data, plain, processes
+from helpers.warn import recorded
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NodeLoader
 from torch_geometric.nn import GraphConv
@@ -172,8 +172,7 @@ def with_values(data, value=None):
 
 def named_values(make):
     """What make() returns, and the warnings about values of an adj_t."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with recorded() as caught:
         made = make()
     return made, [str(found.message) for found in caught if "adj_t" in str(found.message)]
 

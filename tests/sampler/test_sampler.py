@@ -24,6 +24,7 @@ from helpers.hetero import (
     with_times,
     with_weights,
 )
+from helpers.warn import recorded
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.sampler.base import DataType, NumNeighbors
@@ -322,8 +323,7 @@ def test_a_relation_that_is_named_a_reverse_but_is_none_is_named(forward):
     data["a", "rev_to", "b"].edge_index = torch.tensor([[0, 1], [1, 2]])
     if forward:
         data["b", "to", "a"].edge_index = torch.tensor([[1, 2], [0, 1]])
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
+    with recorded() as found:
         NeighborSampler(data, [2], "bidirectional")
     named = [str(entry.message) for entry in found if "stays directional" in str(entry.message)]
     assert named == [] if forward else len(named) == 1 and named[0].startswith("edge type ('a', 'rev_to', 'b') stays")

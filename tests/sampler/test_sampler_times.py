@@ -22,7 +22,7 @@ def test_the_latest_neighbors_without_times():
     with pytest.warns(UserWarning, match=r"^temporal_strategy='last' has no effect: without time_attr there are no "):
         NeighborSampler(make_data(), [2], temporal_strategy="last")
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         NeighborSampler(with_times(make_hetero()), [2], temporal_strategy="last", time_attr="time")
 
 

@@ -188,7 +188,7 @@ def test_models_and_batches_of_one_process_that_are_refused():
     split.close()
     model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # the only rank needs no memory of others
+        warnings.simplefilter("error", UserWarning)  # the only rank needs no memory of others
         alone = parallelize(model, transport="memory")
         alone(batch)
         alone.close()

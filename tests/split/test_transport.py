@@ -2,7 +2,6 @@
 
 import re
 import resource
-import warnings
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
 from helpers.slow import SLOW, quick
 from helpers.split import cut_batches, own_and_halo, random_owners
 from helpers.transports import FLOATS, ended, made, swaps
+from helpers.warn import recorded
 from torch import distributed as dist
 
 from torch_gnnscale.comm.exchange import Exchange
@@ -202,8 +202,7 @@ def without_descriptors(transport):
     open_before = memories_left()
     model = parallelize(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double(), transport=transport)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+    with recorded() as said:
         index = batch[dist.get_rank()].shuffle_index
         group = dist.new_group(backend="gloo")  # which itself opens files
         if dist.get_rank() == 1:

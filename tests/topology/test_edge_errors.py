@@ -199,7 +199,7 @@ def test_a_graph_without_relations():
 def test_two_rows_of_ends(kind, dtype):
     rows = EDGES.numpy().astype(dtype)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # torch's: making a tensor of a list of arrays is extremely slow
+        warnings.simplefilter("error", UserWarning)  # torch's: making a tensor of a list of arrays is extremely slow
         found = CSC.from_edge_index(kind(list(rows)))
     assert torch.equal(found.row, CSC.from_edge_index(EDGES).row)
     assert torch.equal(found.colptr, CSC.from_edge_index(EDGES).colptr)
