@@ -31,11 +31,12 @@ from .collate import Collator
 from .fields import EdgeLayout, FieldsByType
 from .given_data import GivenData
 from .line import Execution, Line
-from .order import ChunksOfTypes, FromElsewhere, InOrder, KeyedShuffle, PositionSampler, SeedOrder
+from .order import FromElsewhere, PositionSampler, SeedOrder
 from .outputs import write_output
 from .pipeline import USUAL, Pipeline
 from .share import Shard, SharedOrder, Uneven
 from .sharing import Owned, Sharing, Split, sharing_of
+from .shuffle import ChunksOfTypes, InOrder, KeyedShuffle
 from .workers import BatchesOfWorkers, RowsOfWorkers, without_processes
 
 OWN_NAMES = frozenset(

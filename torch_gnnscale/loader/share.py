@@ -21,7 +21,7 @@ Shard: TypeAlias = bool | tuple[int, int] | None
 SharedOrder: TypeAlias = Literal["global", "owned"]
 """``global``: the batches that one process would make, dealt to the ranks in turn. ``owned``: each part's seeds are
 ordered by themselves, and the ranks of a part take its batches in turn. With a split plan, ranks share batches of every
-part's seeds, so that a :class:`Share` is global either way (:class:`torch_gnnscale.loader.order.ChunksOfParts`)."""
+part's seeds, so that a :class:`Share` is global either way (:class:`torch_gnnscale.loader.shuffle.ChunksOfParts`)."""
 Uneven: TypeAlias = Literal["pad", "drop", "serve"]
 """Where some ranks have more batches than others: ``pad`` repeats seeds under new keys, ``drop`` leaves batches out,
 ``serve`` lets the others end earlier; they still answer requests for rows."""

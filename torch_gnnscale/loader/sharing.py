@@ -32,10 +32,11 @@ from . import checks
 from .fields import EdgeLayouts
 from .given_data import GivenData
 from .line import Execution, Line
-from .order import Chunks, ChunksOfGroups, ChunksOfParts, KeyedShuffle, SeedOrder
+from .order import BatchChunks, SeedOrder
 from .pipeline import USUAL
 from .row_source import CollectiveSource, RowSource
 from .share import Shard, Share, SharedOrder, Uneven, agreed_share, common_seed, share_of
+from .shuffle import ChunksOfParts, KeyedShuffle
 from .together import Together
 
 
@@ -220,7 +221,7 @@ class SharedSteps(Sharing, ABC):
             return {**decides(), "seed": order.seed, "uneven": self.share.uneven}
 
         self._seed_order, self._decides = order, all_that_decides
-        self._chunks: Chunks | ChunksOfGroups | None = order.numbered(batches).chunks
+        self._chunks: BatchChunks | None = order.numbered(batches).chunks
         assert self._chunks is not None  # a loader with a share refuses a sampler of the user's
         told = {**all_that_decides(), "seed": None if self._draws_seed else order.seed}
         self.has_met = True
