@@ -14,7 +14,7 @@ from helpers.edges import random_edges
 from helpers.graphs import assert_same
 from helpers.hetero import make_hetero
 
-from torch_gnnscale import CSC, LayerSampler, NeighborLoader, NeighborSampler, ops
+from torch_gnnscale import CSC, LayerSampler, NeighborSampler, ops
 from torch_gnnscale.memory import format_bytes
 from torch_gnnscale.memory import host as host_memory
 from torch_gnnscale.sampler.gpu_executor import GPUExecutor, on_gpu
@@ -353,40 +353,6 @@ def test_a_peer_without_room(gpus, monkeypatch):
     monkeypatch.setattr(segmented, "free_on_gpu", lambda device, wanted: pointers + 100 if device.index == 0 else 100)
     SegmentedCSC.on_gpu(csc, GPU, None, [100, 100])
     assert gpus == [(pointers, True, [0, 1], 100)]  # just enough
-
-
-@pytest.mark.parametrize(
-    ("peers", "error", "message"),
-    [
-        ("25%", TypeError, "graph_on_peers: expected a budget for each GPU, found '25%'"),
-        ([1, 2], ValueError, r"graph_on_peers: expected equal budgets, for rows are interleaved, found \[1, 2\]"),
-        ([1] * 30, ValueError, "graph_on_peers: expected at most 29 GPUs, found 30"),
-        (["much"], ValueError, r"graph_on_peers\[0\]: expected a number and a unit"),
-        ([0.5], ValueError, r"graph_on_peers=\[0.5\]: expected a GPU as device, found cpu"),
-    ],
-)
-def test_wrong_budgets_of_peers(peers, error, message):
-    data = make_data()
-    for make in (
-        lambda: NeighborLoader(data, [3], graph_on_peers=peers),
-        lambda: NeighborLoader(data, [3], method="ladies", graph_on_peers=peers),
-        lambda: NeighborSampler(data, [3], graph_on_peers=peers),
-        lambda: LayerSampler(data, [3], graph_on_peers=peers),
-    ):
-        with pytest.raises(error, match=f"^{message}"):
-            make()
-
-
-def test_what_needs_a_gpu():
-    sampler = NeighborSampler(make_data(), [3])
-    with pytest.raises(ValueError, match=r"^graph_on_peers: expected none beside a neighbor_sampler"):
-        NeighborLoader(make_data(), [3], neighbor_sampler=sampler, graph_on_peers=[0.5])
-    for on_cpu in (sampler, LayerSampler(make_data(), [3])):
-        with pytest.raises(ValueError, match=r"^device: expected a sampler on a GPU, found one on cpu$"):
-            on_cpu.on("cuda:1")
-
-
-# Two processes on one GPU ############################################################################################
 
 
 def draw_there(samplers: list, found: multiprocessing.queues.Queue) -> None:
