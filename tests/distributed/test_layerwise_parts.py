@@ -189,11 +189,11 @@ def test_batches_of_two_ranks_are_those_of_one_process(parts):
     check(*parts(2), 2, FEW, GIVEN["bulk"])
 
 
-@pytest.mark.parametrize("name", FEW)
-def test_one_part_on_one_rank(parts, name):
+@pytest.mark.parametrize("case", [*OF_NODES.values(), *LABOR.values()], ids=[*OF_NODES, *LABOR])
+def test_one_part_on_one_rank(parts, case):
     data, path = parts(1)
-    expected = by_one_process(data, path, [FEW[name]], 1, GIVEN["bulk"])
-    found, _ = epoch_of_rank(path, [FEW[name]], GIVEN["bulk"])
+    expected = by_one_process(data, path, [case], 1, GIVEN["bulk"])
+    found, _ = epoch_of_rank(path, [case], GIVEN["bulk"])
     assert [found] == expected
 
 

@@ -13,8 +13,6 @@ from torch import nn
 from torch_geometric.data import Data
 
 from torch_gnnscale.infer import infer
-from torch_gnnscale.infer.staged_graph import WholeGraph
-from torch_gnnscale.infer.work import NodeSet, batches
 
 
 def sage() -> nn.Module:
@@ -94,18 +92,6 @@ def test_masks_of_any_kind(of):
 def test_nodes_that_are_no_vector(nodes, shape):
     with pytest.raises(ValueError, match=f"^nodes: expected a vector, found shape {re.escape(shape)}$"):
         infer(sage(), make_data(), nodes=nodes)
-
-
-@pytest.mark.parametrize(("sizes", "size"), [([3] * 5, 3), ([1000, 7], 64), ([50, 0, 1], 10), ([9], 4), ([0, 0], 2)])
-def test_batches_have_at_most_as_many_nodes(sizes, size):
-    sets = dict(enumerate(map(NodeSet, sizes)))
-    none = WholeGraph(Data(x=torch.zeros(3, 1), edge_index=torch.empty(2, 0, dtype=torch.int64)))
-    none.columns.clear()
-    parts = list(batches(none, sets, size, 1))
-    assert all(0 < sum(end - first for first, end in part.values()) <= size for part in parts)
-    for node_type, count in enumerate(sizes):
-        assert [node for part in parts for node in range(*part[node_type])] == list(range(count))
-    assert len(parts) <= 2 * -(-sum(sizes) // size)
 
 
 def test_a_hub_is_refused_before_the_first_batch(tmp_path):

@@ -314,11 +314,12 @@ def test_names_and_the_model_itself_stay():
         assert isinstance(wrapped, Weighed) or isinstance(wrapped.module, Weighed)
         assert list(wrapped.state_dict()) == list(model.state_dict())
         assert [n for n, _ in wrapped.named_parameters()] == [n for n, _ in model.named_parameters()]
-        outer = nn.Sequential(wrapped)
+        outer = nn.Sequential(nn.Linear(1, 1), wrapped, nn.Linear(1, 1))
         state = {name: tensor + 1 for name, tensor in outer.state_dict().items()}
-        assert list(state) == [f"0.{name}" for name in model.state_dict()]
+        assert [name for name in state if name.startswith("1.")] == [f"1.{name}" for name in model.state_dict()]
         assert not any(outer.load_state_dict(state))
-        assert all(torch.equal(state[f"0.{name}"], tensor) for name, tensor in model.state_dict().items())
+        assert all(torch.equal(state[name], tensor) for name, tensor in outer.state_dict().items())
+        assert all(torch.equal(state[f"1.{name}"], tensor) for name, tensor in model.state_dict().items())
         assert wrapped.num_layers == 3
     for module, attributes in before.items():
         assert vars(module).keys() == attributes.keys()

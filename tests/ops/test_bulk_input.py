@@ -57,6 +57,20 @@ def test_bad_input(device, changes, error, message):
         ops.sample_bulk(**arguments_with(device, **changes))
 
 
+@pytest.mark.parametrize("at", [0, 2, 8])
+def test_seeds_of_several_batches_that_are_no_nodes_are_named(device, at):
+    """The first and the last one of a bulk, too, of any type."""
+    graph = random_graph(20, 3, seed=1)
+    edges = ops.StoredEdges(graph.colptr.to(device), [graph.row.to(device)], None, None, None, [1], 0, 1)
+    bulks = ops.PreparedBulks([edges], [20, 20], [2], torch.device(device))
+    for node_type in range(2):
+        given = [torch.arange(9), torch.arange(9)]
+        given[node_type][at] = 20
+        batches = [[ids.to(device) for ids in of_batch.split(3)] for of_batch in given]
+        with pytest.raises(IndexError, match=rf"^seeds\[{at // 3}\]\[{node_type}\]\[{at % 3}\] = 20 is out of range"):
+            bulks.sample_many(list(map(list, zip(*batches, strict=True))), [1, 2, 3])
+
+
 def test_a_graph_that_lies_elsewhere():
     given = arguments_with("cpu")
     for name in ("colptr", "row"):

@@ -98,8 +98,8 @@ def test_hop_by_hop_is_the_sample_of_all_hops(mode, replace, layers, fanouts):
     stored, options = case(graph, mode, seeds)
     options |= {"replace": replace, "layers": layers}
     expected = ops.sample_neighbors(stored, [seeds], fanouts, 7, **options)
-    for bounds in (None, [0, 100, 100, 101, 400]):
-        assert_same(sample_over_parts(ops, stored, seeds, fanouts, 7, bounds=bounds, **options), expected)
+    for given_seeds, bounds in ((seeds, None), (seeds.int(), [0, 100, 100, 101, 400])):
+        assert_same(sample_over_parts(ops, stored, given_seeds, fanouts, 7, bounds=bounds, **options), expected)
 
 
 @pytest.mark.parametrize("windows", [(0, 1), (0,), (1,), ()])

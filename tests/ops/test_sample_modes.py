@@ -82,6 +82,9 @@ def test_an_error_names_the_first_batch_that_has_it():
     for threads in (1, 3):
         with pytest.raises(IndexError, match=r"^seeds\[2\]\[1\] = 50 is out of range: expected nodes in \[0, 50\)$"):
             prepared.sample_many([[good], [good], [bad], [good], [bad + 1]], range(5), threads=threads)
+        for at in range(3):  # the first and the last one, too
+            with pytest.raises(IndexError, match=rf"^seeds\[{at}\]\[1\] = 50 is out of range"):
+                prepared.sample_many([[bad if batch == at else good] for batch in range(3)], range(3), threads=threads)
     with pytest.raises(ValueError, match=r"^keys: expected one entry for each of 2 batches, found 3$"):
         prepared.sample_many([[good], [good]], [1, 2, 3])
     with pytest.raises(ValueError, match=r"^exclude: expected one entry for each of 2 batches, found 1$"):

@@ -1,5 +1,6 @@
 """The users' ids of nodes, both ways."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +18,15 @@ from torch_gnnscale.tables.id_map import IdWriter
 
 
 def written(folder, keys):
-    """The ids of sorted keys, written in two pieces."""
+    """The ids of sorted keys, written in three pieces of one array, as far as there are as many."""
     strings = isinstance(keys[0], str) if keys else True
     kind = pa.string() if strings else pa.int64()
     writer = IdWriter(folder / "tables")
     size = sum(len(key.encode()) for key in keys) if strings else None
     with writer.writing("user", "string" if strings else "integer", len(keys), size) as put_keys:
-        for piece in (keys[: len(keys) // 2], keys[len(keys) // 2 :]):
-            assert not piece or put_keys(pa.array(piece, kind)) is None
+        array, cuts = pa.array(keys, kind), [len(keys) * number // 3 for number in range(4)]
+        for begin, end in pairwise(cuts):
+            assert begin == end or put_keys(array[begin:end]) is None
     writer.close({})
     return tables.ids(folder, "user")
 

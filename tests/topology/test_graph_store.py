@@ -176,6 +176,23 @@ def test_each_type_has_the_nodes_up_to_its_largest_id(put, edge_type, size):
 
 
 @pytest.mark.parametrize("put", LAYOUTS)
+@pytest.mark.parametrize("edge_type", [None, ("a", "to", "b"), ("a", "to", "a")])
+def test_nodes_beyond_the_largest_id_count_where_a_size_is_given(put, edge_type):
+    """In all relations, whichever end they are, and of both numbers."""
+    size = (9, 7) if edge_type == ("a", "to", "b") else (9, 9)
+    edge_index = torch.tensor([[0, 4, 4], [3, 1, 1]])
+    value, _ = as_layout(edge_index, put, *size)
+    store = GraphStore()
+    store.put_edge_index(value, edge_type, put, size=size)
+    relation = store.relation(edge_type)
+    assert (relation.num_src, relation.num_dst, relation.num_edges) == (*size, 3)
+    for get in LAYOUTS:
+        row, col = store.get_edge_index(edge_type=edge_type, layout=get)
+        found = as_triples(row, col, None, get)
+        assert sorted(entry[:2] for entry in found) == sorted(map(tuple, edge_index.t().tolist()))
+
+
+@pytest.mark.parametrize("put", LAYOUTS)
 def test_types_of_a_foreign_store_have_the_nodes_up_to_their_largest_id(put):
     graph = ForeignGraphStore()
     value, _ = as_layout(torch.tensor([[0, 4], [3, 1]]), put, 5, 4)

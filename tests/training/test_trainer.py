@@ -183,6 +183,7 @@ def test_a_loader_for_evaluation_begins_with_its_first_epoch(task):
     first = [batch.n_id.tolist() for batch in loader]
     assert trainer.kept_loader("some", pytest.fail) is loader
     assert [batch.n_id.tolist() for batch in loader] == first
+    assert [batch.n_id.tolist() for batch in trainer.training_batches()] == first  # as one that is made anew
 
 
 def test_what_a_loader_counts_is_added_once():
