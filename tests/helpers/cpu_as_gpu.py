@@ -93,7 +93,8 @@ def main() -> None:
     from torch_gnnscale.comm.peer_memory import GPUMemories, HostMemories
 
     limits_gpu.ClaimsAndAdds.run = count_edges
-    GPUMemories.allocated, GPUMemories.opened = HostMemories.allocated, HostMemories.opened
+    for name in ("allocated", "opened", "events"):
+        setattr(GPUMemories, name, getattr(HostMemories, name))
     start = torch.multiprocessing.start_processes
     torch.multiprocessing.start_processes = lambda *given, **options: start(*given, **{**options, **FORK})
     runtime = SimpleNamespace(cudaHostRegister=lambda *_: 0, cudaHostUnregister=lambda *_: 0)

@@ -5,7 +5,7 @@ from torch import distributed as dist
 
 from torch_gnnscale.comm.exchange import Exchange
 from torch_gnnscale.comm.memory_transport import MemoryTransport
-from torch_gnnscale.comm.peer_memory import HostMemories, PeerMemories, memories_on
+from torch_gnnscale.comm.peer_memory import GPUMemories, HostMemories, memories_on
 from torch_gnnscale.comm.rendezvous import end_group
 from torch_gnnscale.comm.row_transport import NcclTransport, RowTransport
 from torch_gnnscale.split.rank_rows import Moves, ShuffleIndex
@@ -25,7 +25,7 @@ class Staged(RowTransport):
 class Shuffling(HostMemories):
     """Host memory that is read as that of GPUs is."""
 
-    joined = PeerMemories.joined
+    writes_once, joined = GPUMemories.writes_once, GPUMemories.joined
 
 
 def made(kind):

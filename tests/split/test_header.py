@@ -199,7 +199,7 @@ class Heard:
     def __init__(self, keys, parts, part_of, knows_halo):
         common = [parts, 2, 1, 1, -1, 5, 0, 99]
         self.said = [
-            [*common, part, key, 0, 1, halo, -1] for part, key, halo in zip(part_of, keys, knows_halo, strict=True)
+            [*common, part, key, 0, 1, halo, -1, 0] for part, key, halo in zip(part_of, keys, knows_halo, strict=True)
         ]
         self.size, self.rank = len(keys), 0
 

@@ -208,7 +208,7 @@ def groups_of_purposes():
     rank, world = dist.get_rank(), dist.get_world_size()
     split = parallelize(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES, norm="BatchNorm").double())
     split(cut_batches(next(iter(batches())), OWNERS["random"](world), world)[rank]).sum().backward()
-    every, sums = split._connection.all, split._connection.sums
+    every, sums = split._connection.all, split._of_all.exchange
     found = list(every.traffic), sorted(sums.traffic), every.group is not sums.group
     assert {*every.traffic, *sums.traffic} <= {*split.traffic}
     split.close()

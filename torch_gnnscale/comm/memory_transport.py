@@ -19,34 +19,34 @@ from .mesh import Transport, check_kinds, kind_of
 from .peer_memory import LEAST, PAGE, HostMemories, Offered, PeerMemories, PeerMemory, ReplyMemories
 from .rendezvous import Rendezvous
 from .row_transport import ENDED, ID_BYTES, Answer, RowMoves, RowTransport
+from .turns import BUFFERS, PeerEvents, Turns
 
 _PATTERN = 251
 """The first byte of a rank's first memory is its number modulo this, by which the others see that they read it."""
 _WROTE, _GREW, _FAILED = range(3)
-"""What a rank says at the barrier: it wrote its rows; it wrote them into new memory; it could not write them."""
+"""What a rank says when all meet: it wrote its rows; it wrote them into new memory; it could not write them."""
 
 
 class MemoryTransport(RowTransport):
-    """Each rank writes what others need into one of its two buffers, and after a barrier they read it there.
-
-    When a rank comes to the barrier of a swap, it has read what it needed of the swap before. The buffers take turns,
-    so all have read one before it is written again. The barrier carries where each reader's rows begin, or the list of
-    them.
+    """Each rank writes what others need into one of its two buffers, and after they have met they read it there, in the
+    order of :class:`Turns`. When they meet, they say where each reader's rows begin, or the list of them.
 
     Args:
         exchange: between these ranks, all of one machine.
         shared: how they share memory, the same way on all ranks.
         memories: of all ranks, in their order; each is two buffers of the same size.
+        events: of all ranks, open.
         tells: of :class:`RowTransport`; also of rows of :meth:`swap`.
     """
 
     def __init__(
-        self, exchange: Exchange, shared: PeerMemories, memories: list[PeerMemory], tells: bool = False
-    ) -> None:
+        self, exchange: Exchange, shared: PeerMemories, memories: list[PeerMemory], events: PeerEvents,
+        tells: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(exchange, tells)
         self.shared, self._memories = shared, memories
-        self._replaced: list[PeerMemory] = []  # this rank's, which all others have closed at the next barrier
-        self._turn = 0
+        self._replaced: list[PeerMemory] = []  # this rank's, which all others have closed when they meet next
+        self._turns = Turns(events, exchange.rank, exchange.size)
         self._like: tuple[torch.dtype, torch.Size] | None = None  # type and shape of the last rows, of which `_kind` is
         self._kind = -1
         self._replies = ReplyMemories(exchange, shared)
@@ -64,17 +64,19 @@ class MemoryTransport(RowTransport):
         memories: list[PeerMemory] = []
         handles, problem = None, None
         try:
-            memories.append(shared.allocated(2 * LEAST))
+            events = shared.events()
+            memories.append(shared.allocated(BUFFERS * LEAST))
             memories[0].bytes[:1] = exchange.rank % _PATTERN
             shared.settle()
-            handles = [memories[0].handle() for _ in range(exchange.size - 1)]
+            handles = [memories[0].handle() for _ in range(exchange.size - 1)], events.handles()
         except Exception as error:  # of a kind that only the driver knows
             problem = f"rank {exchange.rank}: {type(error).__name__}: {error}"
         given = exchange.objects(handles)
         try:
             for rank, of_rank in enumerate(given):
                 if rank != exchange.rank and of_rank is not None and handles is not None:
-                    memories.append(shared.opened(of_rank[exchange.rank - (exchange.rank > rank)]))
+                    memories.append(shared.opened(of_rank[0][exchange.rank - (exchange.rank > rank)]))
+                    events.open(rank, of_rank[1])
                     found = shared.joined(memories[0].bytes[:0], [Offered(memories[-1].bytes[:1], None, 1)])
                     if int(found) != rank % _PATTERN:
                         problem = f"rank {exchange.rank}: not the memory that rank {rank} has written"
@@ -83,9 +85,13 @@ class MemoryTransport(RowTransport):
         problems = [text for text in exchange.objects(problem) if text is not None]
         if not problems:
             memories.insert(exchange.rank, memories.pop(0))
-            return cls(exchange, shared, memories, tells)
+            return cls(exchange, shared, memories, events, tells)
         _close(memories)  # its own, the first, last
         return problems[0]
+
+    def taken(self, values: Tensor) -> Tensor:
+        """Values on the device where ranks share memory."""
+        return values.to(self.shared.device)
 
     @override
     def pull(self, own: Tensor, moves: RowMoves, purpose: str, meanwhile: Callable[[], None] | None = None) -> Tensor:
@@ -119,7 +125,9 @@ class MemoryTransport(RowTransport):
     ) -> list[Offered]:
         """Writes the rows that others read, each once, however many ranks read it. If several do, the list of places of
         each reader follows the rows. Returns what each rank wrote for this one."""
-        rows, places = moves.distinct or moves.find_distinct(len(own))
+        rows, places = moves.sent, None
+        if self.shared.writes_once:
+            rows, places = moves.distinct or moves.find_distinct(len(own))
         width = own.shape[1:].numel() * own.element_size()
         listed = -(-width * len(rows) // ID_BYTES) * ID_BYTES
         num_bytes = listed + (0 if places is None else ID_BYTES * len(places))
@@ -138,7 +146,7 @@ class MemoryTransport(RowTransport):
             ids = _rows_at(memory, turn, begin, count, rows)
             return Offered(_rows_at(memory, turn, 0, listed, own), ids, count)
 
-        met = self._met(own, num_bytes, write, told, purpose, meanwhile)
+        met = self._met(own, num_bytes, write, told, moves.num_received, purpose, meanwhile)
         return [offered(count, *entry) for entry, count in zip(met, moves.num_received, strict=True)]
 
     def swap(
@@ -154,7 +162,7 @@ class MemoryTransport(RowTransport):
             _rows_at(memory, turn, 0, len(rows), rows).copy_(rows)
 
         with self._counted(rows, num_sent, num_received, purpose):
-            met = self._met(rows, total, write, told, purpose, meanwhile)
+            met = self._met(rows, total, write, told, num_received, purpose, meanwhile)
             return [
                 _rows_at(memory, turn, at, count, rows)
                 for (memory, turn, at), count in zip(met, num_received, strict=True)
@@ -216,7 +224,7 @@ class MemoryTransport(RowTransport):
 
     def _met(
         self, rows: Tensor, num_bytes: int, write: Callable[[PeerMemory, int], None], told: list[list[int]],
-        purpose: str, meanwhile: Callable[[], None] | None,
+        num_received: list[int], purpose: str, meanwhile: Callable[[], None] | None,
     ) -> list[tuple[Any, ...]]:  # fmt: skip
         """Writes into this rank's next buffer, and meets the others. Returns the memory of each rank, which of its
         buffers was written, and what it told this one.
@@ -226,6 +234,7 @@ class MemoryTransport(RowTransport):
             num_bytes: how many are written at most.
             write: into a buffer, the first or the second of a memory.
             told: numbers for each rank; equally many on all.
+            num_received: how many rows this rank reads of each.
             purpose: what the exchange is counted as.
             meanwhile: called while this rank waits for the others. What it raises is raised here when the exchange has
                 ended, so that the next one is in step.
@@ -234,14 +243,12 @@ class MemoryTransport(RowTransport):
             ValueError: on all ranks, if one of them has rows of another type or width.
             OtherRankFailed: another rank could not write its rows, and tells.
         """
-        exchange, turn = self.exchange, self._turn % 2
-        self._turn += 1
+        exchange, turns = self.exchange, self._turns
         made, error = None, None
         try:
-            try:
-                made = self._written(num_bytes, write, turn)
-            finally:  # also if that failed: others will write where this rank may still read
-                self.shared.settle()
+            turns.begin()
+            made = self._written(num_bytes, write, turns.buffer)
+            turns.written()
         except Exception as failed:
             if not self._tells:
                 raise
@@ -284,24 +291,26 @@ class MemoryTransport(RowTransport):
             )
         if any(values[-2] != kind for values in heard):
             check_kinds(purpose, [values[-2] for values in heard])
-        return [(memory, turn, *values[:-2]) for memory, values in zip(self._memories, heard, strict=True)]
+        turns.read(rank for rank, count in enumerate(num_received) if count and rank != exchange.rank)
+        return [(memory, turns.buffer, *values[:-2]) for memory, values in zip(self._memories, heard, strict=True)]
 
     def _written(self, num_bytes: int, write: Callable[[PeerMemory, int], None], turn: int) -> PeerMemory | None:
         """Writes into this rank's next buffer, or, if it is too small, into that of new memory, which is returned."""
         if not self._memories:
             raise RuntimeError(f"split: {ENDED}")
         made, known = None, self._memories[self.exchange.rank]
-        if num_bytes > len(known.bytes) // 2:
-            made = self.shared.allocated(2 * PAGE * -(-num_bytes * 5 // (4 * PAGE)))
+        if num_bytes > len(known.bytes) // BUFFERS:
+            made = self.shared.allocated(BUFFERS * PAGE * -(-num_bytes * 5 // (4 * PAGE)))
         write(made or known, turn)
         return made
 
     def _take(self, made: PeerMemory | None) -> None:
-        """At a barrier, replaces the memory of ranks that have new memory, of this one by ``made``; no rank reads the
-        old memory any more. That of other ranks is closed now. This rank's own is closed after the next barrier, when
-        all others have closed it."""
+        """When all have met, replaces the memory of ranks that have new memory, of this one by ``made``; no rank reads
+        the old memory any more. That of other ranks is closed now. This rank's own is closed when they meet next, for
+        all others have closed it then."""
         own = self.exchange.rank
         with self.exchange.awaited():
+            self.shared.settle()  # old memory is closed now, and by its rank when all meet next
             handles = None if made is None else [made.handle() for _ in range(self.exchange.size - 1)]
         given = self.exchange.objects(handles)
         if not self._memories:
@@ -379,5 +388,5 @@ def _rows_at(memory: PeerMemory, turn: int, offset: int, count: int, like: Tenso
     num_bytes = math.prod(shape) * like.element_size()
     if num_bytes == 0:
         return like.new_empty(shape)
-    begin = turn * (len(memory.bytes) // 2) + offset
+    begin = turn * (len(memory.bytes) // BUFFERS) + offset
     return memory.bytes[begin : begin + num_bytes].view(like.dtype).view(shape)

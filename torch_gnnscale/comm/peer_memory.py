@@ -6,7 +6,6 @@ import pickle
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ from .. import ops
 from .._private import share_on_gpu, shared_on_gpu
 from ..memory import HostMemory
 from .exchange import Exchange, OtherRankFailed
+from .turns import GPUEvents, HostEvents, PeerEvents
 
 LEAST = 1 << 20
 """Bytes of the smallest memory, or of each of its two buffers."""
@@ -54,13 +54,16 @@ class PeerMemory(ABC):
 class PeerMemories(ABC):
     """How the ranks of a machine read each other's memory.
 
-    Each rank allocates its own and gives the others a handle, which they open. To replace memory, the ranks meet at a
-    barrier, then the others close what they have opened; at the next barrier the rank closes what it has allocated. At
-    the end of a transport, each rank closes what it has opened, then its own, without a barrier.
+    Each rank allocates its own and gives the others a handle, which they open. To replace memory, the ranks
+    meet, then the others close what they have opened; when they meet next, the rank closes what it has allocated. At
+    the end of a transport, each rank closes what it has opened, then its own, without meeting the others.
     """
 
     device: torch.device
     """Where rows are, before and after they travel."""
+    writes_once: bool
+    """Whether a row that several ranks read is written once, beside the places where each of them reads. How many rows
+    that are, the host has to know, which would wait for a GPU."""
 
     @abstractmethod
     def allocated(self, num_bytes: int) -> PeerMemory:
@@ -71,26 +74,22 @@ class PeerMemories(ABC):
         """The memory of another rank. Raises OSError, MemoryError or RuntimeError if it cannot be opened."""
 
     @abstractmethod
-    def settle(self) -> None:
-        """Waits until all reading and writing of this rank that was queued has ended; called before a barrier."""
+    def events(self) -> PeerEvents:
+        """New events of this rank, by which the others know when it has written and read."""
 
+    @abstractmethod
+    def settle(self) -> None:
+        """Waits until all reading and writing of this rank that was queued has ended; called before memory is closed
+        that is replaced."""
+
+    @abstractmethod
     def joined(self, own: Tensor, offered: Sequence[Offered]) -> Tensor:
-        """[own; the rows of each rank that were offered to this one], in memory of their own; here one kernel reads
-        the memory of all ranks.
+        """[own; the rows of each rank that were offered to this one], in memory of their own.
 
         Args:
             own: contiguous, [n, ...].
             offered: by each rank, of the type and width of ``own``.
         """
-        counts = [len(own), *(entry.num_rows for entry in offered)]
-        ends = torch.tensor(list(accumulate(counts)), device=own.device)
-        at = torch.arange(sum(counts), device=own.device)
-        part = torch.bucketize(at, ends, right=True)
-        row = at - torch.cat([ends.new_zeros(1), ends])[part]
-        for (_, places, _), to in zip(offered, row.split(counts)[1:], strict=True):
-            if places is not None:
-                to.copy_(places)
-        return ops.shuffle_rows(None, [own, *(rows for rows, _, _ in offered)], part, row, check=False)
 
 
 def memories_on(device: torch.device) -> PeerMemories:
@@ -121,6 +120,7 @@ class HostMemories(PeerMemories):
     """Ranks whose rows are in host memory share some of it."""
 
     device = torch.device("cpu")
+    writes_once = True
 
     @override
     def allocated(self, num_bytes: int) -> HostPeerMemory:
@@ -132,6 +132,10 @@ class HostMemories(PeerMemories):
         found = HostPeerMemory(memory)
         memory.close()  # its pages stay as long as a tensor over them
         return found
+
+    @override
+    def events(self) -> HostEvents:
+        return HostEvents()
 
     def settle(self) -> None:
         """Returns at once, for nothing is queued."""
@@ -179,6 +183,8 @@ class GPUMemories(PeerMemories):
         device: the GPU of this rank. All reading and writing is queued on its current stream.
     """
 
+    writes_once = False
+
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
@@ -192,8 +198,16 @@ class GPUMemories(PeerMemories):
         return GPUPeerMemory(torch.empty(0, dtype=torch.uint8, device=self.device).set_(storage))
 
     @override
+    def events(self) -> GPUEvents:
+        return GPUEvents(self.device)
+
+    @override
     def settle(self) -> None:
         torch.cuda.current_stream(self.device).synchronize()
+
+    def joined(self, own: Tensor, offered: Sequence[Offered]) -> Tensor:
+        """[own; the rows offered]: one kernel reads the memory of all ranks."""
+        return torch.cat([own, *(entry.rows for entry in offered)])
 
 
 # Replies ##############################################################################################################

@@ -64,6 +64,10 @@ class RowTransport:
         self.moved: defaultdict[str, Moved] = defaultdict(Moved)
         """The rows that were exchanged, by purpose."""
 
+    def taken(self, values: Tensor) -> Tensor:
+        """Values where :meth:`swap` takes them from: here on any device."""
+        return values
+
     def pull(self, own: Tensor, moves: RowMoves, purpose: str, meanwhile: Callable[[], None] | None = None) -> Tensor:
         """The rows of the halo, in its order, [t, ...].
 

@@ -146,6 +146,8 @@ class Agreed(NamedTuple):
     """Whether all ranks of this one's column have the halo's rows of ``batch.x``."""
     devices: tuple[int, ...]
     """Where each rank has its batch: -1 for a CPU, else the number of the GPU."""
+    on_gpus: bool
+    """Whether all ranks have their batches on GPUs, and there all parameters that are trained."""
 
 
 def own_header(model: Description, batch: Any, world: int, knows_calls: bool) -> list[int]:
@@ -164,8 +166,9 @@ def own_header(model: Description, batch: Any, world: int, knows_calls: bool) ->
     knows_halo = "x_halo" in batch and index.knows_halo_of(x)
     digest = model.digest if world > 1 else 0
     wanted = isinstance(x, Tensor) and x.requires_grad
+    trains_there = gpu >= 0 and all(entry.is_cuda for entry in model.model.parameters() if entry.requires_grad)
     said = [index.parts, hops, model.model.training, torch.is_grad_enabled(), autocast, kind_of(x), wanted, digest,
-            index.part, batch.batch_key, index.balance, knows_calls, knows_halo, gpu]  # fmt: skip
+            index.part, batch.batch_key, index.balance, knows_calls, knows_halo, gpu, trains_there]  # fmt: skip
     return [int(value) for value in said]
 
 
@@ -193,7 +196,7 @@ def compare_headers(own: list[int], model: Description, index: ShuffleIndex, exc
                 words = f"{text(first)} and on rank {rank} {text(their)}"
                 found = model.compare(exchange) or words if name == "model" else words
                 raise ValueError(f"split: {name}: expected the same on all ranks, found {found}")
-    part_of, keys, balances, know_calls, know_halo, devices = zip(
+    part_of, keys, balances, know_calls, know_halo, devices, train_there = zip(
         *(theirs[len(_COMMON) :] for theirs in said), strict=True
     )
     grid = _grid_of(list(part_of), parts[0])
@@ -202,7 +205,7 @@ def compare_headers(own: list[int], model: Description, index: ShuffleIndex, exc
         _compare_keys(keys, column)
         index.check_balances([balances[rank] for rank in column], exchange, column)
     column = grid.column(grid.copy(exchange.rank))
-    return Agreed(grid, all(know_calls), all(know_halo[rank] for rank in column), devices)
+    return Agreed(grid, all(know_calls), all(know_halo[rank] for rank in column), devices, all(train_there))
 
 
 def _grid_of(part_of: list[int], parts: int) -> Grid:

@@ -45,11 +45,12 @@ class Connection:
         self._end = weakref.finalize(self, self._held.end)
         self.all = self.exchange([list(range(world))])
         """Between all ranks: headers, and what they say when the model is made."""
-        self.sums = self.exchange([list(range(world))])
-        """Between all ranks, in a group of its own: gradients of parameters, and statistics of norms."""
         self.transports: dict[tuple[Grid, tuple[int, ...]], RowTransport] = self._held.transports
         """Keyed by (grid, devices). Each column of the grid makes one batch; ``devices[r]``: where rank r has its
         batch."""
+        self.of_all: dict[tuple[int, ...], RowTransport] = self._held.of_all
+        """Between all ranks: gradients of parameters, and statistics of norms. Keyed by the number of each rank's GPU;
+        without numbers, those of values in host memory."""
 
     def exchange(self, of_ranks: list[list[int]], backend: str = "gloo") -> _Connected:
         """Makes a group for each list of ranks, of which this rank is in one; all ranks call it alike.
@@ -63,16 +64,6 @@ class Connection:
             made.board = self._held.rendezvous.board(of_ranks)
         self._held.exchanges.append(made)
         return made
-
-    @property
-    def of_all(self) -> RowTransport:
-        """Over ``sums``, of rows on the CPU; it ends with this connection. Set once."""
-        assert self._held.of_all is not None
-        return self._held.of_all
-
-    @of_all.setter
-    def of_all(self, transport: RowTransport) -> None:
-        self._held.of_all = transport
 
     @property
     def ended(self) -> bool:
@@ -105,7 +96,7 @@ class _Held:
     rendezvous: Rendezvous
     exchanges: list[_Connected] = field(default_factory=list)
     transports: dict[tuple[Grid, tuple[int, ...]], RowTransport] = field(default_factory=dict)
-    of_all: RowTransport | None = None
+    of_all: dict[tuple[int, ...], RowTransport] = field(default_factory=dict)
     ended: bool = False
 
     def end(self, why: str = "its model was closed or dropped", failed: bool = False) -> None:
@@ -116,9 +107,8 @@ class _Held:
         self.ended = True
         if why:
             self.rendezvous.fail(why)
-        for transport in (*self.transports.values(), self.of_all):
-            if transport is not None:
-                transport.close()
+        for transport in (*self.transports.values(), *self.of_all.values()):
+            transport.close()
         for exchange in self.exchanges:  # the others notice it when the last reference to a group is gone
             group, exchange.group, exchange.board = exchange.group, None, None
             if group is None:
@@ -213,11 +203,13 @@ class GradientSum:
     so that they are equal bit for bit on all ranks. A parameter without a gradient on all ranks keeps none.
 
     Args:
-        transport: between the ranks that train the model, of rows on the CPU.
+        transport: between the ranks that train the model, of values in host memory.
     """
 
     def __init__(self, transport: RowTransport) -> None:
-        self.transport, self.exchange = transport, transport.exchange
+        self.size = transport.exchange.size
+        self.transports = {"cpu": transport}
+        """By type of device, between these ranks. Gradients on a device that has none travel in host memory."""
         self.holds = False
         """Whether backward passes leave the sum over ranks to a later backward pass."""
         self._hooked: WeakIdKeyDictionary = WeakIdKeyDictionary()
@@ -242,7 +234,7 @@ class GradientSum:
     def watch(self, model: nn.Module, out: Tensor, connection: Connection) -> None:
         """Makes a backward pass through ``out`` sum the gradients of the model's parameters; ``out`` keeps the
         connection."""
-        if self.exchange.size == 1 or not torch.is_grad_enabled() or not out.requires_grad:
+        if self.size == 1 or not torch.is_grad_enabled() or not out.requires_grad:
             return
         for parameter in model.parameters():
             if parameter.requires_grad and parameter not in self._hooked:
@@ -326,16 +318,18 @@ class GradientSum:
         kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
         for number in numbers:
             kinds.setdefault((parameters[number].dtype, parameters[number].device), []).append(number)
+        # What the host asks of ``has`` goes with gradients in host memory, or alone: it would wait for a GPU.
+        first = next((kind for kind in kinds if kind[1].type == "cpu"), (torch.float32, torch.device("cpu")))
         found: dict[int, Tensor] = {}
         having = has
-        for at, ((dtype, device), members) in enumerate(kinds.items() or [((torch.float32, torch.device("cpu")), [])]):
+        alone = [first] if first not in kinds and len(has) else []
+        for kind in [*alone, *sorted(kinds, key=first.__ne__)]:
+            (dtype, device), members = kind, kinds.get(kind, [])
             pieces = [torch.zeros_like(parameters[n]) if (grad := own[n]) is None else grad for n in members]
-            flat = torch.cat([piece.reshape(-1) for piece in pieces] or [torch.empty(0, dtype=dtype, device=device)])
-            flat = flat.cpu()  # by one copy from a GPU
-            total = self._sum(torch.cat([flat, has.to(dtype)]) if at == 0 else flat)
-            total, rest = total.split([len(flat), len(total) - len(flat)])
-            having = rest != 0 if at == 0 else having
-            sums = total.to(device).split([parameters[number].numel() for number in members])
+            pieces += [has.to(dtype)] if kind == first else []
+            total = self._sum(torch.cat([piece.reshape(-1) for piece in pieces])).to(device)
+            *sums, rest = total.split([*(parameters[number].numel() for number in members), len(has) * (kind == first)])
+            having = rest != 0 if kind == first else having
             for number, piece in zip(members, sums, strict=True):
                 found[number] = piece.view(parameters[number].shape).clone()
         return found, having
@@ -343,7 +337,8 @@ class GradientSum:
     def _sum(self, flat: Tensor) -> Tensor:
         """The sum over ranks, in their order: each rank adds up one share of ``flat``, and sends it to all. Two ranks
         send each other the whole: as many bytes, in one round instead of two."""
-        exchange, swap = self.exchange, self.transport.swap
+        transport = self.transports.get(flat.device.type, self.transports["cpu"])
+        exchange, swap, flat = transport.exchange, transport.swap, transport.taken(flat)
         whole = exchange.size == 2
         shares = [flat, flat] if whole else list(flat.tensor_split(exchange.size))
         own = len(shares[exchange.rank])

@@ -159,6 +159,7 @@ class ExchangingModel(OnRanks):
             header = own_header(self._description, batch, self.world, mode in self._calls)
         agreed = compare_headers(header, self._description, batch.shuffle_index, self._connection.all)
         transport = self._transport_between(agreed.grid, agreed.devices)
+        self._connect_sums(agreed)
         with self._connection.failing_alone():
             expected = self._calls[mode] if agreed.knows_calls else None
             forward_pass = _ExplicitPass(OwnHops(batch, verify=False), transport, batch, agreed.knows_halo, expected)

@@ -372,6 +372,6 @@ def of_all_ranks(values: Tensor, transport: RowTransport, purpose: str) -> Tenso
 def _everyone(rows: Tensor, transport: RowTransport, purpose: str) -> Tensor:
     """Row p of the result is the row that rank p has for this one; row p of ``rows`` goes to rank p."""
     exchange = transport.exchange
-    pieces = list(rows.cpu().unbind())
+    pieces = list(transport.taken(rows).unbind())
     found = exchange.tensors(pieces, [rows.size(1)] * exchange.size, purpose, transport.swap)
     return torch.stack(found).to(rows.device)

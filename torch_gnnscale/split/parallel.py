@@ -29,7 +29,7 @@ from ..nn.trial import agree, first_difference, outputs
 from ..nn.weigh import default_call
 from ..nn.wrapper import Wrapper, modules_of
 from ..ops.shuffle import MAX_TABLES
-from .agreement import SEEDS, Description, compare_headers, cut_probe, fields_of, own_header, probe_batch
+from .agreement import SEEDS, Agreed, Description, compare_headers, cut_probe, fields_of, own_header, probe_batch
 from .connection import Connection, GradientSum, nccl_exchange
 from .local_rows import OwnHops, OwnNodeRows, Work
 from .rank_rows import ShuffleIndex
@@ -72,11 +72,8 @@ class OnRanks(Wrapper):
         """
         found: dict[str, Traffic] = {}
         connection = self._connection
-        for exchange in (
-            *(transport.exchange for transport in connection.transports.values()),
-            connection.all,
-            connection.sums,
-        ):
+        transports = (*connection.transports.values(), *connection.of_all.values())
+        for exchange in (*(transport.exchange for transport in transports), connection.all):
             for purpose, traffic in exchange.traffic.items():
                 found[purpose] = found.get(purpose, Traffic()) + traffic
         return found
@@ -105,12 +102,13 @@ class OnRanks(Wrapper):
         self._connection.end()
 
     def _connect(self, connection: Connection) -> None:
-        self._connection, sums = connection, connection.sums
+        self._connection, exchange = connection, connection.exchange([[*range(self.world)]])
         memory: MemoryTransport | str = self.transport
         if self.world > 1 and self.transport in ("auto", "memory"):
-            memory = MemoryTransport.connect(sums, HostMemories())
-        connection.of_all = memory if isinstance(memory, MemoryTransport) else RowTransport(sums)
-        self._gradients = GradientSum(connection.of_all)
+            memory = MemoryTransport.connect(exchange, HostMemories())
+        in_host = memory if isinstance(memory, MemoryTransport) else RowTransport(exchange)
+        connection.of_all[()] = self._of_all = in_host
+        self._gradients = GradientSum(in_host)
         self._description = Description(self.module)
 
     @torch.no_grad()
@@ -157,6 +155,19 @@ class OnRanks(Wrapper):
                 self._connection.transports[grid, devices] = self._connected(exchange, columns, devices)
         return self._connection.transports[grid, devices]
 
+    def _connect_sums(self, agreed: Agreed) -> None:
+        """Decides how gradients of this batch and statistics of its norms travel between all ranks: from GPU to GPU if
+        each trains on one, else in host memory."""
+        connection, from_gpus = self._connection, agreed.on_gpus and self.transport != "gloo"
+        devices = agreed.devices if from_gpus else ()
+        if devices not in connection.of_all:
+            ranks = [[*range(self.world)]]
+            exchange = connection.exchange(ranks)
+            with connection.failing_alone():
+                connection.of_all[devices] = self._connected(exchange, ranks, devices)
+        self._of_all = connection.of_all[devices]
+        self._gradients.transports = {"cpu": connection.of_all[()], **({"cuda": self._of_all} if devices else {})}
+
     def _connected(self, exchange: Exchange, columns: list[list[int]], devices: tuple[int, ...]) -> RowTransport:
         """The transport over ``exchange``. All ranks call it together, and all raise ValueError if what the user asked
         for cannot be had."""
@@ -185,7 +196,13 @@ class OnRanks(Wrapper):
         return RowTransport(exchange) if rows is None else NcclTransport(exchange, rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_gradients": None, "_connection": None, "_description": None}
+        return {
+            **super().__getstate__(),
+            "_gradients": None,
+            "_connection": None,
+            "_description": None,
+            "_of_all": None,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -232,6 +249,7 @@ class Parallelized(OnRanks, Layered):
             header = own_header(self._description, batch, self.world, mode in self._calls)
         agreed = compare_headers(header, self._description, batch.shuffle_index, self._connection.all)
         transport = self._transport_between(agreed.grid, agreed.devices)
+        self._connect_sums(agreed)
         with self._connection.failing_alone():
             refused = None if agreed.knows_calls else self._probe(batch, transport)
         if refused is not None:
@@ -250,7 +268,7 @@ class Parallelized(OnRanks, Layered):
 
     def _run(self, batch: Any, split_pass: SplitPass) -> Tensor:
         norms = SplitNorms(self.module if self.world > 1 or split_pass.own_rows.finds_out else None)
-        norms.enter(self._connection.of_all, split_pass.own_rows)
+        norms.enter(self._of_all, split_pass.own_rows)
         try:
             for name in self._of_nodes:
                 split_pass.own_rows.mark(getattr(batch, name, None), len(split_pass.hops.rows))

@@ -160,9 +160,8 @@ class Moves(RowMoves):
         for each own row, in the order of ranks."""
         if self._added is None or len(self._added[0]) != num_own + 1:
             edges, order = sort_edges(torch.stack([self.sent, self.sent]), num_own, num_own)
-            ends = torch.tensor(self.num_sent, device=order.device).cumsum(0)
-            part = torch.bucketize(order, ends, right=True)
-            begins = torch.cat([ends.new_zeros(1), ends])
+            begins = sent(torch.tensor([*accumulate(self.num_sent, initial=0)]), order.device)
+            part = torch.bucketize(order, begins[1:], right=True)
             self._added = edges.forward.ptr, part, order - begins[part]
         return self._added
 
@@ -253,7 +252,7 @@ class SplitRows(CollectiveSource):
         if x is not None and x.device != index.sent.device:
             x, index = (sent(x, index.sent.device), index) if x.device.type == "cpu" else (x, index.to(x.device))
         moves = Moves(index, len(index.num_sent[0]))
-        if x is not None and moves.distinct is None:
+        if x is not None and x.device.type == "cpu" and moves.distinct is None:
             moves.find_distinct(len(x))  # here, where an error is told to the others, and off the thread of the steps
         alike = {**sampled.whole, "bytes of a row of x": size}
         said = torch.tensor([index.balance, x is not None and x.is_cuda, *alike.values()]).expand(index.parts, -1)
