@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers.data import make_data, no_loader_threads, plain, wait_for
+from helpers.data import loader_of, make_data, no_loader_threads, plain, wait_for
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.comm.mesh import Ranks
@@ -153,6 +153,19 @@ def test_the_first_steps_of_a_window_do_not_count():
             first = step <= USUAL
             trial.step((0.0 if turn % 2 else 100.0) if first else (2.0 if turn % 2 else 1.0))
     assert trial.choice == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "tried"), [({}, True), ({"prefetch": 0}, False), ({"prefetch": 2}, False), ({"bulk": 2}, False)]
+)
+def test_loaders_that_make_single_batches_try_what_is_faster_unless_prefetch_is_given(options, tried, monkeypatch):
+    followed, follow = [], PrefetchTrial.follow
+    monkeypatch.setattr(PrefetchTrial, "follow", lambda self, made: followed.append(self) or follow(self, made))
+    loader = loader_of(make_data(), input_nodes=torch.arange(6), batch_size=2, **options)
+    for _ in range(2):
+        assert len(list(loader)) == 3
+    assert len(followed) == 2 * tried
+    assert len(set(followed)) == tried  # one trial goes on in the next epoch
 
 
 def trial_of(ahead):
