@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import operator
+import weakref
 from collections.abc import Callable, Collection
 from functools import cached_property
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -21,7 +24,7 @@ from ..feature.contract import changed
 from ..ops.rows import select_each
 from ..sampler.base import OWN_FIELDS
 from ..sampler.minibatch import NO_EDGES, NO_IDS, MiniBatch, SampledEdges
-from .data_versions import PLAIN, DataVersions, Kinds, KnownKinds, WithRows, fields_of
+from .data_versions import PLAIN, DataVersions, Kinds, WithRows, fields_of
 from .fields import (
     OF_GRAPH,
     EdgeLayout,
@@ -65,6 +68,44 @@ def rows_at(value: Any, ids: Ids, dim: int, below: int | None = None, read: dict
     if isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":
         return np.take(value, index.numpy(), axis=dim)
     return index_select(value, index, dim=dim)
+
+
+class KnownKinds:
+    """What has rows, kept while the data have the very same attributes: it follows from the numbers of nodes and edges,
+    and these from all of them. No value is kept alive."""
+
+    def __init__(self) -> None:
+        self._known: tuple[list[int], list[Any], list[Callable[[], Any]], Kinds] = [], [], [], {}
+        """(numbers of attributes by type, the types and then their names, references to the values, what has rows)."""
+
+    def of(self, fields: dict[Any, dict[str, Any]]) -> Kinds | None:
+        """Those of data with these attributes, by type; None if they are not known."""
+        sizes, names, references, kinds = self._known  # as one thread left it
+        of_types = fields.values()
+        if [*map(len, of_types)] != sizes or [*fields, *chain.from_iterable(of_types)] != names:
+            return None
+        values = chain.from_iterable(map(dict.values, of_types))
+        return kinds if all(map(operator.is_, [known() for known in references], values)) else None
+
+    def keep(self, fields: dict[Any, dict[str, Any]], kinds: Kinds) -> None:
+        """Keeps those of data with these attributes."""
+        sizes, names = [*map(len, fields.values())], [*fields, *chain.from_iterable(fields.values())]
+        values = chain.from_iterable(map(dict.values, fields.values()))
+        self._known = sizes, names, list(map(_reference, values)), kinds
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Of another process, which is given copies of the attributes."""
+        return {"_known": ([], [], [], {})}
+
+
+def _reference(value: Any) -> Callable[[], Any]:
+    """Returns the value while it is there, or None; always None for a list or the like, which Python cannot watch."""
+    if isinstance(value, PLAIN):
+        return lambda: value
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: None
 
 
 class _Reader:
@@ -167,6 +208,8 @@ class DataRows(RowSource):
         self._with_rows: dict[Any, int] = {}
         """How many attributes had rows, by type."""
         self._known = KnownKinds()
+        self._storages: tuple[list[Any], list[TypedStorage]] = [], []
+        """PyG's storages of the last batch, and what :func:`typed_storages` says of them."""
 
     @override
     def versions(self) -> DataVersions:
@@ -174,6 +217,15 @@ class DataRows(RowSource):
         of_types = {of: fields for of, fields in made.fields.items() if of is not OF_GRAPH}
         made.kinds = self._kinds_of(of_types, lambda: with_fields(self.data, made.stores, made.fields))
         return made
+
+    def _storages_now(self) -> list[TypedStorage]:
+        """The storages of the data; the loop may add and remove types."""
+        data = self.data
+        stores = [*data._node_store_dict.values(), *data._edge_store_dict.values()] if self.typed else [data._store]
+        before, storages = self._storages  # as one thread left it
+        if len(stores) != len(before) or not all(map(operator.is_, stores, before)):
+            self._storages = stores, (storages := typed_storages(data))
+        return storages
 
     def _kinds_of(self, fields: dict[Any, dict[str, Any]], graph: Callable[[], Any]) -> Kinds:
         """Which of these attributes have rows, by type; ``graph()`` returns data that have them. Warns of those that
@@ -205,7 +257,7 @@ class DataRows(RowSource):
     ) -> FoundRows:  # fmt: skip
         """Reads the rows of a sample. ``wanted(key)``: whether those of an attribute are read."""
         if versions is None:
-            graph, storages, late = self.data, typed_storages(self.data), []
+            graph, storages, late = self.data, self._storages_now(), []
             kinds = self._kinds_of({of: store._mapping for of, store, _, _ in storages}, lambda: graph)
         else:  # of these very versions: the loop may add attributes meanwhile, and remove them before delivery
             graph, storages, late, kinds = versions.graph, versions.storages, versions.learned, versions.kinds

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import operator
-import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -41,6 +40,7 @@ class WithRows(NamedTuple):
 
 Kinds: TypeAlias = dict[Any, WithRows]
 """By type, the attributes that have rows."""
+
 
 PLAIN = int, float, str  # bool is an int
 
@@ -120,55 +120,12 @@ class DataVersions:
         return {key: (value, number) for key, value, number in versions if key[1] != "edge_index"}
 
 
-class KnownKinds:
-    """What has rows, kept while the data have the very same attributes: it follows from the numbers of nodes and edges,
-    and these from all of them. No value is kept alive."""
-
-    def __init__(self) -> None:
-        self._known: _Known = [], [], [], {}
-
-    def of(self, fields: dict[Any, dict[str, Any]]) -> Kinds | None:
-        """Those of data with these attributes, by type; None if they are not known."""
-        sizes, names, references, kinds = self._known  # as one thread left it
-        of_types = fields.values()
-        if [*map(len, of_types)] != sizes or [*fields, *chain.from_iterable(of_types)] != names:
-            return None
-        return kinds if all(map(operator.is_, [known() for known in references], _values(of_types))) else None
-
-    def keep(self, fields: dict[Any, dict[str, Any]], kinds: Kinds) -> None:
-        """Keeps those of data with these attributes."""
-        sizes, names = [*map(len, fields.values())], [*fields, *_names(fields.values())]
-        self._known = sizes, names, list(map(_reference, _values(fields.values()))), kinds
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Of another process, which is given copies of the attributes."""
-        return {"_known": ([], [], [], {})}
-
-
-_Known: TypeAlias = tuple[list[int], list[Any], list[Callable[[], Any]], Kinds]
-"""(numbers of attributes by type, the types and then their names, references to the values, what has rows)."""
-
-
 def _names(fields: Iterable[dict[str, Any]]) -> Iterator[str]:
     return chain.from_iterable(fields)
 
 
 def _values(fields: Iterable[dict[str, Any]]) -> Iterator[Any]:
     return chain.from_iterable(map(dict.values, fields))
-
-
-def _reference(value: Any) -> Callable[[], Any]:
-    """Returns the value while it is there, or None; always None for a list or the like, which Python cannot watch."""
-    if isinstance(value, PLAIN):
-        return lambda: value
-    try:
-        return weakref.ref(value)
-    except TypeError:
-        return _nothing
-
-
-def _nothing() -> None:
-    return None
 
 
 def _number(name: str, value: Any) -> int | None:
