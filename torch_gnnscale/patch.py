@@ -15,13 +15,12 @@ from torch_geometric.sampler.base import SubgraphType
 from .loader.collate import Collator, label_seeds
 from .loader.given_data import given_data
 from .loader.link_neighbor_loader import label_links
-from .loader.outputs import write_output
 from .random import draw_seed
 from .sampler import NeighborSampler
 from .sampler.base import keyed
 from .sampler.graph import subgraph_kind
-from .sampler.minibatch import MiniBatch
-from .sampler.seeds import Seeds
+from .sampler.minibatch import MiniBatch, Seeds
+from .sampler.outputs import write_output
 
 _originals: list[tuple[Any, str, Any]] = []
 """(class, name of its attribute, original value) for each attribute that was replaced."""

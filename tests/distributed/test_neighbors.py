@@ -9,7 +9,7 @@ from helpers.hetero import CITES, HELD, LIKES, PAPER, REV_WRITES, WRITES, make_h
 from torch_gnnscale import NeighborLoader, partition
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.sampler import KeyedSampler, NeighborOutput, Neighbors
-from torch_gnnscale.sampler.minibatch import HeteroNeighborOutput
+from torch_gnnscale.sampler.outputs import HeteroNeighborOutput
 
 
 class PageRank(KeyedSampler):

@@ -17,7 +17,7 @@ from torch_gnnscale.distributed.buffer import Kept, capacities
 from torch_gnnscale.distributed.lookahead import Lookahead
 from torch_gnnscale.distributed.policies import MassiveGNN, Policy, Static
 from torch_gnnscale.sampler.executor import Drawing
-from torch_gnnscale.sampler.seeds import PreparedSeeds
+from torch_gnnscale.sampler.minibatch import PreparedSeeds
 
 MOST = 2**62
 UNKNOWN = "transport: expected one of ('auto', 'gloo', 'nccl', 'memory'), found 'mpi'"

@@ -24,7 +24,7 @@ from torch_geometric.nn import SAGEConv, to_hetero
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput
 
 from torch_gnnscale import NeighborLoader, NeighborSampler
-from torch_gnnscale.sampler.minibatch import output_of
+from torch_gnnscale.sampler.outputs import output_of
 
 SOURCES = {"HeteroData": lambda data: data, "our stores": our_stores, "foreign stores": foreign_stores}
 MODES = {

@@ -12,7 +12,7 @@ from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, HeteroSampler
 from torch_gnnscale import LinkNeighborLoader, NeighborSampler, ops, partition
 from torch_gnnscale.random import Purpose, batch_key
 from torch_gnnscale.sampler import KeyedSampler
-from torch_gnnscale.sampler.seeds import LinksByType
+from torch_gnnscale.sampler.base import LinksByType
 
 DATA = heterogeneous()
 SOME = DATA[RATES].edge_index[:, ::5]  # 40 ratings; with all 150 edges between users these are 190 links

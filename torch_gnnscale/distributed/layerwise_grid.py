@@ -23,7 +23,7 @@ from ..sampler.hop_by_hop import (
     taken,
     unpacked,
 )
-from ..sampler.seeds import PreparedSeeds
+from ..sampler.minibatch import PreparedSeeds
 from ..topology.sort_on_disk import id_dtype
 from .layerwise_sampling import PartitionedLayers, drawn_weights, stored_edges
 from .neighbor_sampling import Owners

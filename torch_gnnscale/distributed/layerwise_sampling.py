@@ -15,7 +15,7 @@ from ..partition import PartitionBook
 from ..sampler.executor import LayerOptions
 from ..sampler.graph import SampledGraph
 from ..sampler.hop_by_hop import Frontier, Hops, WeightedPicks, by_hops, expanded
-from ..sampler.seeds import PreparedSeeds
+from ..sampler.minibatch import PreparedSeeds
 from .neighbor_sampling import OverParts, Requests
 
 

@@ -33,7 +33,7 @@ from ..sampler.hop_by_hop import (
     unpacked,
 )
 from ..sampler.links import LinkSampling
-from ..sampler.seeds import PreparedSeeds
+from ..sampler.minibatch import PreparedSeeds
 from ..topology.sort_on_disk import id_dtype
 
 

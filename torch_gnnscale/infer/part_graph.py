@@ -23,11 +23,10 @@ from ..partition.book import PartitionBook, edge_type_of
 from ..partition.reading import StoredPart, StoredParts
 from ..sampler.executor import Drawing, Executor, sampled_store
 from ..sampler.graph import end_types
-from ..sampler.minibatch import MiniBatch
+from ..sampler.minibatch import MiniBatch, PreparedSeeds
 from ..sampler.neighbor import HostExecutor
 from ..sampler.on_executor import write_sample
 from ..sampler.relations import sampled_graph
-from ..sampler.seeds import PreparedSeeds
 from ..topology import CSC
 from .staged_graph import StagedGraph
 

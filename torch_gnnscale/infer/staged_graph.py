@@ -15,8 +15,8 @@ from ..feature.contract import is_collective
 from ..loader.fields import EdgeLayouts, has_own_values, storage_of
 from ..loader.given_data import given_data
 from ..loader.row_source import Bounds
-from ..sampler.graph import end_types
-from ..sampler.minibatch import NO_EDGES, GraphTypes, MiniBatch, SampledEdges
+from ..sampler.graph import GraphTypes, end_types
+from ..sampler.minibatch import NO_EDGES, MiniBatch, SampledEdges
 from ..sampler.on_executor import write_sample
 from ..sampler.relations import sampled_graph
 from ..topology import CSC

@@ -14,10 +14,11 @@ from .._host import as_user
 from ..random import NoDraws, seeded_draws
 from ..sampler import Layer, WeightedLayer
 from ..sampler.base import OWN_FIELDS, KeyedSampler
-from ..sampler.minibatch import MiniBatch, SampledEdges, end_types, output_of
+from ..sampler.graph import end_types
+from ..sampler.minibatch import MiniBatch, SampledEdges
+from ..sampler.outputs import drawn_by_type, output_of, write_output
 from ..topology.reorder import Numbering
 from .fields import SORTED, EdgeLayouts, FieldsByType, edges_sorted, laid_out
-from .outputs import drawn_by_type, write_output
 from .row_source import Bounds, CollectiveSource, RowSource
 
 T = TypeVar("T")

@@ -18,7 +18,8 @@ from .._private import column_pointer
 from .._warn import warn
 from ..ops.arguments import as_tensor, check_choice
 from ..sampler.base import OWN_FIELDS
-from ..sampler.minibatch import GraphTypes, MiniBatch, SampledEdges
+from ..sampler.graph import GraphTypes
+from ..sampler.minibatch import MiniBatch, SampledEdges
 from ..topology import CSC
 
 _COMPUTED = frozenset(("num_nodes",))

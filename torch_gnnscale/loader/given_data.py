@@ -22,7 +22,7 @@ from ..memory import move_to_huge_pages
 from ..ops.arguments import as_tensor
 from ..ops.rows import has_contiguous_rows
 from ..sampler.base import KeyedSampler
-from ..sampler.minibatch import end_types
+from ..sampler.graph import end_types
 from ..sampler.sources import check_data
 from ..topology import CSC, GraphStore
 from ..topology.reorder import Numbering

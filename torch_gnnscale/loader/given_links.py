@@ -14,10 +14,9 @@ from torch_geometric.typing import EdgeType
 
 from .._warn import warn
 from ..ops.arguments import check_tensor
-from ..sampler.base import name_of
+from ..sampler.base import LinksByType, name_of
 from ..sampler.graph import end_types
 from ..sampler.links import Negatives, cast_negatives, check_links, check_weights, negatives_of
-from ..sampler.seeds import LinksByType
 from ..topology.reorder import Numbering
 from .checks import check_input_id
 from .given_data import GivenData

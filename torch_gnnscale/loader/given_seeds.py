@@ -14,9 +14,8 @@ from torch_geometric.sampler import NodeSamplerInput
 
 from .. import ops
 from ..ops.arguments import as_ids, as_tensor, check_int, check_tensor
-from ..sampler.base import KeyedSampler, name_of
+from ..sampler.base import ByType, KeyedSampler, NodesByType, check_no_mask, each_type, name_of, windowed
 from ..sampler.graph import check_exact, check_times, check_windows
-from ..sampler.seeds import ByType, NodesByType, check_no_mask, each_type, windowed
 from .checks import check_input_id
 from .given_data import GivenData
 

@@ -20,10 +20,20 @@ from .._host import on_host
 from .._warn import warn
 from ..ops.arguments import check_int
 from ..random import ids_key
-from ..sampler.base import KeyedSampler, Output, check_weight_name, name_of, users_own
+from ..sampler.base import (
+    ByType,
+    KeyedSampler,
+    Output,
+    check_weight_name,
+    each_type,
+    inputs_ids,
+    name_of,
+    start_time_of,
+    users_own,
+)
 from ..sampler.graph import end_types
-from ..sampler.minibatch import MiniBatch, output_of
-from ..sampler.seeds import ByType, each_type, inputs_ids, start_time_of
+from ..sampler.minibatch import MiniBatch
+from ..sampler.outputs import output_of, write_output
 from . import checks
 from .adapter import PyGLoaderAdapter
 from .checks import warn_of_unused_arguments
@@ -32,7 +42,6 @@ from .fields import EdgeLayout, FieldsByType
 from .given_data import GivenData
 from .line import Execution, Line
 from .order import FromElsewhere, PositionSampler, SeedOrder
-from .outputs import write_output
 from .pipeline import USUAL, Pipeline
 from .share import Shard, SharedOrder, Uneven
 from .sharing import Owned, Sharing, Split, sharing_of

@@ -19,12 +19,11 @@ from .._host import as_user
 from ..feature.contract import Version, version_of
 from ..laps import StreamTime
 from ..random import Purpose, batch_key, ids_key
-from ..sampler.base import Inputs, KeyedSampler
+from ..sampler.base import Inputs, KeyedSampler, LinksByType
 from ..sampler.minibatch import MiniBatch
-from ..sampler.seeds import LinksByType
+from ..sampler.outputs import drawing_into_batches
 from .collate import Collator
 from .order import SeedOrder
-from .outputs import drawing_into_batches
 from .pipeline import USUAL, Pipeline, PrefetchTrial, Stage, Where, in_turn
 from .streams import Failed, Streams, Unpacked, as_here, or_failed
 

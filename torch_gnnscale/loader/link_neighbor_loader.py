@@ -17,12 +17,12 @@ from torch_geometric.typing import EdgeType, InputEdges
 
 from .._host import on_host
 from ..memory import Budget
+from ..sampler.base import LinksByType, each_type
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.graph import end_types
 from ..sampler.links import ExcludeSeedEdges, Negatives, StrictNegatives, negatives_of
 from ..sampler.methods import NEIGHBOR, chosen_sampler
 from ..sampler.options import SamplingOptions
-from ..sampler.seeds import LinksByType, each_type
 from .checks import warn_of_negatives
 from .fields import EdgeLayout, FieldsByType, put
 from .given_data import given_data

@@ -17,10 +17,10 @@ from torch_geometric.typing import InputNodes, NodeType
 
 from .._host import on_host
 from ..memory import Budget
+from ..sampler.base import each_type
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.methods import NEIGHBOR, chosen_sampler
 from ..sampler.options import SamplingOptions
-from ..sampler.seeds import each_type
 from .checks import warn_of_options_of_links
 from .collate import label_seeds
 from .fields import EdgeLayout

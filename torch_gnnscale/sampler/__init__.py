@@ -4,9 +4,9 @@ from .base import KeyedSampler
 from .bidirectional import BidirectionalNeighborSampler
 from .layerwise import LayerSampler
 from .methods import register_method
-from .minibatch import HeteroNeighborOutput, Layer, NeighborOutput, WeightedLayer
 from .neighbor import NeighborSampler
 from .neighbors import EdgesInto, Neighbors
+from .outputs import HeteroNeighborOutput, Layer, NeighborOutput, WeightedLayer
 
 __all__ = [
     "BidirectionalNeighborSampler", "EdgesInto", "HeteroNeighborOutput", "KeyedSampler", "Layer", "LayerSampler",

@@ -15,7 +15,7 @@ from ..random import Purpose, batch_key
 from .ends import next_ends, seeds_of_ends
 from .graph import end_types, ordered_limit
 from .links import LinkSampling
-from .seeds import PreparedSeeds
+from .minibatch import PreparedSeeds
 
 NO_NODE = -1
 """Takes the place of a node where a list is shorter than others."""

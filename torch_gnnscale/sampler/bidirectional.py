@@ -12,9 +12,8 @@ from .. import ops
 from .._host import on_host
 from .base import Inputs
 from .fanouts import NumNeighborsLike
-from .minibatch import MiniBatch, SampledEdges
+from .minibatch import MiniBatch, PreparedSeeds, SampledEdges, exclusions
 from .neighbor import NeighborSampler
-from .seeds import PreparedSeeds, exclusions
 
 
 class BidirectionalNeighborSampler(NeighborSampler):

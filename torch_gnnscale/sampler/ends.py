@@ -10,8 +10,7 @@ from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
 
 from .graph import SampledGraph, end_types
-from .minibatch import MiniBatch
-from .seeds import PreparedSeeds, prepared_seeds
+from .minibatch import MiniBatch, PreparedSeeds, prepared_seeds
 
 
 class Ends(Protocol):

@@ -16,7 +16,7 @@ from .. import ops
 from ..comm.steps import Steps
 from .graph import SampledGraph
 from .links import LinkSampling
-from .seeds import PreparedSeeds
+from .minibatch import PreparedSeeds
 
 
 class Drawing(NamedTuple):

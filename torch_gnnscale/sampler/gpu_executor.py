@@ -12,7 +12,7 @@ from ..memory import Budget
 from ..topology.segmented import Edges, SegmentedCSC
 from .executor import Drawing, Executor
 from .graph import SampledGraph
-from .seeds import PreparedSeeds
+from .minibatch import PreparedSeeds
 
 
 def on_gpu(

@@ -16,7 +16,23 @@ from .. import ops
 from ..memory import move_to_huge_pages
 from ..ops.arguments import found_instead
 from ..topology import CSC
-from .minibatch import GraphTypes, end_types
+
+
+def end_types(edge_type: EdgeType | None) -> tuple[NodeType | None, NodeType | None]:
+    """(type of sources, type of destinations); (None, None) in a homogeneous graph."""
+    return (None, None) if edge_type is None else (edge_type[0], edge_type[-1])
+
+
+class GraphTypes:
+    """The node types and edge types of a graph, in the order in which lists have entries of them; [None] and [None] of
+    a homogeneous graph."""
+
+    def __init__(self, nodes: Sequence[NodeType | None], edges: Sequence[EdgeType | None]) -> None:
+        self.nodes, self.edges = list(nodes), list(edges)
+        self.hetero = self.nodes != [None]
+        """Whether nodes and edges have types."""
+        self.node_number = {of: number for number, of in enumerate(self.nodes)}
+        self.edge_number = {of: number for number, of in enumerate(self.edges)}
 
 
 def reverse_relations(edge_types: Sequence[EdgeType | None]) -> list[int]:

@@ -27,10 +27,9 @@ from .base import check_weight_name
 from .executor import Executor, LayerOptions, sampled_store
 from .graph import SampledGraph
 from .links import LinkSampling, StrictNegatives
-from .minibatch import MiniBatch
+from .minibatch import MiniBatch, PreparedSeeds
 from .on_executor import OnExecutor
 from .relations import sampled_graph
-from .seeds import PreparedSeeds
 from .sources import warn_of_sorted
 
 

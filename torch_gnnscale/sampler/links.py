@@ -15,9 +15,10 @@ from torch_geometric.typing import EdgeType, NodeType
 from .. import ops
 from ..ops.arguments import as_ids, check_key
 from ..random import Purpose, batch_key
+from .base import LinksByType, each_type, start_time_of
 from .ends import Ends, next_ends, seeds_of_ends
 from .graph import SampledGraph, check_times, end_types, ordered, ordered_limit, reverse_relations
-from .seeds import LinksByType, PreparedSeeds, each_type, start_time_of
+from .minibatch import PreparedSeeds
 
 ExcludeSeedEdges: TypeAlias = bool | Literal["reverse"]
 """True: edges between the ends of a batch's links are excluded from its sample. "reverse": their reverses, too."""

@@ -1,39 +1,24 @@
 """The carrier of a batch: one object from its number to its Data, into which order, sampling, fetching and collating
-write in turn. Inside, there is one entry per node type and per relation; a homogeneous graph has one of each. And PyG's
-outputs with their CSC, which are made of it where a user's code is called."""
+write in turn. Inside, there is one entry per node type and per relation; a homogeneous graph has one of each. And its
+seeds, their times and excluded edges, checked, as executors take them."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
-from torch_geometric.typing import EdgeType, NodeType
+from torch_geometric.sampler import NodeSamplerInput
+from torch_geometric.typing import NodeType
+
+from ..ops.arguments import as_ids, check_ids, check_tensor
+from .base import ByType, check_no_mask
+from .graph import GraphTypes, SampledGraph, check_times, check_windows, end_types, ordered_limit, outside_integers
 
 NO_IDS = torch.empty(0, dtype=torch.int64)
 """No ids of nodes or edges."""
-
-
-def end_types(edge_type: EdgeType | None) -> tuple[NodeType | None, NodeType | None]:
-    """(type of sources, type of destinations); (None, None) in a homogeneous graph."""
-    return (None, None) if edge_type is None else (edge_type[0], edge_type[-1])
-
-
-class GraphTypes:
-    """The node types and edge types of a graph, in the order in which lists have entries of them; [None] and [None] of
-    a homogeneous graph."""
-
-    def __init__(self, nodes: Sequence[NodeType | None], edges: Sequence[EdgeType | None]) -> None:
-        self.nodes, self.edges = list(nodes), list(edges)
-        self.hetero = self.nodes != [None]
-        """Whether nodes and edges have types."""
-        self.node_number = {of: number for number, of in enumerate(self.nodes)}
-        self.edge_number = {of: number for number, of in enumerate(self.edges)}
 
 
 HOMOGENEOUS = GraphTypes([None], [None])
@@ -139,149 +124,190 @@ class MiniBatch:
         return None if number is None else self.edges[number]
 
 
-def _as_pyg(output: SamplerOutput | HeteroSamplerOutput, kind: type) -> Any:
-    """The output as PyG's class ``kind``, without the fields that we add."""
-    return kind(**{entry.name: getattr(output, entry.name) for entry in dataclasses.fields(kind) if entry.init})
+Seeds: TypeAlias = Tensor | dict[NodeType, Tensor]
+"""Seeds or their times: a tensor; in a heterogeneous graph, tensors by node type."""
 
 
-def _end(number: int) -> Any:
-    """The property ``row`` (0) or ``col`` (1) of an output: ``edge_index[number]``, in a dictionary where edges have
-    types, made on first use; or what it was set to, unless that is None."""
-    name = ("_row", "_col")[number]
+class PreparedSeeds(NamedTuple):
+    """The seeds of a batch, and what limits their samples, with one entry per node type or relation."""
 
-    def get(self: Any) -> Any:
-        if (end := getattr(self, name)) is None and (index := self.edge_index) is not None:
-            typed = isinstance(index, dict)
-            end = {edge_type: ends[number] for edge_type, ends in index.items()} if typed else index[number]
-            setattr(self, name, end)
-        return end
-
-    def put(
-        self: Any, end: Any
-    ) -> None:  # not through __dict__, which makes every later attribute twice as slow to set
-        setattr(self, name, end)
-
-    return property(get, put)
+    nodes: list[Tensor]
+    numbers: Sequence[int]
+    """The node types that seeds were given for, in that order."""
+    times: list[Tensor | None] | None = None
+    start_times: list[Tensor | None] | None = None
+    """Of the seeds' time windows."""
+    pairs: list[Tensor | None] | None = None
+    """The excluded edges."""
+    metadata: Any = None
+    """Of the sample: (input_id, time) of seeds, as PyG's loaders expect."""
+    complete: Callable[[MiniBatch], None] | None = None
+    """Writes what is known of links or anchors into their sample, the metadata included."""
 
 
-@dataclass
-class NeighborOutput(SamplerOutput):
-    """A SamplerOutput with its CSC. ``edge`` holds the user's edge ids; ``row`` and ``col``, where None is given for
-    them, are the rows of ``edge_index``."""
-
-    row, col = _end(0), _end(1)
-
-    colptr: Tensor | None = None
-    """Edges colptr[i]..colptr[i+1]-1 lead to node i: int64, shape [columns + 1]. Later nodes have no edges. With
-    ``layers``, the columns of hop 0 are followed by those of hop 1, and so on. None if edges are not sorted by
-    destination."""
-    edge_index: Tensor | None = None
-    """Local COO, sorted by destination if there is ``colptr``: int64, shape [2, e]. Not needed beside ``row`` and
-    ``col``."""
-    edge_weight: Tensor | None = None
-    """edge_weight[i]: weight of edge i; floating point, shape [e]. Its name in batches is the sampler's
-    ``weight_name``."""
-    separate_sources: bool = False
-    """Whether, with ``layers``, a layer's sources are its hop's nodes alone; local ids begin with 0 in each hop."""
-    fields: dict[str, Any] = field(default_factory=dict)
-    """Further fields that batches get, by name."""
-    whole: dict[str, int] | None = None
-    """What :attr:`MiniBatch.whole` is."""
-
-    def to_pyg(self) -> SamplerOutput:
-        """The same as PyG's own class."""
-        return _as_pyg(self, SamplerOutput)
-
-    def __repr__(self) -> str:
-        return repr(self.to_pyg())
+_ONLY = (0,)
+"""The node types that have seeds in a homogeneous graph."""
 
 
-@dataclass
-class HeteroNeighborOutput(HeteroSamplerOutput):
-    """A HeteroSamplerOutput with a CSC per relation; see :class:`NeighborOutput`."""
+def seeds_of_nodes(graph: SampledGraph, inputs: NodeSamplerInput, device: torch.device | None) -> PreparedSeeds:
+    """The seeds of one or several types, with (input_id, time), in which each is by type if there are several. They go
+    to ``device``, or, if that is None, stay where they are.
 
-    row, col = _end(0), _end(1)
-
-    colptr: dict[EdgeType, Tensor] | None = None
-    edge_index: dict[EdgeType, Tensor] | None = None
-    edge_weight: dict[EdgeType, Tensor] | None = None
-    fields: dict[str, Any] = field(default_factory=dict)
-
-    def to_pyg(self) -> HeteroSamplerOutput:
-        """The same as PyG's own class."""
-        return _as_pyg(self, HeteroSamplerOutput)
-
-    def __repr__(self) -> str:
-        return repr(self.to_pyg())
-
-
-class Layer(NamedTuple):
-    """One bipartite layer of a batch that was drawn with ``layers=True``: a message-flow graph of GraphSAGE.
-
-    Its sources begin with its destinations. Layers are in the order of the model's: the destinations of layers[i] are
-    the sources of layers[i + 1], and the destinations of layers[-1] are the seeds.
+    Raises:
+        TypeError, ValueError: seeds that could be a mask, or another number of ``input_id`` than of seeds.
     """
-
-    edge_index: Any
-    """Local COO [2, e], or another form by ``edge_layout``; in a heterogeneous batch, a dictionary by edge type."""
-    e_id: Any
-    """The user's ids of these edges, [e]; in a heterogeneous batch, a dictionary by edge type."""
-    size: Any
-    """(number of sources, number of destinations); in a heterogeneous batch, a dictionary by node type."""
-
-
-class WeightedLayer(NamedTuple):
-    """A :class:`Layer` whose edges have weights.
-
-    With ``include_dst=False`` (:class:`torch_gnnscale.LayerSampler`), sources do not begin with the destinations: those
-    of layers[0] are the last ``size[0]`` nodes of the batch.
-    """
-
-    edge_index: Any
-    """As in :class:`Layer`."""
-    e_id: Any
-    """As in :class:`Layer`."""
-    size: Any
-    """As in :class:`Layer`."""
-    edge_weight: Any
-    """The weights of these edges, [e]; in a heterogeneous batch, a dictionary by edge type."""
+    entries = inputs.inputs if isinstance(inputs, ByType) else (inputs,)
+    for entry in entries:
+        seeds, input_id = entry.node, entry.input_id
+        if not isinstance(seeds, Tensor):
+            check_tensor("seeds", seeds)
+        if seeds.dtype == torch.uint8:  # seeds of a batch are int64 elsewhere
+            check_no_mask("seeds", seeds, graph.sizes[graph.node_index(entry.input_type)])
+        if input_id is not None and input_id.numel() != (count := seeds.numel()):  # len() takes five times as long
+            raise ValueError(f"input_id: expected {count} ids, one per seed, found {input_id.numel()}")
+    metadata = inputs.input_id, inputs.time
+    if inputs.input_type is None and inputs.time is None and not graph.is_hetero and not graph.is_temporal:
+        return PreparedSeeds([_seeds_on(device, inputs.node)], _ONLY, metadata=metadata)
+    if inputs.input_type is None:
+        times, starts = inputs.time, getattr(inputs, "start_time", None)
+        return prepared_seeds(graph, device, inputs.node, times, starts, metadata=metadata)
+    by_type = {entry.input_type: entry.node for entry in entries}
+    times = {entry.input_type: entry.time for entry in entries if entry.time is not None} or None
+    given = {entry.input_type: getattr(entry, "start_time", None) for entry in entries}
+    starts = {of: start for of, start in given.items() if start is not None} or None
+    return prepared_seeds(graph, device, by_type, times, starts, metadata=metadata)
 
 
-_NO_ENDS = (None, None)
-
-
-def output_of(batch: MiniBatch) -> Any:
-    """PyG's output of a batch after sampling: what a sampler or a transform of the user's returned, or one that is made
-    of what ours wrote."""
-    if batch.out is not None:
-        return batch.out
-    types, trees, original = batch.types, batch.trees, batch.original
-    num_nodes, num_edges, fields = batch.num_nodes, batch.num_edges, batch.fields or {}
-    if not types.hetero and original is None:
-        index, colptr, edge_id, weight = batch.edges[0]
-        return NeighborOutput(
-            batch.nodes[0], *(index if colptr is None else _NO_ENDS), edge_id, None if trees is None else trees[0],
-            None if num_nodes is None else num_nodes[0], None if num_edges is None else num_edges[0],
-            metadata=batch.metadata, colptr=colptr, edge_index=None if colptr is None else index, edge_weight=weight,
-            separate_sources=batch.separate_sources, fields=fields, whole=batch.whole,
-        )  # fmt: skip
-
-    def of_nodes(values: Any) -> Any:
-        return None if values is None else dict(zip(types.nodes, values, strict=True)) if types.hetero else values[0]
-
-    def of_edges(values: Any) -> Any:
-        return None if values is None else dict(zip(types.edges, values, strict=True)) if types.hetero else values[0]
-
-    indices, pointers, ids, weights = ([edges[part] for edges in batch.edges] for part in range(4))
-    is_sorted, weighted = (all(part is not None for part in parts) for parts in (pointers, weights))
-    ends, ends_before = (
-        [None, None] if given is None else [of_edges([index[end] for index in given]) for end in (0, 1)]  # type: ignore
-        for given in (None if is_sorted else indices, original)
+def prepared_seeds(
+    graph: SampledGraph, device: torch.device | None, seeds: Seeds, seed_time: Seeds | None = None,
+    start_time: Seeds | None = None, exclude: Any = None, metadata: Any = None,
+) -> PreparedSeeds:  # fmt: skip
+    """What is asked for, checked against the graph. ``device``: where seeds go; None: they stay where they are. Others
+    as of :meth:`NeighborSampler.sample` and :class:`PreparedSeeds`."""
+    given = typed(graph, "seeds", seeds)
+    numbers = [graph.node_index(node_type) for node_type in given]
+    nodes = [NO_IDS] * len(graph.sizes)
+    for number, ids in zip(numbers, given.values(), strict=True):
+        nodes[number] = _seeds_on(device, ids)
+    timed = seed_time is not None or graph.is_temporal
+    times, starts = _seed_times(graph, numbers, nodes, seed_time) if timed else None, None
+    if start_time is not None:
+        assert times is not None
+        starts = _start_times(graph, numbers, start_time, {} if seed_time is None else seed_time, times)
+    return PreparedSeeds(
+        nodes,
+        numbers,
+        times,
+        starts,
+        None if exclude is None else exclusions(graph, exclude),
+        metadata,
     )
-    made: Any = HeteroNeighborOutput if types.hetero else NeighborOutput
-    return made(
-        of_nodes(batch.nodes), *ends, of_edges(ids), of_nodes(trees), of_nodes(num_nodes), of_edges(num_edges),
-        *ends_before, batch.metadata, colptr=of_edges(pointers) if is_sorted else None,
-        edge_index=of_edges(indices) if is_sorted else None,
-        edge_weight=of_edges(weights) if weights and weighted else None, fields=fields,
-    )  # fmt: skip
+
+
+def _seeds_on(device: torch.device | None, seeds: Any) -> Tensor:
+    """Ids of any integer type as int32 or int64 on the device; raises TypeError for anything else, also for a dict.
+    None: where they are."""
+    ids = seeds if isinstance(seeds, Tensor) and seeds.dtype == torch.int64 else as_ids("seeds", seeds)
+    return ids if device is None or ids.device == device else ids.to(device)  # `to` takes longer if it does nothing
+
+
+def typed(graph: SampledGraph, name: str, value: Any) -> dict:
+    """``value`` by type. In a homogeneous graph the only type is None."""
+    hetero = graph.is_hetero
+    if isinstance(value, dict) != hetero:
+        expected = "a dictionary by type, because the graph is heterogeneous" if hetero else "a tensor"
+        raise TypeError(f"{name}: expected {expected}, found {type(value).__name__}")
+    return value if hetero else {None: value}
+
+
+def exclusions(graph: SampledGraph, exclude: Any) -> list[Tensor | None]:
+    """Per relation, the excluded pairs in the direction of sampling, sorted."""
+    pairs = typed(graph, "exclude", exclude)
+    if unknown := [edge_type for edge_type in pairs if edge_type not in graph.edge_types]:
+        raise ValueError(f"exclude: expected edge types of {graph.edge_types}, found {unknown}")
+    return [_sorted_pairs(pairs.get(edge_type), graph.backward) for edge_type in graph.edge_types]
+
+
+def _seed_times(
+    graph: SampledGraph, numbers: list[int], nodes: list[Tensor], seed_time: Seeds | None
+) -> list[Tensor | None]:
+    if not graph.is_temporal:
+        raise ValueError("seed_time: expected none from a sampler without time_attr, found some")
+    times = {} if seed_time is None else typed(graph, "seed_time", seed_time)
+    result: list[Tensor | None] = [None] * len(nodes)
+    for number in numbers:
+        node_type = graph.node_types[number]
+        if (time := times.get(node_type)) is not None:
+            name = "seed_time" if node_type is None else f"seed_time of {node_type!r}"
+            check_times(name, time, len(nodes[number]))
+            result[number] = ordered_limit(name, time, graph.floating_time)
+        elif (own := graph.own_limits(node_type)) is None:
+            raise ValueError(without_times("seed_time", node_type))
+        else:
+            try:
+                result[number] = own.index_select(0, nodes[number].to(own.device))
+            except (IndexError, RuntimeError):
+                check_ids("seeds", nodes[number], len(own), "nodes")
+                raise
+    return result
+
+
+def without_times(name: str, node_type: NodeType | None) -> str:
+    """The error of seeds without times of their own or of their nodes; ``name``: of the argument that gives them."""
+    seeds = "the seeds" if node_type is None else f"the seeds of {node_type!r}"
+    return f"{name}: expected times for {seeds}, whose nodes have no times, found none"
+
+
+def _start_times(
+    graph: SampledGraph, numbers: list[int], starts: Seeds, ends: Seeds, times: list[Tensor | None]
+) -> list[Tensor | None]:
+    """The start of each seed's window, by node type as ``times``, their ends. Where no time lies in a window, its entry
+    of ``times`` is changed so that nothing is sampled."""
+    result: list[Tensor | None] = [None] * len(times)
+    by_type = typed(graph, "seed_start_time", starts)
+    end_of = ends if isinstance(ends, dict) else {None: ends}
+    for number in numbers:
+        node_type = graph.node_types[number]
+        if (start := by_type.get(node_type)) is None:
+            continue
+        limit, last = ordered_limit("seed_start_time", start, graph.floating_time, start=True), times[number]
+        if not graph.floating_time:
+            none = outside_integers(start, end_of.get(node_type, start.new_zeros(0, dtype=torch.int64)))
+            if bool(none.any()):
+                assert last is not None
+                limit = torch.where(none, torch.iinfo(torch.int64).max, limit)
+                times[number] = torch.where(none, torch.iinfo(torch.int64).min, last)
+        result[number] = limit
+    return result
+
+
+def check_starts(graph: SampledGraph, given: Seeds, seed_time: Seeds | None, start_time: Seeds | None) -> None:
+    """Raises TypeError, ValueError or IndexError unless the time windows that are asked for have starts that are no
+    later than their ends. Loaders check all of theirs when they are made."""
+    if start_time is None:
+        return
+    if not graph.is_temporal:
+        raise ValueError("seed_start_time: expected none from a sampler without time_attr, found some")
+    ends = {} if seed_time is None else typed(graph, "seed_time", seed_time)
+    seeds = typed(graph, "seeds", given)
+    for node_type, start in typed(graph, "seed_start_time", start_time).items():
+        if node_type not in seeds:
+            raise ValueError(f"seed_start_time: expected node types of {list(seeds)}, found {node_type!r}")
+        of, ids = "" if node_type is None else f" of {node_type!r}", as_ids("seeds", seeds[node_type])
+        if (end := ends.get(node_type)) is not None:
+            check_times(f"seed_time{of}", end, ids.numel())
+        elif (own := (graph.node_time or {}).get(node_type)) is not None:
+            check_ids("seeds", ids, len(own), "nodes")
+            end = own[ids.to(own.device, torch.int64)]
+        else:
+            continue  # sampling says that the ends are missing
+        check_windows(f"seed_start_time{of}", start, f"seed_time{of}", end)
+
+
+def _sorted_pairs(pairs: Tensor | None, backward: bool) -> Tensor | None:
+    """Pairs of nodes [2, m] in the direction of sampling, sorted by destination, then by source."""
+    if pairs is None:
+        return None
+    pairs = pairs.flip(0) if backward else pairs
+    pairs = pairs[:, torch.argsort(pairs[0], stable=True)]
+    return pairs[:, torch.argsort(pairs[1], stable=True)]

@@ -26,10 +26,10 @@ from .fanouts import NumNeighborsLike, as_num_neighbors, drawable, fanouts_of
 from .gpu_executor import GPUExecutor, on_gpu
 from .graph import subgraph_kind
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
+from .minibatch import PreparedSeeds
 from .on_executor import OnExecutor
 from .options import DrawingOptions
 from .relations import ReverseIds, sampled_graph
-from .seeds import PreparedSeeds
 from .sources import warn_of_sorted
 
 

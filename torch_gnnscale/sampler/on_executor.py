@@ -18,13 +18,22 @@ from ..comm.steps import Steps
 from ..ops.arguments import check_key
 from ..random import draw_seed
 from .anchors import AnchorInput
-from .base import Inputs, KeyedSampler
+from .base import Inputs, KeyedSampler, each_type
 from .executor import Executor
 from .graph import SampledGraph
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
-from .minibatch import MiniBatch, SampledEdges, output_of
+from .minibatch import (
+    MiniBatch,
+    PreparedSeeds,
+    SampledEdges,
+    Seeds,
+    check_starts,
+    prepared_seeds,
+    seeds_of_nodes,
+    without_times,
+)
+from .outputs import output_of
 from .relations import ReverseIds, add_reverses
-from .seeds import PreparedSeeds, Seeds, check_starts, each_type, prepared_seeds, seeds_of_nodes, without_times
 
 
 class PyGAttributes:

@@ -17,14 +17,14 @@ from .. import ops
 from .._host import on_host
 from ..comm.steps import Steps
 from ..distributed.neighbor_sampling import PartitionedExecutor, not_implemented
-from ..loader.outputs import drawing_into_batches
 from ..loader.sharing import check_modes
 from ..ops.shuffle import Cut
 from ..partition import PartitionBook
 from ..random import ids_key
 from ..sampler.base import Inputs, KeyedSampler, keyed, name_of
-from ..sampler.minibatch import NO_IDS, MiniBatch, SampledEdges, output_of
+from ..sampler.minibatch import NO_IDS, MiniBatch, SampledEdges
 from ..sampler.neighbor import NeighborSampler
+from ..sampler.outputs import drawing_into_batches, output_of
 from ..topology.sort_on_disk import id_dtype
 from .rank_rows import ShuffleIndex
 
