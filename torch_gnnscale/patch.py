@@ -12,8 +12,8 @@ import torch_geometric.sampler.neighbor_sampler as pyg
 from torch_geometric.loader import LinkLoader, NodeLoader
 from torch_geometric.sampler.base import SubgraphType
 
-from .loader.collate import Collator, label_seeds
 from .loader.given_data import given_data
+from .loader.line import Collator, label_seeds
 from .loader.link_neighbor_loader import label_links
 from .random import draw_seed
 from .sampler import NeighborSampler

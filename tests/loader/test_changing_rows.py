@@ -12,8 +12,8 @@ from helpers.modes import MODES, of_processes
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
-from torch_gnnscale.loader.collate import Collator
 from torch_gnnscale.loader.data_rows import DataRows
+from torch_gnnscale.loader.line import Collator
 
 LINKS = torch.stack([torch.arange(60), torch.arange(60).flip(0)])
 

@@ -111,7 +111,7 @@ def test_while_rows_are_read(make, change, monkeypatch):
     line = loader._line
     expected, passing = batch_of(line, line.sample([1, 2])), change(changed_data)
     source = line.collator.source
-    versions, fetch = source.versions, source.fetch
+    versions, start = source.versions, source.start
 
     def then_changed():
         monkeypatch.setattr(source, "versions", versions)
@@ -120,14 +120,15 @@ def test_while_rows_are_read(make, change, monkeypatch):
         return found
 
     def put_back_after(*arguments):
-        monkeypatch.setattr(source, "fetch", fetch)
+        monkeypatch.setattr(source, "start", start)
         try:
-            return fetch(*arguments)
+            rows = start(*arguments)()
         finally:
             next(passing, None)
+        return lambda: rows
 
     monkeypatch.setattr(source, "versions", then_changed)
-    monkeypatch.setattr(source, "fetch", put_back_after)
+    monkeypatch.setattr(source, "start", put_back_after)
     assert batch_of(line, line.sample([1, 2])) == expected
 
 

@@ -13,10 +13,12 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 from torch_geometric.typing import EdgeType
 
 from .._warn import warn
+from ..feature.contract import version_of
 from ..ops.arguments import check_tensor
 from ..sampler.base import LinksByType, name_of
 from ..sampler.graph import end_types
 from ..sampler.links import Negatives, cast_negatives, check_links, check_weights, negatives_of
+from ..sampler.minibatch import MiniBatch
 from ..topology.reorder import Numbering
 from .checks import check_input_id
 from .given_data import GivenData
@@ -260,3 +262,44 @@ def to_stored(order: Numbering, links: Tensor, edge_type: EdgeType | None) -> Te
     """Links [2, m], converted from the user's ids to the stores' ids."""
     ends = zip(links.to(torch.int64).cpu(), end_types(edge_type), strict=True)
     return torch.stack([order.to_stored(ids, node_type) for ids, node_type in ends])
+
+
+class LinkLabels:
+    """The labels of a loader's links, which may be changed while batches are prepared.
+
+    Args:
+        links: all inputs of the loader.
+    """
+
+    def __init__(self, links: EdgeSamplerInput) -> None:
+        self._links = links
+
+    def number(self) -> int | None:
+        """The number of their version, of all relations together; None without one, or without labels."""
+        label: Any = self._links.label
+        if label is None:
+            return None
+        numbers = [version_of(of_type)[1] for of_type in (label.values() if isinstance(label, dict) else (label,))]
+        return None if None in numbers else sum(numbers)  # type: ignore[arg-type]
+
+    def changed(self, number: int | None) -> bool:
+        """Whether there are labels, and they may be others than those of the version with this number."""
+        return self._links.label is not None and (number is None or number != self.number())
+
+    def put(self, batch: MiniBatch, links: EdgeSamplerInput) -> None:
+        """Puts the labels that the batch's links have now into its metadata."""
+        if isinstance(links, LinksByType):
+            before = batch.metadata
+            batch.metadata = {of.input_type: _relabelled(before[of.input_type], of.label) for of in links.inputs}
+        else:
+            batch.metadata = _relabelled(batch.metadata, links.label)
+
+
+def _relabelled(metadata: tuple, label: Tensor | None) -> tuple:
+    """The metadata of links with the labels ``label``."""
+    if label is None:
+        return metadata
+    before = metadata[2]
+    if len(label) < len(before):  # those of negatives follow
+        label = torch.cat([label, before[len(label) :].detach()])
+    return *metadata[:2], label, *metadata[3:]

@@ -37,10 +37,12 @@ from ..sampler.outputs import output_of, write_output
 from . import checks
 from .adapter import PyGLoaderAdapter
 from .checks import warn_of_unused_arguments
-from .collate import Collator
-from .fields import EdgeLayout, FieldsByType
+from .edge_layouts import EdgeLayout
+from .execution import Execution, samples
+from .fields import FieldsByType
 from .given_data import GivenData
-from .line import Execution, Line
+from .given_links import LinkLabels
+from .line import Collator, Line
 from .order import FromElsewhere, PositionSampler, SeedOrder
 from .pipeline import USUAL, Pipeline
 from .share import Shard, SharedOrder, Uneven
@@ -330,7 +332,10 @@ class KeyedLoader(ResumableLoader):
             device=self._device,
         )  # fmt: skip
         negatives = getattr(self, "neg_sampling", None)
-        return Line(self._seed_order, self._sampler, collator, self.input_data, self._ids, negatives, self._seconds)
+        labels = LinkLabels(self.input_data) if isinstance(self.input_data, EdgeSamplerInput) else None
+        return Line(
+            self._seed_order, self._sampler, collator, self.input_data, self._ids, negatives, self._seconds, labels
+        )  # fmt: skip
 
     @on_host
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -369,7 +374,7 @@ class KeyedLoader(ResumableLoader):
         numbered = self._seed_order.numbered(self._index_sampler.batches, check_int("epoch", epoch))
         if not numbered.keyed:
             raise ValueError("samples: expected an order that follows from seed and epoch, found the user's sampler")
-        return self._line.samples(iter(numbered), USUAL if self.prefetch is None else self.prefetch, *then)
+        return samples(self._line, iter(numbered), USUAL if self.prefetch is None else self.prefetch, *then)
 
     @on_host
     def collate_fn(self, index: MiniBatch | FromElsewhere | Tensor | list[int]) -> MiniBatch | Data | HeteroData:

@@ -1,14 +1,12 @@
-"""The line of a loader: order -> sample -> fetch -> collate -> finish, the threads that run each step, how many
-batches are made in advance and at once, and on which streams of a GPU."""
+"""The line of a loader: the steps from a batch's number to the batch. Order -> sample -> fetch -> collate -> finish."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from itertools import islice
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,26 +14,243 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
 from .._host import as_user
-from ..feature.contract import Version, version_of
-from ..laps import StreamTime
-from ..random import Purpose, batch_key, ids_key
-from ..sampler.base import Inputs, KeyedSampler, LinksByType
+from ..random import NoDraws, Purpose, batch_key, ids_key, seeded_draws
+from ..sampler.base import OWN_FIELDS, Inputs, KeyedSampler
+from ..sampler.graph import end_types
 from ..sampler.minibatch import MiniBatch
-from ..sampler.outputs import drawing_into_batches
-from .collate import Collator
+from ..sampler.outputs import drawing_into_batches, drawn_by_type, output_of, write_output
+from ..topology.reorder import Numbering
+from .edge_layouts import SORTED, EdgeLayouts, edges_sorted, put_layers
+from .fields import FieldsByType
+from .given_links import LinkLabels
 from .order import SeedOrder
-from .pipeline import USUAL, Pipeline, PrefetchTrial, Stage, Where, in_turn
-from .streams import Failed, Streams, Unpacked, as_here, or_failed
+from .row_source import Bounds, CollectiveSource, RowSource
 
 T = TypeVar("T")
 
 
-class Step(NamedTuple):
-    """A step of the line and the threads that may run it."""
+class Collator:
+    """Fetches the rows of samples and makes batches with PyG's fields in PyG's order. A loader has one.
 
-    run: Callable[[Any], Any]
-    where: Where | Literal["here"]
-    """``here``: the thread that iterates."""
+    Args:
+        source: reads the rows.
+        layouts: the layout of a batch's edges, by edge type.
+        sampler: the sampler of the outputs.
+        label: label(fields by type, metadata) adds what is known of inputs (``input_id``, ``batch_size``, labels, ...).
+        numbering: converts the stores' ids of nodes to the user's; None if they are the same.
+        owner: the loader, whose ``transform_sampler_output``, if it has one, is called on each output before its rows
+            are fetched.
+        device: the GPU to which all fields are moved; None leaves them where the data are.
+    """
+
+    def __init__(
+        self, source: RowSource, layouts: EdgeLayouts, sampler: KeyedSampler,
+        label: Callable[[FieldsByType, Any], None], owner: Any, *, numbering: Numbering | None = None,
+        device: torch.device | None = None,
+    ) -> None:  # fmt: skip
+        self.source, self.layouts, self.label = source, layouts, label
+        self.sampler = sampler
+        self.layers = sampler.layers
+        self._laid = None if self.layers else layouts  # layers have the edges
+        self.weight_name = sampler.weight_name
+        self.numbering = numbering if numbering is None or device is None else numbering.to(device)
+        self.owner, self.device = owner, device
+        self._bounds = Bounds(sampler)
+        self.collective = sampler.collective or source.collective
+        """Whether all ranks of a process group sample or fetch together."""
+
+    def begin(self, batch: MiniBatch) -> MiniBatch:
+        """Notes the versions of attributes in a batch that threads will make. Called in the thread that iterates."""
+        batch.versions = self.source.noted()
+        return batch
+
+    def needs(self, batch: MiniBatch, inputs: int | None) -> Any:
+        """What a batch reads in a step, after the user's transform: ``needs`` of a :class:`CollectiveSource`.
+
+        Args:
+            batch: a sample.
+            inputs: how many all ranks have together in the step, if the source asks for that.
+        """
+        source = self.source
+        assert isinstance(source, CollectiveSource)
+        self.transform(batch)
+        bounds = self.bounds(batch)
+        if inputs is not None and batch.whole is not None:
+            batch.fields["global_batch_size"] = inputs
+        self.begin(batch)
+        return source.needs(batch, bounds, batch.versions)
+
+    def start(self, batch: MiniBatch) -> Callable[[], MiniBatch]:
+        """Starts to read the rows of a sample, after the user's transform; the function waits for them and returns the
+        batch."""
+        self.transform(batch)
+        if batch.versions is None:
+            self.begin(batch)
+        wait = self._unless_changed(batch, lambda: self.source.start(batch, self.bounds(batch), batch.versions))
+
+        def fetched() -> MiniBatch:
+            batch.rows = None if wait is None else self._unless_changed(batch, wait)
+            return batch
+
+        return fetched
+
+    def _unless_changed(self, batch: MiniBatch, read: Callable[[], T]) -> T | None:
+        """What ``read()`` returns; None if it fails because attributes were changed since ``batch.versions``: their
+        rows are then read when the batch is delivered."""
+        try:
+            with torch.no_grad():  # what requires grad is left out, also if it did not when its version was noted
+                return read()
+        except Exception as error:  # an attribute was removed at the same time, say, and perhaps put there again
+            if not isinstance(error, KeyError) and not self.source.changed(batch.versions):
+                raise
+            return None
+
+    def at_once(self, batch: MiniBatch) -> MiniBatch:
+        """:meth:`start`, :meth:`collate` and :meth:`deliver`, all in the thread that iterates, so that no row can
+        change meanwhile."""
+        self.transform(batch)
+        self._complete(batch, self.source.fetch(batch, self.bounds(batch)))
+        return batch
+
+    def bounds(self, batch: MiniBatch) -> Bounds:
+        """The bounds of a sample's ids; none if the user's transform may have changed them."""
+        return Bounds() if batch.transformed else self._bounds
+
+    def transform(self, batch: MiniBatch) -> None:
+        """Calls the user's transform, if there is one, once for each sample, and sorts edges by destination where their
+        layout needs it."""
+        if (transform := self.owner.transform_sampler_output) is not None and not batch.transformed:
+            drawn = drawn_by_type(out := output_of(batch))
+            with self._draws(batch.transform_key):
+                out = as_user(transform, out)
+            write_output(batch, out, self.sampler.edge_permutation, drawn)
+        for number, edges in enumerate(batch.edges):
+            if edges.colptr is None and self.layouts[edge_type := batch.types.edges[number]] in SORTED:
+                batch.edges[number] = edges_sorted(edges, len(batch.nodes_of(end_types(edge_type)[1])))
+
+    def _draws(self, key: int | None) -> AbstractContextManager:
+        """A context for the user's transform, in which generators that all threads share are seeded by the batch's key;
+        or, where other threads run at the same time because ranks work together, may not be drawn from."""
+        if self.collective:
+            return NoDraws("transform_sampler_output")
+        return nullcontext() if key is None else seeded_draws(key)
+
+    def collate(self, batch: MiniBatch) -> MiniBatch:
+        """Makes the Data with all of PyG's fields, before ``transform``, if there are rows."""
+        if batch.rows is not None:
+            self._complete(batch, batch.rows)
+            batch.rows = None
+        return batch
+
+    def _complete(self, batch: MiniBatch, rows: Any) -> None:
+        """Makes the Data of the rows, with all other fields, and puts it into the batch."""
+        data = self.source.batch(batch, rows, self._laid)
+        of_types = FieldsByType(data, batch.types)
+        if self.layers:
+            put_layers(batch, partial(self.source.edges, rows), data, self.layouts)
+        else:
+            self._put_weights(batch, of_types)
+        self._put_ids(batch, of_types)
+        if fields := batch.fields:
+            of_graph = of_types.of_graph
+            _check_names(name for name in fields if name in of_graph)
+            for name, value in fields.items():
+                data[name] = value
+            self.label(of_types, batch.metadata)
+            _check_names(name for name, value in fields.items() if of_graph[name] is not value)
+        else:
+            self.label(of_types, batch.metadata)
+        batch.data = data if self.device is None else self._on_device(data)
+
+    def _on_device(self, batch: Data | HeteroData) -> Data | HeteroData:
+        # The layers are on the GPU already, and PyG's `to` would turn their sizes into lists.
+        return batch.to(self.device, *(name for name, _ in batch if name != "layers"), non_blocking=True)
+
+    def relabel(self, batch: MiniBatch) -> None:
+        """Puts the fields of the inputs into the Data again."""
+        self.label(FieldsByType(batch.data, batch.types), batch.metadata)
+        if self.device is not None:
+            self._on_device(batch.data)
+
+    def deliver(self, batch: MiniBatch, since: Any = None) -> None:
+        """Makes the rows of a batch those of now. Called in the thread that iterates.
+
+        Args:
+            batch: after :meth:`collate`.
+            since: earlier versions. Rows of attributes that changed after that are read again, too.
+        """
+        keys = [] if batch.versions is None else self.source.changed(batch.versions)
+        if since is not None:
+            keys = list(dict.fromkeys([*keys, *self.source.changed(since)]))
+        if not keys and batch.data is not None:
+            return
+        bounds = self.bounds(batch)
+        # The loader's own fields may have taken the place of rows that have their names.
+        if batch.data is None or any(name in OWN_FIELDS for _, name in keys):
+            self._complete(batch, self.source.fetch(batch, bounds))
+            return
+        self.source.renew(batch.data, batch, bounds, keys)
+        if self.device is not None:
+            batch.data = batch.data.to(self.device, *(name for _, name in keys), non_blocking=True)
+
+    def _put_weights(self, batch: MiniBatch, of_types: FieldsByType) -> None:
+        """Puts the weights of sampled edges under their name; in an ``adj_t`` they are its values already."""
+        for edge_type, edges in zip(batch.types.edges, batch.edges, strict=True):
+            if edges.weight is not None:
+                fields, name = of_types[edge_type], self.weight_name
+                if name in fields:
+                    raise ValueError(
+                        f"{name}: expected data without this attribute, because the sampler's weights get this name; "
+                        f"pass another weight_name= to the sampler"
+                    )
+                if "edge_index" in fields:
+                    fields[name] = edges.weight.to(fields["edge_index"].device)
+
+    def _put_ids(self, batch: MiniBatch, fields_of: FieldsByType) -> None:
+        """Puts ``n_id``, ``e_id`` (unless the data have fields of these names), trees and sizes of hops, in PyG's
+        order."""
+        types, numbering = batch.types, self.numbering
+        of_nodes = [fields_of[node_type] for node_type in types.nodes]
+        of_edges = [fields_of[edge_type] for edge_type in types.edges]
+        for fields, nodes, node_type in zip(of_nodes, batch.nodes, types.nodes, strict=True):
+            if "n_id" not in fields:
+                fields["n_id"] = nodes if numbering is None else numbering.to_user(nodes, node_type)
+        for fields, edges in zip(of_edges, batch.edges, strict=True):
+            if edges.edge_id is not None and "e_id" not in fields:
+                fields["e_id"] = edges.edge_id.to(torch.int64)
+        for name, entries, each in (
+            ("batch", batch.trees, of_nodes),
+            ("num_sampled_nodes", batch.num_nodes, of_nodes),
+            ("num_sampled_edges", batch.num_edges, of_edges),
+            ("_orig_edge_index", batch.original, of_edges),
+        ):
+            for fields, entry in zip(each, entries or (), strict=False):
+                if entry is not None:
+                    fields[name] = entry
+
+
+def label_seeds(loader: Any, fields: FieldsByType, metadata: Any) -> None:
+    """Puts what is known of the seeds into the fields of a batch. ``loader``: of ours, or PyG's NodeLoader."""
+    input_id, time = metadata
+    if not isinstance(input_id, dict):
+        input_id, time = {loader.input_data.input_type: input_id}, {loader.input_data.input_type: time}
+    for node_type, ids in input_id.items():
+        of_type, seed_time = fields[node_type], None if time is None else time.get(node_type)
+        of_type["input_id"] = ids
+        if seed_time is not None:
+            of_type["seed_time"] = seed_time
+        else:
+            of_type.pop("seed_time", None)
+        of_type["batch_size"] = ids.size(0)
+
+
+def _check_names(taken: Iterable[str]) -> None:
+    """Raises ValueError if there are names of a sampler's fields that are ``taken`` in the batch."""
+    for name in taken:
+        raise ValueError(
+            f"{name}: expected a batch without this attribute, because a field of the sampler's output gets this name; "
+            f"give the field another name"
+        )
 
 
 def as_positions(given: Any) -> Tensor:
@@ -62,19 +277,21 @@ class Line:
         neg_sampling: how negatives of links are drawn; None for seeds.
         seconds: the time of sampling is added to ``seconds["sample"]``, that of fetching and collating to
             ``seconds["gather"]``.
+        labels: of the inputs, if these are links.
     """
 
     def __init__(
         self, order: SeedOrder, sampler: KeyedSampler, collator: Collator, inputs: Any,
         ids_of: Callable[[Any], Tensor], neg_sampling: NegativeSampling | None, seconds: dict[str, float],
+        labels: LinkLabels | None,
     ) -> None:  # fmt: skip
         self.order, self.sampler, self.collator = order, sampler, collator
         self.inputs, self.ids_of, self.neg_sampling = inputs, ids_of, neg_sampling
-        self.seconds = seconds
+        self.seconds, self.labels = seconds, labels
         self.drawing = drawing_into_batches(sampler)
         self._batches_per_key = sampler.batches_per_key
-
-    # The steps #######################################################################################################
+        self.collective = collator.collective
+        """Whether all ranks of a process group sample or fetch together."""
 
     def inputs_at(self, positions: Any) -> Inputs:
         """The inputs at the given positions. Raises TypeError or IndexError for what are no positions."""
@@ -103,7 +320,8 @@ class Line:
 
     def _begun(self, batch: MiniBatch) -> MiniBatch:
         """A batch with its inputs, its keys and the version of its labels."""
-        batch.labels = None if (labels := self.labels()) is None else labels[1]
+        if self.labels is not None:
+            batch.labels = self.labels.number()
         inputs = batch.inputs = self.inputs_at(batch.positions)
         batch.out, batch.transformed, seed = None, False, self.order.seed
         transforms = self.collator.owner.transform_sampler_output is not None
@@ -115,37 +333,12 @@ class Line:
             batch.transform_key = self.order.key(batch, Purpose.TRANSFORM) if transforms else None
         return batch
 
-    def labels(self) -> Version | None:
-        """The version of the labels of links, of all relations together; None without labels."""
-        label = getattr(self.inputs, "label", None)
-        if not isinstance(label, dict):
-            return None if label is None else version_of(label)
-        numbers = [version_of(of_type)[1] for of_type in label.values()]
-        return label, None if None in numbers else sum(numbers)  # type: ignore[arg-type]
-
-    def _sample_many_or_each(self, batches: list[MiniBatch]) -> list[Any]:
-        """What :meth:`sample_many` returns. If it raises, each batch is sampled alone, and those that fail are
-        :class:`Failed`; of a collective sampler, which other ranks would have to ask again, too, all are."""
-        made = or_failed(self.sample_many, batches)
-        if not isinstance(made, Failed):
-            return made
-        return [made] * len(batches) if self.collective else _each(self.sample)(batches)
-
     def fetch(self, batch: MiniBatch) -> MiniBatch:
         """Reads the rows of a sample, after the user's ``transform_sampler_output``."""
         begin = time.perf_counter()
-        self.collator.fetch(batch)
+        self.collator.start(batch)()
         self.seconds["gather"] += time.perf_counter() - begin
         return batch
-
-    def fetch_many(self, batches: list[Any]) -> list[Any]:
-        """What :meth:`fetch` returns for each batch, or :class:`Failed` where it raises. All reads are started before
-        the first is waited for."""
-        begin = time.perf_counter()
-        started = _each(self.collator.start)(batches)
-        fetched = _each(lambda wait: wait())(started)
-        self.seconds["gather"] += time.perf_counter() - begin
-        return fetched
 
     def collate(self, batch: MiniBatch) -> MiniBatch:
         """Makes the Data of a batch."""
@@ -162,16 +355,9 @@ class Line:
 
     def _relabel(self, batch: MiniBatch) -> None:
         """Puts labels of links into a batch again if they were changed since it was sampled."""
-        if (now := self.labels()) is None or batch.positions is None:
+        if self.labels is None or batch.positions is None or not self.labels.changed(batch.labels):
             return
-        if batch.labels == now[1] and now[1] is not None:
-            return
-        inputs = self.inputs_at(batch.positions)
-        if isinstance(inputs, LinksByType):
-            before = batch.metadata
-            batch.metadata = {of.input_type: _relabelled(before[of.input_type], of.label) for of in inputs.inputs}
-        else:
-            batch.metadata = _relabelled(batch.metadata, inputs.label)
+        self.labels.put(batch, self.inputs_at(batch.positions))
         self.collator.relabel(batch)
 
     def batch(self, batch: MiniBatch) -> Data | HeteroData:
@@ -182,6 +368,10 @@ class Line:
         self.seconds["gather"] += time.perf_counter() - begin
         return _data_of(batch)
 
+    def alone(self, index: MiniBatch) -> Any:
+        """All steps of a numbered batch, in the thread that iterates."""
+        return self.finish(self.batch(self.sample(index)))
+
     def finish(self, data: Data | HeteroData) -> Any:
         """The last step, in the thread that iterates: transform and pin."""
         loader = self.collator.owner
@@ -191,163 +381,8 @@ class Line:
         pins = loader.pin_memory and loader.num_workers == 0 and torch.cuda.is_available()
         return data.pin_memory() if pins else data
 
-    # Where they run ##################################################################################################
-
-    def steps(self) -> list[Step]:
-        """All steps from a number to a batch, with the threads that sampler, rows and the user's transform allow.
-        Steps after one that runs ``here`` run ``here`` as well."""
-        found: list[Step] = []
-        source = self.collator.source
-        sampling = _where(self.sampler.thread_safe, self.sampler.collective) if self.may_prefetch else "here"
-        fetching = _where(source.threads, source.collective) if source.threads or source.collective else "here"
-        if source.waits:
-            fetching = "waiting"
-        if self.collator.owner.transform_sampler_output is not None and not self.collective:
-            fetching = "here"  # what it draws from are generators of all threads
-        for step in (
-            Step(self.sample, sampling),
-            Step(self.fetch, fetching),
-            Step(self.collate, "parallel"),
-            Step(self.deliver, "here"),
-        ):
-            found.append(Step(step.run, "here") if found and found[-1].where == "here" else step)
-        return found
-
-    @property
-    def may_prefetch(self) -> bool:
-        """Whether batches can be prepared by threads while the model trains."""
-        return self.sampler.keyed
-
-    @property
-    def collective(self) -> bool:
-        """Whether all ranks of a process group sample or fetch together."""
-        return self.collator.collective
-
-    def pipeline(self, numbered: Iterator[MiniBatch], prefetch: int) -> Pipeline:
-        """Iterates over the batches, each made alone."""
-        ahead, here = _divided(self.steps())
-
-        def alone(batch: MiniBatch) -> Any:
-            return self.finish(self.batch(self.sample(batch)))
-
-        finish = in_turn([*here, self.finish])
-        return Pipeline(numbered, _stages(ahead), finish, prefetch, alone=alone, begin=self.collator.begin)
-
-    def samples(self, numbered: Iterator[MiniBatch], prefetch: int, *then: Callable[[MiniBatch], Any]) -> Pipeline:
-        """Iterates over the samples, of which each is given to ``then``; no rows are read."""
-        ahead, here = _divided(self.steps()[:1])
-        return Pipeline(numbered, _stages(ahead), in_turn([*here, *then]), prefetch)
-
-    def bulks(
-        self, numbered: Iterator[MiniBatch], bulk: int, prefetch: int, streams: Streams | None,
-        around: Callable[[], AbstractContextManager] = nullcontext,
-    ) -> Unpacked[Any]:  # fmt: skip
-        """Iterates over the batches, made ``bulk`` at a time; on ``streams`` of a GPU unless that is None. ``around()``
-        is entered during each wait for a list of batches."""
-        lists = iter(lambda: list(islice(numbered, bulk)), [])
-        sample, *others = self.steps()
-        assert sample.where != "here"
-        many = bulk > 1 or self.collator.device is not None
-        first = self._sample_many_or_each if many else _each(self.sample)
-        ahead = [Step(first, sample.where)]
-        for step in others:
-            if step.where != "here":
-                ahead.append(Step(self.fetch_many if step.run == self.fetch else _each(step.run), step.where))
-        here = [step.run for step in others if step.where == "here"]
-        if streams is None:
-            pipeline = Pipeline(lists, _stages(ahead), _same, prefetch, begin=_each(self.collator.begin))
-            return Unpacked(pipeline, in_turn([*here, self.finish]), around)
-        prepare, since = in_turn([step.run for step in ahead]), self.collator.source.versions()
-        here[-1] = partial(self.deliver, since=since)  # what this stream did since may not have been seen by theirs
-
-        def on_stream(indices: list[MiniBatch]) -> Any:
-            with streams.work():
-                return streams.hand(prepare(indices))
-
-        where: Where = "in order" if any(step.where == "in order" for step in ahead) else "parallel"
-        pipeline = Pipeline(lists, _stages([Step(on_stream, where)]), streams.take, prefetch)
-        return Unpacked(pipeline, in_turn([*here, self.finish]), around)
-
 
 def _data_of(batch: MiniBatch) -> Data | HeteroData:
     """The Data of a batch, which the batch itself keeps no longer: a bulk has its batches until the last is made."""
     data, batch.data = batch.data, None
     return data
-
-
-def _relabelled(metadata: tuple, label: Tensor | None) -> tuple:
-    """The metadata of links with the labels ``label``."""
-    if label is None:
-        return metadata
-    before = metadata[2]
-    if len(label) < len(before):  # those of negatives follow
-        label = torch.cat([label, before[len(label) :].detach()])
-    return *metadata[:2], label, *metadata[3:]
-
-
-def _divided(steps: list[Step]) -> tuple[list[Step], list[Callable[[Any], Any]]]:
-    """The steps that run in threads, and the functions of those that run in the thread that iterates."""
-    ahead = [step for step in steps if step.where != "here"]
-    return ahead, [step.run for step in steps if step.where == "here"]
-
-
-def _stages(steps: list[Step]) -> list[Stage]:
-    return [Stage(as_here(step.run), step.where) for step in steps if step.where != "here"]
-
-
-def _where(thread_safe: bool, collective: bool) -> Where:
-    return "parallel" if thread_safe and not collective else "in order"
-
-
-def _same(item: T) -> T:
-    return item
-
-
-def _each(run: Callable[[Any], Any]) -> Callable[[list[Any]], list[Any]]:
-    """A function that replaces entries by ``run(entry)``, or by :class:`Failed` if that raises; Failed entries stay."""
-    return lambda entries: [entry if isinstance(entry, Failed) else or_failed(run, entry) for entry in entries]
-
-
-class Execution:
-    """Runs a loader's line, epoch after epoch.
-
-    Args:
-        bulk: how many batches are made at once.
-        gpu: the GPU that makes batches or gathers their rows, on streams of its own; None without one.
-    """
-
-    def __init__(self, bulk: int, gpu: torch.device | None) -> None:
-        self.bulk, self.gpu = bulk, gpu
-        self.trial = PrefetchTrial()
-        self._streams: list[torch.cuda.Stream] = []  # kept between epochs: torch reuses memory per stream
-        self._stall = StreamTime()
-        self.around: Callable[[], AbstractContextManager] = nullcontext if gpu is None else self._measured
-        """Entered by the consumer's thread during each wait for batches: what :meth:`stall` measures."""
-
-    def batches(self, line: Line, numbered: Iterator[MiniBatch], prefetch: int | None) -> Iterator[Any]:
-        """Iterates over the batches of an epoch, and keeps ``prefetch`` of them in preparation.
-
-        If ``prefetch`` is None, a trial chooses it if threads make batches one by one; otherwise it is USUAL. If
-        ``line.may_prefetch`` is False, no batch is made in advance.
-        """
-        in_bulks = self.bulk > 1 or self.gpu is not None
-        tried = prefetch is None and line.may_prefetch and not in_bulks and not line.collective
-        ahead = 0 if not line.may_prefetch or tried else USUAL if prefetch is None else prefetch
-        if not in_bulks:
-            pipeline = line.pipeline(numbered, ahead)
-            return self.trial.follow(pipeline) if tried else pipeline
-        lists = -(-ahead // self.bulk)
-        return line.bulks(numbered, self.bulk, lists, self.streams(lists), self.around)
-
-    def streams(self, ahead: int, one: bool = False) -> Streams | None:
-        """Those of one iteration, without a GPU None; arguments as of :class:`Streams`."""
-        return None if self.gpu is None else Streams(self.gpu, self._streams, ahead, one)
-
-    def _measured(self) -> AbstractContextManager:
-        assert self.gpu is not None
-        return self._stall.measure(self.gpu)
-
-    def stall(self) -> dict[str, float]:
-        """``{"stall": seconds}``: how long the consumer's stream was idle because batches were not ready; {} without
-        a GPU."""
-        return {} if self.gpu is None else {"stall": self._stall.seconds()}

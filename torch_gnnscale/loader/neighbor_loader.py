@@ -22,11 +22,11 @@ from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.methods import NEIGHBOR, chosen_sampler
 from ..sampler.options import SamplingOptions
 from .checks import warn_of_options_of_links
-from .collate import label_seeds
-from .fields import EdgeLayout
+from .edge_layouts import EdgeLayout
 from .given_data import given_data
 from .given_seeds import GivenSeeds, GivenWindows
 from .keyed_loader import KeyedLoader, LoaderOptions
+from .line import label_seeds
 from .share import Shard, SharedOrder, Uneven
 from .sharing import Split, check_modes, told_to_all
 
@@ -81,8 +81,8 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             a ``neighbor_sampler`` that is not a KeyedSampler. By default 0 or 4, whichever is faster in the first 72
             batches (:mod:`torch_gnnscale.loader.pipeline`); always 4 on a GPU, in bulks, and where sampling or reading
             rows is collective.
-        edge_layout: the layout of a batch's edges (see :data:`torch_gnnscale.loader.fields.EdgeLayout`); by default
-            that of the input, for each relation: ``edge_index`` and ``adj_t`` if it has both.
+        edge_layout: the layout of a batch's edges (see :data:`torch_gnnscale.loader.edge_layouts.EdgeLayout`); by
+            default that of the input, for each relation: ``edge_index`` and ``adj_t`` if it has both.
         shard: which batches this process makes, where several train together. True: its share among the ranks of
             torch.distributed; (rank, number of ranks): that share; False: all. By default all, and the ranks' share
             with the stores of a part. Without ``seed``, all ranks use the one that rank 0 draws.

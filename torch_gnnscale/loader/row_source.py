@@ -14,7 +14,7 @@ from torch_geometric.data import Data, HeteroData
 from ..comm.steps import Steps
 from ..sampler.base import KeyedSampler
 from ..sampler.minibatch import MiniBatch, SampledEdges
-from .fields import EdgeLayout, EdgeLayouts
+from .edge_layouts import EdgeLayout, EdgeLayouts
 
 
 class Ids:

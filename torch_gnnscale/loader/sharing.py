@@ -29,9 +29,10 @@ from ..sampler.base import Inputs, KeyedSampler
 from ..sampler.graph import subgraph_kind
 from ..sampler.minibatch import MiniBatch
 from . import checks
-from .fields import EdgeLayouts
+from .edge_layouts import EdgeLayouts
+from .execution import Execution
 from .given_data import GivenData
-from .line import Execution, Line
+from .line import Line
 from .order import BatchChunks, SeedOrder
 from .pipeline import USUAL
 from .row_source import CollectiveSource, RowSource

@@ -16,7 +16,8 @@ import numpy as np
 
 from ..comm.steps import Steps
 from ..sampler.minibatch import MiniBatch
-from .line import Execution, Line
+from .execution import Execution
+from .line import Line
 from .pipeline import Pipeline, Stage
 from .row_source import CollectiveSource
 from .share import Share

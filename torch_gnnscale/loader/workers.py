@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from .._warn import warn
-from ..feature.contract import Version, is_collective, may_be_read_by_threads
+from ..feature.contract import is_collective, may_be_read_by_threads
 from ..ops.arguments import to_int
 from ..sampler.base import KeyedSampler
 from .checks import check_no_processes
 from .fields import OF_GRAPH
 from .given_data import GivenData
+from .given_links import LinkLabels
 from .row_source import RowSource
 
 PROCESS_OPTIONS = ("worker_init_fn", "multiprocessing_context")
@@ -88,16 +89,16 @@ class RowsOfWorkers:
 
     Args:
         source: reads the loader's rows.
-        labels: returns the version of the labels of links; None without labels.
+        labels: of links, if there are some.
         transforms: whether worker processes call the user's ``transform``, which sees what they read.
 
     Raises:
         ValueError: rows require grad.
     """
 
-    def __init__(self, source: RowSource, labels: Callable[[], Version | None], transforms: bool) -> None:
+    def __init__(self, source: RowSource, labels: LinkLabels | None, transforms: bool) -> None:
         self._source, self._labels, self._transforms = source, labels, transforms
-        self._number = self._number_of_labels()
+        self._number = None if labels is None else labels.number()
         with torch.enable_grad():
             self._copied, learned = source.versions(), source.learned()
         if learned:
@@ -115,7 +116,7 @@ class RowsOfWorkers:
         found = self._source.changed(self._copied)
         if found and not self._transforms:
             found = self._source.put_plain(batch, self._copied, found)
-        if self._number_of_labels() != self._number:
+        if self._labels is not None and self._labels.number() != self._number:
             found.append((None, "edge_label"))
         if found:
             raise RuntimeError(
@@ -124,10 +125,6 @@ class RowsOfWorkers:
                 f"multiprocessing_context and worker_init_fn out, so that threads gather"
             )
         return batch
-
-    def _number_of_labels(self) -> int | None:
-        version = self._labels()
-        return None if version is None else version[1]
 
 
 class BatchesOfWorkers:

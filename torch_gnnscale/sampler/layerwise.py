@@ -27,7 +27,7 @@ from .base import check_weight_name
 from .executor import Executor, LayerOptions, sampled_store
 from .graph import SampledGraph
 from .links import LinkSampling, StrictNegatives
-from .minibatch import MiniBatch, PreparedSeeds
+from .minibatch import PreparedSeeds
 from .on_executor import OnExecutor
 from .relations import sampled_graph
 from .sources import warn_of_sorted
@@ -118,6 +118,7 @@ class LayerSampler(OnExecutor):
         if batch_dependency > 1 and method != "labor":
             raise ValueError(f"batch_dependency={batch_dependency}: expected method='labor', found {method!r}")
         self.layers, self.include_dst = layers, include_dst
+        self._separate_sources = not include_dst
         check_weight_name(weight_name)
         if layers and weight_name != type(self).weight_name:
             raise ValueError(f"weight_name={weight_name!r}: expected layers=False, found True: layers have edge_weight")
@@ -191,10 +192,6 @@ class LayerSampler(OnExecutor):
             raise NotImplementedError(f"exclude with method={method!r} is not implemented; use method='neighbor'")
         keys = [batch_key(key, purpose=Purpose.LAYER) for key in keys]
         return self.executor.draw(seeds, keys, self.layer_options)
-
-    def _write(self, batch: MiniBatch, sample: ops.Sample) -> None:
-        super()._write(batch, sample)
-        batch.separate_sources = not self.include_dst
 
 
 class HostLayers(Executor):

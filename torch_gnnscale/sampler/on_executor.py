@@ -111,6 +111,8 @@ class OnExecutor(PyGAttributes, KeyedSampler):
     takes_types = True
     _directional = True
     """Whether the edges of a sample belong to hops, so that each hop's are counted."""
+    _separate_sources = False
+    """Whether a layer's sources are its hop's nodes alone."""
     _ids: Callable[[int, Tensor], Tensor | None] | None = None
     """Maps a relation's number and the executor's ids of its edges to those in the batch; None: they are the same."""
     _reversed: ReverseIds | None = None
@@ -192,12 +194,14 @@ class OnExecutor(PyGAttributes, KeyedSampler):
     def _write(self, batch: MiniBatch, sample: ops.Sample) -> None:
         """Writes into a batch what was drawn for it."""
         write_sample(batch, sample, self.graph, self._directional, self._ids)
+        batch.separate_sources = self._separate_sources
         if self._reversed is not None:
             add_reverses(batch, self.graph, self._reversed)
 
     def draw(self, batch: MiniBatch, neg_sampling: Any = None) -> None:
         """Samples for ``batch.inputs`` by ``batch.key``, and writes nodes, edges and what is known of the inputs."""
-        self._complete(batch, self._seeds(batch, neg_sampling))
+        seeds = self._seeds(batch, neg_sampling)
+        self._complete(batch, seeds, self._drawn([seeds], [batch.key])[0])
 
     def draw_many(self, batches: Sequence[MiniBatch], neg_sampling: Any = None) -> None:
         """:meth:`draw` for many batches. On a CPU, threads take whole batches; on a GPU, all are drawn at once.
@@ -224,9 +228,9 @@ class OnExecutor(PyGAttributes, KeyedSampler):
         self.executor.check_links(self.links)
         return self.links.seeds(inputs, neg_sampling, batch.key, self.disjoint)
 
-    def _complete(self, batch: MiniBatch, seeds: PreparedSeeds, sample: ops.Sample | None = None) -> None:
-        """Writes into a batch what was drawn for its seeds; draws it first unless it is given."""
-        self._write(batch, self._drawn([seeds], [batch.key])[0] if sample is None else sample)
+    def _complete(self, batch: MiniBatch, seeds: PreparedSeeds, sample: ops.Sample) -> None:
+        """Writes into a batch what was drawn for its seeds."""
+        self._write(batch, sample)
         if batch.trees is not None and len(seeds.numbers) > 1:
             of_seeds = [(number, len(seeds.nodes[number])) for number in seeds.numbers]
             batch.trees = _renumbered_trees(batch.trees, of_seeds)
@@ -259,7 +263,7 @@ class OnExecutor(PyGAttributes, KeyedSampler):
     def _output(self, inputs: Inputs, key: int | None, neg_sampling: NegativeSampling | None) -> Any:
         batch = MiniBatch()
         batch.inputs, batch.key = inputs, draw_seed() if key is None else check_key(key)
-        self._complete(batch, self._seeds(batch, neg_sampling))  # in few calls: PyG's loaders come this way
+        self.draw(batch, neg_sampling)
         return output_of(batch)
 
     @on_host
@@ -300,10 +304,9 @@ class OnExecutor(PyGAttributes, KeyedSampler):
             ``num_sampled_nodes`` and ``num_sampled_edges`` are None for ``bidirectional`` and ``induced``.
         """
         check_starts(self.graph, seeds, seed_time, seed_start_time)
-        batch = _unnumbered(None, key)
-        self._complete(
-            batch, prepared_seeds(self.graph, self.executor.seeds_on, seeds, seed_time, seed_start_time, exclude)
-        )
+        batch, on = _unnumbered(None, key), self.executor.seeds_on
+        prepared = prepared_seeds(self.graph, on, seeds, seed_time, seed_start_time, exclude)
+        self._complete(batch, prepared, self._drawn([prepared], [batch.key])[0])
         return output_of(batch)
 
 

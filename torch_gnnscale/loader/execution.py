@@ -1,0 +1,182 @@
+"""How a loader's line runs: which threads run each step, how many batches are made in advance and at once, and on which
+streams of a GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from itertools import islice
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import torch
+
+from ..laps import StreamTime
+from ..sampler.minibatch import MiniBatch
+from .line import Line
+from .pipeline import USUAL, Pipeline, PrefetchTrial, Stage, Where, in_turn
+from .streams import Failed, Streams, Unpacked, as_here, or_failed
+
+T = TypeVar("T")
+
+
+class Step(NamedTuple):
+    """A step of the line and the threads that may run it."""
+
+    run: Callable[[Any], Any]
+    where: Where | Literal["here"]
+    """``here``: the thread that iterates."""
+
+
+def steps_of(line: Line) -> list[Step]:
+    """All steps from a number to a batch, with the threads that sampler, rows and the user's transform allow.
+    Steps after one that runs ``here`` run ``here`` as well."""
+    found: list[Step] = []
+    source = line.collator.source
+    sampling = _where(line.sampler.thread_safe, line.sampler.collective) if line.sampler.keyed else "here"
+    fetching = _where(source.threads, source.collective) if source.threads or source.collective else "here"
+    if source.waits:
+        fetching = "waiting"
+    if line.collator.owner.transform_sampler_output is not None and not line.collective:
+        fetching = "here"  # what it draws from are generators of all threads
+    for step in (
+        Step(line.sample, sampling),
+        Step(line.fetch, fetching),
+        Step(line.collate, "parallel"),
+        Step(line.deliver, "here"),
+    ):
+        found.append(Step(step.run, "here") if found and found[-1].where == "here" else step)
+    return found
+
+
+def _one_by_one(line: Line, numbered: Iterator[MiniBatch], prefetch: int) -> Pipeline:
+    """Iterates over the batches, each made alone."""
+    ahead, here = _divided(steps_of(line))
+
+    finish = in_turn([*here, line.finish])
+    return Pipeline(numbered, _stages(ahead), finish, prefetch, alone=line.alone, begin=line.collator.begin)
+
+
+def samples(line: Line, numbered: Iterator[MiniBatch], prefetch: int, *then: Callable[[MiniBatch], Any]) -> Pipeline:
+    """Iterates over the samples, of which each is given to ``then``; no rows are read."""
+    ahead, here = _divided(steps_of(line)[:1])
+    return Pipeline(numbered, _stages(ahead), in_turn([*here, *then]), prefetch)
+
+
+def _in_bulks(
+    line: Line, numbered: Iterator[MiniBatch], bulk: int, prefetch: int, streams: Streams | None,
+    around: Callable[[], AbstractContextManager] = nullcontext,
+) -> Unpacked[Any]:  # fmt: skip
+    """Iterates over the batches, made ``bulk`` at a time; on ``streams`` of a GPU unless that is None. ``around()``
+    is entered during each wait for a list of batches."""
+    lists = iter(lambda: list(islice(numbered, bulk)), [])
+    sample, *others = steps_of(line)
+    assert sample.where != "here"
+    many = bulk > 1 or line.collator.device is not None
+    first = partial(_sample_many_or_each, line) if many else _each(line.sample)
+    ahead = [Step(first, sample.where)]
+    for step in others:
+        if step.where != "here":
+            ahead.append(Step(partial(_fetch_many, line) if step.run == line.fetch else _each(step.run), step.where))
+    here = [step.run for step in others if step.where == "here"]
+    if streams is None:
+        pipeline = Pipeline(lists, _stages(ahead), _same, prefetch, begin=_each(line.collator.begin))
+        return Unpacked(pipeline, in_turn([*here, line.finish]), around)
+    prepare, since = in_turn([step.run for step in ahead]), line.collator.source.versions()
+    here[-1] = partial(line.deliver, since=since)  # what this stream did since may not have been seen by theirs
+
+    def on_stream(indices: list[MiniBatch]) -> Any:
+        with streams.work():
+            return streams.hand(prepare(indices))
+
+    where: Where = "in order" if any(step.where == "in order" for step in ahead) else "parallel"
+    pipeline = Pipeline(lists, _stages([Step(on_stream, where)]), streams.take, prefetch)
+    return Unpacked(pipeline, in_turn([*here, line.finish]), around)
+
+
+def _sample_many_or_each(line: Line, batches: list[MiniBatch]) -> list[Any]:
+    """What :meth:`Line.sample_many` returns. If it raises, each batch is sampled alone, and those that fail are
+    :class:`Failed`; of a collective sampler, which other ranks would have to ask again, too, all are."""
+    made = or_failed(line.sample_many, batches)
+    if not isinstance(made, Failed):
+        return made
+    return [made] * len(batches) if line.collective else _each(line.sample)(batches)
+
+
+def _fetch_many(line: Line, batches: list[Any]) -> list[Any]:
+    """What :meth:`Line.fetch` returns for each batch, or :class:`Failed` where it raises. All reads are started before
+    the first is waited for."""
+    begin = time.perf_counter()
+    started = _each(line.collator.start)(batches)
+    fetched = _each(lambda wait: wait())(started)
+    line.seconds["gather"] += time.perf_counter() - begin
+    return fetched
+
+
+def _divided(steps: list[Step]) -> tuple[list[Step], list[Callable[[Any], Any]]]:
+    """The steps that run in threads, and the functions of those that run in the thread that iterates."""
+    ahead = [step for step in steps if step.where != "here"]
+    return ahead, [step.run for step in steps if step.where == "here"]
+
+
+def _stages(steps: list[Step]) -> list[Stage]:
+    return [Stage(as_here(step.run), step.where) for step in steps if step.where != "here"]
+
+
+def _where(thread_safe: bool, collective: bool) -> Where:
+    return "parallel" if thread_safe and not collective else "in order"
+
+
+def _same(item: T) -> T:
+    return item
+
+
+def _each(run: Callable[[Any], Any]) -> Callable[[list[Any]], list[Any]]:
+    """A function that replaces entries by ``run(entry)``, or by :class:`Failed` if that raises; Failed entries stay."""
+    return lambda entries: [entry if isinstance(entry, Failed) else or_failed(run, entry) for entry in entries]
+
+
+class Execution:
+    """Runs a loader's line, epoch after epoch.
+
+    Args:
+        bulk: how many batches are made at once.
+        gpu: the GPU that makes batches or gathers their rows, on streams of its own; None without one.
+    """
+
+    def __init__(self, bulk: int, gpu: torch.device | None) -> None:
+        self.bulk, self.gpu = bulk, gpu
+        self.trial = PrefetchTrial()
+        self._streams: list[torch.cuda.Stream] = []  # kept between epochs: torch reuses memory per stream
+        self._stall = StreamTime()
+        self.around: Callable[[], AbstractContextManager] = nullcontext if gpu is None else self._measured
+        """Entered by the consumer's thread during each wait for batches: what :meth:`stall` measures."""
+
+    def batches(self, line: Line, numbered: Iterator[MiniBatch], prefetch: int | None) -> Iterator[Any]:
+        """Iterates over the batches of an epoch, and keeps ``prefetch`` of them in preparation.
+
+        If ``prefetch`` is None, a trial chooses it if threads make batches one by one; otherwise it is USUAL. No
+        batch is made in advance for a sampler that is not keyed.
+        """
+        in_bulks = self.bulk > 1 or self.gpu is not None
+        tried = prefetch is None and line.sampler.keyed and not in_bulks and not line.collective
+        ahead = 0 if not line.sampler.keyed or tried else USUAL if prefetch is None else prefetch
+        if not in_bulks:
+            pipeline = _one_by_one(line, numbered, ahead)
+            return self.trial.follow(pipeline) if tried else pipeline
+        lists = -(-ahead // self.bulk)
+        return _in_bulks(line, numbered, self.bulk, lists, self.streams(lists), self.around)
+
+    def streams(self, ahead: int, one: bool = False) -> Streams | None:
+        """Those of one iteration, without a GPU None; arguments as of :class:`Streams`."""
+        return None if self.gpu is None else Streams(self.gpu, self._streams, ahead, one)
+
+    def _measured(self) -> AbstractContextManager:
+        assert self.gpu is not None
+        return self._stall.measure(self.gpu)
+
+    def stall(self) -> dict[str, float]:
+        """``{"stall": seconds}``: how long the consumer's stream was idle because batches were not ready; {} without
+        a GPU."""
+        return {} if self.gpu is None else {"stall": self._stall.seconds()}
