@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers.graphs import graph_of_degrees
 
-from torch_gnnscale.partition.edge_sums import checksum_of, edge_sum
+from torch_gnnscale.partition.input_graph import checksum_of, edge_sum
 from torch_gnnscale.topology import CSC
 
 
@@ -31,7 +31,7 @@ def changed(dst, src, ids, nodes):
 @pytest.mark.parametrize("length", [1, 3, 1 << 17])
 def test_single_edges_are_seen(monkeypatch, length):
     """The first edge is 0 in all that it has."""
-    monkeypatch.setattr("torch_gnnscale.partition.edge_sums._LENGTH", length)
+    monkeypatch.setattr("torch_gnnscale.partition.input_graph._LENGTH", length)
     graph = graph_of_degrees([2, 0, 3, 1, 4], seed=3)
     row = graph.row.long().clone()
     row[0] = 0

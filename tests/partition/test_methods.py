@@ -7,7 +7,7 @@ import torch
 from helpers.graphs import random_graph
 
 from torch_gnnscale import CSC
-from torch_gnnscale.partition import report as reports
+from torch_gnnscale.partition import whole
 from torch_gnnscale.partition.assignment import assign, report
 from torch_gnnscale.partition.whole import Whole
 
@@ -89,7 +89,7 @@ def test_each_of_as_many_parts_as_nodes_has_one():
 
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 22])
 def test_a_report_counts_edge_by_edge(monkeypatch, chunk):
-    monkeypatch.setattr(reports, "CHUNK", chunk)
+    monkeypatch.setattr(whole, "CHUNK", chunk)
     relations, parts = typed_relations(), 5
     owner = assign(relations, SIZES, parts, method="random", seed=3).owner
     train = {"user": torch.tensor([3, 9, 3, 50]), "item": torch.tensor([24])}

@@ -18,7 +18,7 @@ from ..feature.tiered_rows import sent
 from ..memory import Budget, budget_bytes, is_bytes
 from ..ops.arguments import check_choice
 from ..ops.rows import as_words
-from ..partition.book import PartitionBook
+from ..partition.directory import PartitionBook
 from ..partition.reading import Halo
 from .lookahead import WINDOW, Lookahead
 from .policies import NONE, BufferStep, MassiveGNN, Policy, Static, buffer_step

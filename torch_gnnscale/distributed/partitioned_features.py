@@ -24,7 +24,7 @@ from ..loader.row_source import Bounds, CollectiveSource
 from ..ops.arguments import check_ids
 from ..partition import RowsMeta, StoredPart, StoredParts
 from ..partition.all_parts import WrittenRows
-from ..partition.book import edge_type_of
+from ..partition.directory import edge_type_of
 from ..sampler.minibatch import MiniBatch
 from .buffer import Asked, Kept, LoaderBuffers, PrefetchBuffer, capacities, check_halo
 from .partitioned_graph import numbering_of

@@ -19,7 +19,7 @@ from ..distributed.partitioned_graph import PartitionedGraphStore
 from ..distributed.row_exchange import OwnRows, PartTables, RowKind, counts_by_part
 from ..distributed.rows_here import exchange_ids
 from ..loader.row_source import Bounds
-from ..partition.book import PartitionBook, edge_type_of
+from ..partition.directory import PartitionBook, edge_type_of
 from ..partition.reading import StoredPart, StoredParts
 from ..sampler.executor import Drawing, Executor, sampled_store
 from ..sampler.graph import end_types

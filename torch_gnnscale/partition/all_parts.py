@@ -18,7 +18,7 @@ from ..feature.contract import BoundedAttr, RowStore
 from ..feature.feature_store import row_ids
 from ..ops.arguments import check_ids
 from ..topology import CSC
-from .book import RowsMeta, edge_type_of
+from .directory import RowsMeta, edge_type_of
 
 
 class WrittenRows(RowStore):

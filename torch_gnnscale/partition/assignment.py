@@ -28,8 +28,7 @@ from ..memory.host import memory_file
 from ..ops.arguments import check_choice, check_int, to_int
 from ..random import Purpose, batch_key
 from ..topology import CSC
-from .report import PartitionReport, report
-from .whole import BALANCED, Whole
+from .whole import BALANCED, PartitionReport, Whole, report
 
 TOLERANCE = 1.05
 """What max / mean over the parts may be, of each constraint, unless another bound is given."""

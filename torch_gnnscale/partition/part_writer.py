@@ -19,9 +19,9 @@ from ..topology.graph_store import KIND as GRAPH
 from ..topology.reorder import Order
 from ..topology.sort_on_disk import id_dtype
 from . import directory
-from .book import PartitionBook, edge_type_of
+from .directory import PartitionBook, edge_type_of
 from .input_graph import InputGraph, InputRows
-from .report import Known
+from .whole import Known
 
 _PIECE_BYTES = 128  # of memory per edge or node of a piece, while it is made
 _LONGEST = 1 << 18  # edges or nodes; larger pieces take more time per edge, because fresh memory is slow

@@ -21,8 +21,8 @@ from ..topology import CSC, GraphStore
 from ..topology.csc import CHUNK
 from . import directory
 from .all_parts import NumberingOfAllParts, RowsOfAllParts, joined_columns
-from .book import PartitionBook, RowsMeta, check_part_number, edge_type_of
-from .report import PartitionReport
+from .directory import PartitionBook, RowsMeta, check_part_number, edge_type_of
+from .whole import PartitionReport
 
 
 class Halo(NamedTuple):

@@ -15,12 +15,10 @@ from ..ops.arguments import check_choice, check_int, to_int
 from ..topology.graph_store import relation_entry
 from . import directory
 from .assignment import METHODS, assign
-from .book import check_part_number
-from .directory import TOPOLOGIES
+from .directory import TOPOLOGIES, check_part_number
 from .input_graph import InputGraph, given_owners, input_graph_of
 from .part_writer import PartWriter
-from .report import report
-from .whole import BALANCED
+from .whole import BALANCED, report
 
 _STREAMED = 1 << 30  # bytes of memory, unless the user says how many
 

@@ -31,7 +31,7 @@ from ..loader.row_source import CollectiveSource, RowSource
 from ..loader.sharing import Split, SplitBatches
 from ..memory import Budget
 from ..ops.arguments import check_int
-from ..partition.report import of_parts
+from ..partition.whole import of_parts
 from ..sampler.base import Inputs, KeyedSampler
 from ..text import table
 from ..topology.reorder import Numbering

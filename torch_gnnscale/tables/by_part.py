@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from .. import files
-from ..partition.book import RowsMeta
-from ..partition.directory import rows_entry
-from ..partition.report import PartitionReport, nodes_of
+from ..partition.directory import RowsMeta, rows_entry
+from ..partition.whole import PartitionReport, nodes_of
 from ..splits import SUBSETS
 from ..topology.csc import CHUNK
 from ..topology.graph_store import relation_entry

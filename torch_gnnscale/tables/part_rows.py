@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from ..partition.edge_sums import edge_sum
+from ..partition.input_graph import edge_sum
 from ..splits import SUBSETS
 from . import edges as edge_tables
 from . import nodes as node_tables

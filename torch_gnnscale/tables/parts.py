@@ -16,7 +16,7 @@ from typing_extensions import override
 from .. import files
 from ..ops import first_outside
 from ..ops.arguments import check_int
-from ..partition.book import RowsMeta, check_part_number
+from ..partition.directory import RowsMeta, check_part_number
 from ..partition.input_graph import InputGraph
 from ..partition.part_writer import PartWriter
 from ..partition.whole import BALANCED
