@@ -140,6 +140,17 @@ def test_windows_of_any_length_have_infinite_times(window):
         assert batch.batch[batch.edge_index[1]].bincount(minlength=2).tolist() == drawn
 
 
+def test_a_start_is_the_length_before_the_end_or_the_least_time():
+    """Of the shortest lengths, and those around the range of int64, whose ends are times, too."""
+    ends = [LEAST, LEAST + 1, -1, 0, 1, -LEAST - 1]
+    data = timed()
+    for length in (0, 1, 2, -LEAST - 2, -LEAST - 1, -LEAST, -LEAST + 1, (1 << 64) - 1, 1 << 64):
+        loader = NeighborLoader(
+            data, [2], torch.arange(len(ends)), input_time=torch.tensor(ends), time_window=length, time_attr="time"
+        )
+        assert loader.input_data.start_time.tolist() == [max(end - length, LEAST) for end in ends], length
+
+
 @pytest.mark.parametrize("scale", [1, 1_700_000_000_000_000_000])
 def test_starts_of_floats_are_rounded_up_and_ends_down(scale):
     """Also where times are nanoseconds, which floats do not hold: a whole number as a float is that number."""

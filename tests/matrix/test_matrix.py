@@ -282,6 +282,8 @@ def test_its_takes_one_row_of_scores_for_all_batches():
     first, second = (matrix.choose_by_its(p, 4, both) for p in rows)
     assert first.ptr.tolist() == [0, 4, 8]
     assert np.array_equal(first.node, second.node)
+    assert np.array_equal(first.correction, 45 / (4 * (first.node + 1)))
+    assert np.array_equal(first.correction, second.correction)
 
 
 def test_its_removes_what_was_found_after_as_many_rounds_as_said():

@@ -358,18 +358,25 @@ def test_parts_of_an_unknown_task(tmp_path):
                 asked(part.parts if asked is kind_of_parts else part)
 
 
+ROWS = r"expected rows x of shape \[F\] and y, classes, of the nodes to be classified, found "
+
+
 @pytest.mark.parametrize(
-    ("left_out", "message"),
+    ("name", "value", "message"),
     [
-        (["val_mask"], r"expected data splits \('train', 'val', 'test'\) of nodes of one type, found \["),
-        (["x"], r"expected rows x of shape \[F\] and y, classes, of the nodes to be classified, found \[None, '\[\] "),
+        ("val_mask", None, r"expected data splits \('train', 'val', 'test'\) of nodes of one type, found \["),
+        ("x", None, ROWS + r"\[None, '\[\] torch.int64'\]$"),
+        ("y", None, ROWS + r"\['\[8\] torch.float32', None\]$"),
+        ("x", torch.zeros(600), ROWS + r"\['\[\] torch.float32', '\[\] torch.int64'\]$"),
+        ("x", torch.zeros(600, 2, 4), ROWS + r"\['\[2, 4\] torch.float32', '\[\] torch.int64'\]$"),
+        ("y", torch.zeros(600, 2, dtype=torch.int64), ROWS + r"\['\[8\] torch.float32', '\[2\] torch.int64'\]$"),
+        ("y", torch.zeros(600), ROWS + r"\['\[8\] torch.float32', '\[\] torch.float32'\]$"),
     ],
 )
-def test_parts_that_hold_no_task(tmp_path, left_out, message):
+def test_parts_that_hold_no_task(tmp_path, name, value, message):
     data = whole_task("nodes").data.clone()
     data.num_nodes = 600
-    for name in left_out:
-        del data[name]
+    data[name] = value
     partition.write(data, tmp_path / "parts", parts=1, method="random")
     with open_part(tmp_path / "parts") as part, pytest.raises(ValueError, match=message) as error:
         task_of_part(part)
