@@ -250,6 +250,25 @@ def test_manifests_that_lack_an_entry(whole, tmp_path, folder):
         assert "expected" in found[name]
 
 
+@pytest.mark.parametrize("wrong", ["many", None, [["many"]]], ids=repr)
+def test_a_report_that_cannot_be_printed(whole, tmp_path, wrong):
+    """Where parts are opened, and not where they are printed."""
+    path = shutil.copytree(whole / "replicated", tmp_path / "parts")
+    manifest = json.loads((path / "book" / files.MANIFEST).read_text())
+    refused = 0
+    for name in manifest["meta"]["report"]:
+        changed = copy.deepcopy(manifest)
+        changed["meta"]["report"][name] = wrong
+        crafted.seal(path / "book", changed)
+        crafted.seal_all(path)
+        if not (said := refusal(path)):
+            str(partition.open_parts(path).report)
+        else:
+            assert said.startswith(f"{path}/book/{files.MANIFEST}: expected "), (name, said)
+            refused += 1
+    assert refused > 0
+
+
 def test_a_plan_that_lacks_an_entry(tmp_path):
     counts = torch.arange(4)
     plan = Plan(

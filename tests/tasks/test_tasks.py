@@ -15,7 +15,7 @@ from torch_gnnscale import LayerSampler, NeighborSampler, tasks
 from torch_gnnscale.datasets import EventTask, LinkTask, NodeTask, planted, planted_events, planted_links, planted_types
 from torch_gnnscale.datasets.planted import with_reverses
 from torch_gnnscale.tasks import TASKS, EventConfig, EventTrainer, NodeConfig, NodeTrainer
-from torch_gnnscale.tasks.hetero_trainer import Encoder, HeteroSAGE
+from torch_gnnscale.tasks.hetero_trainer import Categories, Encoder, HeteroSAGE
 from torch_gnnscale.tasks.link_trainer import LinkTrainer, _among
 from torch_gnnscale.tasks.metrics import Accuracy, RocAuc, average_precision, ranking, roc_auc
 from torch_gnnscale.tasks.node_trainer import SeedScores, SplitNodeTrainer, fanouts_of_tests
@@ -307,6 +307,15 @@ def test_types_with_names_of_what_modules_have(name):
     data["other"].n_id = torch.arange(4)
     found = HeteroSAGE(data, 8, 1, 0.0, scale=1.0)(data)
     assert {of: tuple(rows.shape) for of, rows in found.items()} == {name: (3, 8), "other": (4, 8)}
+
+
+def test_each_category_of_each_column_has_a_row_of_its_own():
+    codes = torch.tensor([[0, 1, 0], [2, 0, 0], [1, 1, 3]])
+    categories = Categories(codes, 5)
+    columns = categories.rows.weight.split([3, 2, 4])
+    expected = sum(rows[codes[:, column]] for column, rows in enumerate(columns))
+    assert torch.equal(categories(codes), expected)
+    assert len(Categories(codes[:0], 5)(codes[:0])) == 0
 
 
 def test_a_rank_starts_from_its_share_of_the_mean_over_a_split_batch():

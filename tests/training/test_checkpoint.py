@@ -134,9 +134,14 @@ def test_a_write_that_fails_leaves_the_checkpoint_before_it(tmp_path, monkeypatc
         stream.write(b"the beginning")
         raise KeyboardInterrupt
 
+    def unable(state, stream):
+        stream.write(b"the beginning")
+        raise RuntimeError("no such state")  # which is no fault of the file
+
+    wrong = pytest.raises(RuntimeError, match=r"^no such state$")
     full = pytest.raises(OSError, match=f"the disk is full: '{tmp_path}/{CHECKPOINT}'$")
     stopped = pytest.raises(KeyboardInterrupt)
-    for fault, raised in ((save, full), (save_to_full_disk, full), (interrupted, stopped)):
+    for fault, raised in ((save, full), (save_to_full_disk, full), (interrupted, stopped), (unable, wrong)):
         with monkeypatch.context() as patched:
             patched.setattr(checkpoint.torch, "save", fault)
             with raised:
