@@ -9,6 +9,8 @@
 //   void fill(T* items, int64_t count)                       sets all bits
 //   void each(int64_t count, functor)                        functor(i) for i < count
 //   void each(const int64_t* count, int64_t most, functor)   functor(i) for i < items_of(count, most)
+//   void each_by_warp(int64_t count, functor)                functor(i, lanes) for i < count: each by lanes that work
+//                                                            together, or by one
 //   void sum_before(values, T* out, int64_t count)           out[i] = number_at(values, 0) + ... + (values, i - 1) for
 //                                                            each i <= count
 //   void sum_before(values, T* out, const int64_t* count, int64_t most)
@@ -42,6 +44,23 @@ using torch::stable::Tensor;
 GNNSCALE_HD int64_t items_of(const int64_t* count, int64_t most) {
   return count == nullptr ? most : *count <= most ? *count : 0;
 }
+
+// What a thread does alone that the lanes of a warp do together (Warp in executor_cuda.h).
+struct OneLane {
+  // The first of `children` ascending sums that exceeds `unit`, from which the one before it is subtracted.
+  GNNSCALE_HD int descend(const uint64_t* sums, int children, uint64_t& unit) const {
+    int child = 0;
+    for (int k = 0; k < children; ++k) child += sums[k] <= unit;
+    if (child > 0) unit -= sums[child - 1];
+    return child;
+  }
+
+  // f(k) for first <= k < last, which are at most 32.
+  template <typename F>
+  GNNSCALE_HD void each(int first, int last, const F& f) const {
+    for (int k = first; k < last; ++k) f(k);
+  }
+};
 
 // Number i of an array, or of a functor of an index.
 template <typename Values>

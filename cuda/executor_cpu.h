@@ -49,6 +49,11 @@ class HostExecutor {
     });
   }
 
+  template <typename F>
+  void each_by_warp(int64_t count, F f) const {
+    each(count, [f](int64_t i) { f(i, OneLane{}); });
+  }
+
   template <typename Values, typename T>
   void sum_before(Values values, T* out, int64_t count) const {
     sum_before(values, out, nullptr, count);

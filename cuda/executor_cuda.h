@@ -32,6 +32,32 @@ __global__ void __launch_bounds__(kThreads, kPhaseBlocks)
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < items; i += gridDim.x * int64_t{kThreads}) f(i);
 }
 
+// The lanes of a warp, all of which call each function; see OneLane.
+struct Warp {
+  static constexpr int kLanes = 32;
+  int lane;
+
+  __device__ int descend(const uint64_t* sums, int children, uint64_t& unit) const {
+    const unsigned long long sum = lane < children ? sums[lane] : ~0ull;
+    const int child = __popc(__ballot_sync(~0u, sum <= unit));
+    const unsigned long long before = __shfl_sync(~0u, sum, child > 0 ? child - 1 : 0, kLanes);
+    if (child > 0) unit -= before;
+    return child;
+  }
+
+  // A lane's k is always the same modulo 32, so that no lane reads what another one has written.
+  template <typename F>
+  __device__ void each(int first, int last, const F& f) const {
+    if (lane >= first && lane < last) f(lane);
+  }
+};
+
+template <typename F>
+__global__ void __launch_bounds__(Warp::kLanes) warp_phase(int64_t count, const __grid_constant__ F f) {
+  const Warp lanes{static_cast<int>(threadIdx.x)};
+  for (int64_t i = blockIdx.x; i < count; i += gridDim.x) f(i, lanes);
+}
+
 // What CUB sums: the numbers of a sum_before(), and zeros after the last.
 template <typename Values, typename T>
 struct SumInput {
@@ -106,6 +132,14 @@ class StreamExecutor {
     if (most == 0) return;
     const int64_t blocks = std::min<int64_t>((most + kThreads - 1) / kThreads, kMaxBlocks);
     phase<<<static_cast<unsigned>(blocks), kThreads, 0, stream_>>>(count, most, f);
+    check(name_, cudaGetLastError());
+  }
+
+  template <typename F>
+  void each_by_warp(int64_t count, F f) const {
+    if (count == 0) return;
+    const int64_t blocks = std::min(count, kMaxBlocks);
+    warp_phase<<<static_cast<unsigned>(blocks), Warp::kLanes, 0, stream_>>>(count, f);
     check(name_, cudaGetLastError());
   }
 

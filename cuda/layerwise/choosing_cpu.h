@@ -171,17 +171,18 @@ inline void choose_by_numbers(const Scored& from, int64_t count, bool replace, u
   std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return from.node(a) < from.node(b); });
   const auto score_of = [&](size_t place) { return from.score(order[place]); };
   const int64_t all = from.count();
-  Vector<uint64_t> tree(all);
-  for (int64_t place = 0; place < all; ++place) tree[place] = score_of(place);
-  for (int64_t place = 0; place < all; ++place) {
-    if (const int64_t above = place + summed_at(place); above < all) tree[above] += tree[place];
-  }
+  Vector<uint64_t> numbers(2 * all + 1 + SumTree::room(all, 1));
+  uint64_t *const sums = numbers.data(), *const leaves = sums + all + 1;
+  sums[0] = 0;
+  for (int64_t place = 0; place < all; ++place) sums[place + 1] = sums[place] + score_of(place);
+  const SumTree tree(leaves, leaves + all, all);
+  for (int64_t place = 0; place < all; ++place) tree.grow(sums, place);
   uint64_t left = total;
   Vector<size_t> places(count);
   for (int64_t j = 0; j < count; ++j) {
-    places[j] = find_place(tree.data(), all, bounded(numbered_draw(key, hop, j), left));
+    places[j] = tree.find(bounded(numbered_draw(key, hop, j), left), OneLane{});
     if (replace) continue;
-    remove_score(tree.data(), all, places[j], score_of(places[j]));
+    tree.remove(places[j], score_of(places[j]), OneLane{});
     left -= score_of(places[j]);
   }
   std::sort(places.begin(), places.end());

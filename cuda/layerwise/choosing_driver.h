@@ -101,14 +101,15 @@ class ChoosingDriver {
     }
     // The keys are of no further use, nor are the spare arrays.
     uint64_t *const scores = reinterpret_cast<uint64_t*>(keys), *const sums = reinterpret_cast<uint64_t*>(spare_keys);
-    const NumberedDraws draws{candidates_, numbers, scores, sums, reinterpret_cast<uint32_t*>(spare_numbers)};
+    uint64_t* const upper = replace ? nullptr : make<uint64_t>(SumTree::room(all, candidates_.batches));
+    const NumberedDraws draws{candidates_, numbers, scores, upper, sums, reinterpret_cast<uint32_t*>(spare_numbers)};
     executor_.each(all, OrderScores{draws});
     executor_.sum_before(scores, sums, all);
     if (replace) {
       executor_.each(candidates_.batches * candidates_.count, DrawUnits{draws});
     } else {
       executor_.each(all, GrowTrees{draws});
-      executor_.each(candidates_.batches, DrawSuccessively{draws});
+      executor_.each_by_warp(candidates_.batches, DrawSuccessively{draws});
     }
     executor_.each(all, CorrectNumbered{draws, replace});
   }

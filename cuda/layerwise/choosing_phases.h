@@ -243,12 +243,19 @@ struct WriteOrder {
 struct NumberedDraws {
   Candidates candidates;
   const int32_t* at;     // [candidates]: the candidate at each place of the sorted order
-  uint64_t* ordered;     // [candidates]: the scores in this order; later each batch's tree of these (sum_tree.h)
+  uint64_t* ordered;     // [candidates]: the scores in this order; later the leaves of the batches' trees of these
+  uint64_t* upper;       // their upper levels, SumTree::room() numbers; null with replacement
   const uint64_t* sums;  // [candidates + 1]: their sums, modulo 2^64
   uint32_t* times;       // [candidates]: how often each candidate was drawn
 
   GNNSCALE_HD uint64_t total(int64_t batch) const {
     return sums[candidates.begin[batch + 1]] - sums[candidates.begin[batch]];
+  }
+
+  // The tree of the scores of a batch.
+  GNNSCALE_HD SumTree tree(int64_t batch) const {
+    const int64_t first = candidates.begin[batch];
+    return {ordered + first, upper + SumTree::room(first, batch), candidates.begin[batch + 1] - first};
   }
 };
 
@@ -281,31 +288,34 @@ struct DrawUnits {
   }
 };
 
-// For every place of the sorted order: its entry in the batch's tree of scores.
+// For every place of the sorted order: its entries in the batch's tree of scores.
 struct GrowTrees {
   NumberedDraws draws;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const int64_t place = i - draws.candidates.begin[draws.candidates.batch_of(i)];
-    draws.ordered[i] = draws.sums[i + 1] - draws.sums[i + 1 - summed_at(place)];
+    const int64_t batch = draws.candidates.batch_of(i), first = draws.candidates.begin[batch];
+    draws.tree(batch).grow(draws.sums + first, i - first);
   }
 };
 
-// For every batch: its draws, one after the other.
+// For every batch: its draws, one after the other, for each is bounded by what the earlier ones left. The lanes of a
+// warp search together.
 struct DrawSuccessively {
   NumberedDraws draws;
 
-  GNNSCALE_HD void operator()(int64_t batch) const {
-    const int64_t first = draws.candidates.begin[batch], all = draws.candidates.begin[batch + 1] - first;
+  template <typename Lanes>
+  GNNSCALE_HD void operator()(int64_t batch, const Lanes& lanes) const {
     if (draws.candidates.are_all_taken(batch)) return;
-    uint64_t* const tree = draws.ordered + first;
+    const int64_t first = draws.candidates.begin[batch];
+    const SumTree tree = draws.tree(batch);
     uint64_t left = draws.total(batch);
     for (int64_t j = 0; j < draws.candidates.count; ++j) {
       const uint64_t draw = numbered_draw(static_cast<uint64_t>(draws.candidates.key[batch]), draws.candidates.hop, j);
-      const int64_t place = find_place(tree, all, bounded(draw, left)), i = draws.at[first + place];
-      remove_score(tree, all, place, draws.candidates.score[i]);
-      left -= draws.candidates.score[i];
-      draws.times[i] = 1;
+      const int64_t place = tree.find(bounded(draw, left), lanes), i = draws.at[first + place];
+      const uint64_t score = draws.candidates.score[i];
+      tree.remove(place, score, lanes);
+      left -= score;
+      lanes.each(0, 1, [&](int) { draws.times[i] = 1; });
     }
   }
 };

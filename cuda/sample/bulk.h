@@ -163,6 +163,7 @@ struct Bulk {
 // The arrays of a hop. Scratch is shared by all hops.
 struct BulkHop {
   bool whole;                         // whether all candidates are taken, whatever the fanouts
+  bool expands_all;                   // whether the next hop's columns are all nodes, as if bulk.layers
   int64_t hop, edge_room, node_room;  // node_room: of the nodes it finds, hop + 1's
   int64_t column_room, exclude_room;  // column_room: of the next hop's columns
   int64_t* offset;                    // [columns + 1]: where each column's edges begin, and the last one's end
@@ -235,7 +236,8 @@ GNNSCALE_HD BulkColumn column_at(const Bulk& bulk, int64_t hop, int64_t i) {
     local += state.known(hop)[group];
   }
   const int64_t at = *state.node_base(found) + state.node_ptr(found)[group] + local - state.known(found)[group];
-  return {batch, local, bulk.node[at], bulk.tree == nullptr ? 0 : bulk.tree[at], relation};
+  // A seed's tree is its own number, which need not have been written yet.
+  return {batch, local, bulk.node[at], bulk.tree == nullptr ? 0 : found == 0 ? at : bulk.tree[at], relation};
 }
 
 }  // namespace gnnscale

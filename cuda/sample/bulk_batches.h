@@ -211,9 +211,7 @@ class BulkBatches {
     for (size_t h = 0; h < parts.size(); ++h) {
       to.arrays[h] = {parts[h].offset, parts[h].column, parts[h].slot, parts[h].edge_id, parts[h].weight};
     }
-    executor.each(nodes, WriteNodes{to});
-    executor.each(columns, WriteColumns{to});
-    executor.each(edges, WriteEdges{to});
+    executor.each(nodes + columns + edges, WriteBatches{to, nodes, columns});
     return {node, colptr, edge_index, edge_id, tree, weight, executor.on_host(counts)};
   }
 

@@ -146,7 +146,8 @@ class BulkDriver : BulkBatches<Executor> {
         part.hop = h;
         part.edge_room = rooms.edges[h];
         part.node_room = rooms.nodes[h];
-        part.column_room = rooms.columns[h + 1];
+        part.expands_all = h + 1 == hops && (request.induced || request.bidirectional);
+        part.column_room = h + 1 < hops ? rooms.columns[h + 1] : INT64_MAX;  // no array has the last ones
         part.exclude_room = rooms.excluded[h];
         part.offset = arena.take<int64_t>(rooms.columns[h] + 1);
         part.column = arena.take<int32_t>(part.edge_room);
@@ -165,8 +166,10 @@ class BulkDriver : BulkBatches<Executor> {
     bulk.exclude_dst = request.exclude_dst;
     this->start_state(rooms.nodes, words);
     bulk.table = this->free_table(free_slots, slots);
-    executor.each(num_seeds, NumberSeeds{bulk, static_cast<const int64_t*>(request.seeds.const_data_ptr())});
+    const int64_t* const seeds = static_cast<const int64_t*>(request.seeds.const_data_ptr());
+    if (hops == 0) executor.each(num_seeds, NumberSeeds{bulk, seeds});
     if (hops > 0) {
+      begin_bulk(executor, bulk, parts[0], seeds, num_seeds, rooms.columns[0]);
       // The larger one first, unless hops draw few edges.
       executor.reserve_sum(IsFresh{}, parts[0].rank, most_edges);
       executor.reserve_sum(parts[0].count, parts[0].offset, most_columns);
@@ -202,17 +205,18 @@ class BulkDriver : BulkBatches<Executor> {
       all.num_excluded = make<int64_t>(columns);
     }
     const int64_t segments = bulk.state.segments();
-    do {
+    for (;;) {
       if (num_pairs() > 0) {
         all.exclude_room = std::max(all.exclude_room, *host.needed_excluded(hops));
         all.excluded = reinterpret_cast<Removed*>(make<int64_t>(2 * all.exclude_room));
       }
-      executor.each(segments + 1, FindAllColumns{bulk, hops});
       executor.each(columns, CountEdges{bulk, all});
       executor.sum_before(all.count, all.offset, columns);
       executor.each(1, SetNeededEdges{all.offset + columns, bulk.state.edge_ptr(hops)});
       this->download_state();
-    } while (*host.needed_excluded(hops) > all.exclude_room);
+      if (*host.needed_excluded(hops) <= all.exclude_room) break;
+      executor.upload({0}, bulk.state.needed_excluded(hops));
+    }
     this->check_graph();
     const int64_t candidates = *host.edge_ptr(hops);
     check_at_once(candidates <= kMostInHop, candidates, " edges lead to the nodes, more than 2^31");
@@ -275,7 +279,6 @@ class BulkDriver : BulkBatches<Executor> {
       of.arrays[h] = {parts[h].offset, parts[h].column, parts[h].slot, parts[h].edge_id, nullptr};
     }
     executor.upload(words, const_cast<int64_t*>(of.reverse));
-    executor.each(segments + 1, FindAllColumns{bulk, hops});
     executor.each(entries, KeyEntries{of});
     int64_t* const keys = make<int64_t>(entries);
     int32_t* const numbers = make<int32_t>(entries);
@@ -286,13 +289,11 @@ class BulkDriver : BulkBatches<Executor> {
     }
     executor.sum_before(IsKeptEntry{of}, of.rank, entries);
     of.kept.offset = make<int64_t>(columns + 1);
-    executor.each(std::max(columns, segments) + 1, FindKeptEntries{of});
+    of.kept.column = make<int32_t>(entries);
+    of.kept.slot = make<uint32_t>(entries);
+    of.kept.edge_id = request.with_edge_id ? make<int64_t>(entries) : nullptr;
+    executor.each(std::max({columns + 1, segments + 1, entries}), WriteKeptEntries{of});
     this->download_state();
-    const int64_t edges = host.edge_ptr(hops)[segments];
-    of.kept.column = make<int32_t>(edges);
-    of.kept.slot = make<uint32_t>(edges);
-    of.kept.edge_id = request.with_edge_id ? make<int64_t>(edges) : nullptr;
-    executor.each(entries, WriteKeptEntries{of});
     parts.assign(1, of.kept);
     bulk.layers = true;
     bulk.table.slots = nullptr;  // sources are local ids

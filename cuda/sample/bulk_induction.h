@@ -8,29 +8,10 @@
 namespace gnnscale {
 
 struct BulkInduction {
-  Bulk bulk;          // its columns are all nodes (layers)
+  Bulk bulk;          // its columns are all nodes (layers), which the last hop found the beginnings of
   BulkHop candidate;  // after the last hop, of all candidates
   BulkHop kept;       // the edges between nodes
   int32_t* rank;      // [candidates + 1]: how many before it are kept
-};
-
-// For every segment and the end: where its columns begin.
-struct FindAllColumns {
-  Bulk bulk;
-  int64_t hop;
-
-  GNNSCALE_HD void operator()(int64_t segment) const {
-    const BulkState& state = bulk.state;
-    const int64_t columns = columns_before(bulk, segment, [&](int64_t group) {
-      int64_t nodes = 0;
-      for (int64_t found = 0; found <= hop; ++found) nodes += state.node_ptr(found)[group];
-      return nodes;
-    });
-    state.column_ptr(hop)[segment] = columns;
-    if (segment < state.segments()) return;
-    *state.columns(hop) = columns;
-    *state.needed_excluded(hop) = 0;
-  }
 };
 
 // A phase with a single item: leaves the number of candidates where the host finds it.

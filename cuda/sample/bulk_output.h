@@ -61,49 +61,48 @@ struct BulkBuffers {
   GNNSCALE_HD BulkLists edges() const { return lists(bulk.state.edge_ptr(first_hop), hops, bulk.state.segments()); }
 };
 
-// For every node of all hops: copies it, and the number of its tree.
-struct WriteNodes {
+// For every node, column and edge of all hops, one after the other: copies it.
+struct WriteBatches {
   BulkBuffers to;
+  int64_t nodes, columns;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const BulkLists nodes = to.nodes();
-    const auto [hop, position] = nodes.item(i);
-    const int64_t* const begin = nodes.of(hop);
-    const int64_t group = part_at(begin, nodes.parts, position);
-    const int64_t at = nodes.place(hop, group) + position - begin[group];
+    if (i < nodes) return write_node(i);
+    if (i -= nodes; i < columns) return write_column(i);
+    write_edge(i - columns);
+  }
+
+ private:
+  // And the number of its tree.
+  GNNSCALE_HD void write_node(int64_t i) const {
+    const BulkLists lists = to.nodes();
+    const auto [hop, position] = lists.item(i);
+    const int64_t* const begin = lists.of(hop);
+    const int64_t group = part_at(begin, lists.parts, position);
+    const int64_t at = lists.place(hop, group) + position - begin[group];
     const int64_t from = *to.bulk.state.node_base(hop) + position;
     to.node[at] = to.bulk.node[from];
     if (to.tree != nullptr) to.tree[at] = to.bulk.tree_number[to.bulk.tree[from]];
   }
-};
 
-// For every column of all hops: copies where its edges begin. Then, for every segment: where those of its last column
-// end.
-struct WriteColumns {
-  BulkBuffers to;
-
-  GNNSCALE_HD void operator()(int64_t i) const {
-    const BulkLists columns = to.columns(), edges = to.edges();
-    const auto [hop, position] = columns.item(i);
-    const bool is_end = hop == columns.hops;
-    const int64_t segment = is_end ? position : part_at(columns.of(hop), columns.parts, position);
+  // Where the edges of a column begin; after all columns, for every segment: where those of its last column end.
+  GNNSCALE_HD void write_column(int64_t i) const {
+    const BulkLists lists = to.columns(), edges = to.edges();
+    const auto [hop, position] = lists.item(i);
+    const bool is_end = hop == lists.hops;
+    const int64_t segment = is_end ? position : part_at(lists.of(hop), lists.parts, position);
     // A segment has one pointer more than columns.
-    const int64_t at = columns.place(hop, segment) + segment;
+    const int64_t at = lists.place(hop, segment) + segment;
     const int64_t edge = edges.place(hop, segment) - edges.place(0, segment);
     if (is_end) {
       to.colptr[at] = edge;
     } else {
-      to.colptr[at + position - columns.of(hop)[segment]] =
+      to.colptr[at + position - lists.of(hop)[segment]] =
           edge + to.arrays[hop].offset[position] - edges.of(hop)[segment];
     }
   }
-};
 
-// For every edge of all hops: copies it.
-struct WriteEdges {
-  BulkBuffers to;
-
-  GNNSCALE_HD void operator()(int64_t i) const {
+  GNNSCALE_HD void write_edge(int64_t i) const {
     const BulkLists edges = to.edges();
     const auto [hop, position] = edges.item(i);
     const BulkArrays& from = to.arrays[hop];

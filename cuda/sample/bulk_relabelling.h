@@ -116,7 +116,8 @@ struct FindHopBegins {
   GNNSCALE_HD int64_t column_begin(int64_t segment) const {
     return columns_before(bulk, segment, [&](int64_t group) {
       int64_t nodes = node_begin(group);
-      for (int64_t found = 0; found <= hop.hop && bulk.layers; ++found) nodes += bulk.state.node_ptr(found)[group];
+      const bool all = bulk.layers || hop.expands_all;
+      for (int64_t found = 0; found <= hop.hop && all; ++found) nodes += bulk.state.node_ptr(found)[group];
       return nodes;
     });
   }

@@ -89,8 +89,9 @@ struct IsKeptEntry {
   }
 };
 
-// For every column or segment, whichever are more, and the end: where its edges begin.
-struct FindKeptEntries {
+// For every column, segment and entry, and the end, after the sum over entries: where the edges of the column and the
+// segment begin; the entry, if it is kept, becomes an edge, a reversed one with the id -1 - (that of the drawn edge).
+struct WriteKeptEntries {
   BulkReversal of;
 
   GNNSCALE_HD void operator()(int64_t i) const {
@@ -100,16 +101,11 @@ struct FindKeptEntries {
     };
     if (i <= of.columns) of.kept.offset[i] = begin(i);
     if (i <= state.segments()) state.edge_ptr(state.hops)[i] = begin(state.column_ptr(state.hops)[i]);
+    if (i < of.entries && of.rank[i] < of.rank[i + 1]) write(i, of.rank[i]);
   }
-};
 
-// For every entry that is kept: it becomes an edge, a reversed one with the id -1 - (that of the drawn edge).
-struct WriteKeptEntries {
-  BulkReversal of;
-
-  GNNSCALE_HD void operator()(int64_t i) const {
-    const int64_t at = of.rank[i];
-    if (of.rank[i + 1] == at) return;
+ private:
+  GNNSCALE_HD void write(int64_t i, int64_t at) const {
     const ReversalEntry found = entry_at(of, of.entry[i]);
     of.kept.column[at] = static_cast<int32_t>(of.key[i] >> of.source_bits);
     of.kept.slot[at] = static_cast<uint32_t>(found.source);

@@ -27,7 +27,7 @@ FLAGS = [
     "-Wno-unknown-pragmas", "-Wno-maybe-uninitialized", "-Wno-attributes",
     "-DTORCH_TARGET_VERSION=0x020b000000000000", "-DUSE_CUDA",
 ]  # fmt: skip
-WITH_BARRIERS = ("gather_kernel", "gather_tables_kernel", "dot_kernel")
+WITH_BARRIERS = ("gather_kernel", "gather_tables_kernel", "dot_kernel", "warp_phase")
 LAUNCH = re.compile(r"(\w+(?:<[^<>;]*>)?)<<<(.*?)>>>\((.*?)\);")
 
 

@@ -131,6 +131,12 @@ T __shfl_sync(unsigned lanes, T value, int lane, int width) {
   std::memcpy(&value, &bits, sizeof value);
   return value;
 }
+inline unsigned __ballot_sync(unsigned lanes, bool value) {
+  unsigned bits = 0;
+  for (int lane = 0; lane < 32; ++lane) bits |= unsigned{__shfl_sync<unsigned>(lanes, value, lane, 32)} << lane;
+  return bits;
+}
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
 }

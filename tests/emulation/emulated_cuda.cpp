@@ -324,10 +324,12 @@ Tensor new_empty(const Tensor& like, torch::headeronly::IntHeaderOnlyArrayRef si
                  std::optional<torch::headeronly::ScalarType> dtype) {
   if (stream().guards == 0) fail("memory was taken outside a device guard");
   ++allocations;
+  const int64_t none = 0;
+  size_t count = static_cast<size_t>(torch::stable::new_empty(like, {&none, 1}, dtype).element_size());
+  for (const int64_t entries : size) count *= static_cast<size_t>(entries);
+  if (count > most_bytes) throw std::runtime_error("an API call failed");  // before the host is asked for it
   Tensor tensor = torch::stable::new_empty(like, size, dtype);
   unsigned char* const bytes = static_cast<unsigned char*>(tensor.mutable_data_ptr());
-  const size_t count = static_cast<size_t>(tensor.numel()) * tensor.element_size();
-  if (count > most_bytes) throw std::runtime_error("an API call failed");
   const uint64_t kind = noise() % 3;
   if (count > 0) std::memset(bytes, kind == 1 ? 0xff : 0, count);
   if (kind == 2) {

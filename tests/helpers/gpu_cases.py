@@ -19,7 +19,8 @@ from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, METHODS, SCHEMES_OF, 
 Put = Callable[[Tensor, str], Tensor]
 PLACES = ["GPU", "pinned"]
 INDEX = [torch.int32, torch.int64]
-DTYPES = [torch.uint8, torch.int16, torch.float32, torch.float64, torch.complex128, torch.float16, torch.bfloat16]
+SHORT = [torch.float16, torch.bfloat16]
+DTYPES = [torch.uint8, torch.int16, torch.float32, torch.float64, torch.complex128, *SHORT]
 ROW_BYTES = [1, 2, 3, 4, 7, 8, 12, 16, 17, 31, 32, 64, 65, 100, 128, 200, 256, 511, 512, 513, 1000, 2048, 4096, 5000]
 
 
@@ -278,10 +279,10 @@ def check_random_cut(seed: int, put: Put, most: int = 200) -> None:
 def check_random_aggregation(seed: int, put: Put, most: int = 600) -> None:
     """The operators on columns of some or many entries, of rows of any width and alignment, in one table or two."""
     generator = torch.Generator().manual_seed(seed)
-    dtype, id_dtype = choice(generator, [torch.float32, torch.float64]), choice(generator, INDEX)
+    dtype, id_dtype = choice(generator, [torch.float32, torch.float64, *SHORT]), choice(generator, INDEX)
     count, columns = number(generator, 0, choice(generator, [0, 20, most])), number(generator, 0, 12)
     num_rows, heads = number(generator, 1, 40), number(generator, 1, 3)
-    width = heads * choice(generator, [0, 1, 3, 4, 8, 11, 32])
+    width = heads * choice(generator, [0, 1, 3, 4, 8, 11, 16, 32])
     # Few distinct values, so that extremes tie.
     values = choice(generator, [lambda *size: torch.randn(*size, generator=generator, dtype=dtype),
                                 lambda *size: torch.randint(-2, 3, size, generator=generator).to(dtype)])  # fmt: skip
@@ -358,7 +359,7 @@ def check_random_aggregation(seed: int, put: Put, most: int = 600) -> None:
 def check_random_shuffle(seed: int, put: Put, most: int = 1000) -> None:
     """Rows of tables in any memory, taken or added, and dropped by their ids."""
     generator = torch.Generator().manual_seed(seed)
-    dtype = choice(generator, [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+    dtype = choice(generator, [torch.float32, torch.float64, *SHORT])
     width, count = number(generator, 1, 70), number(generator, 0, most)
     sizes = [number(generator, 1, 60) for _ in range(number(generator, 1, 4))]
     tables = [torch.randn(size, width, generator=generator).to(dtype) for size in sizes]

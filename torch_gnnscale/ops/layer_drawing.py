@@ -221,7 +221,7 @@ def sample_layers_bulk(
     source) into a hash table and adds to its score, an integer, so that no order matters; the sources are listed;
     those of the least r_v / q_v are found by two counts of these quotients' first 12 and next 12 bits, and the few
     whose 24 bits are equal to those of the first that is not drawn are compared exactly; each stored edge from a drawn
-    source is taken. ``successive`` is the exception: one thread makes all draws of a batch, one after the other, from a
+    source is taken. ``successive`` is the exception: one warp makes all draws of a batch, one after the other, from a
     tree of sums. FastGCN has a candidate for each node and batch, LABOR none: each edge draws. The taken edges'
     sources are numbered as :func:`sample_bulk` numbers them. On a GPU all of it is queued on the current stream; the
     host waits twice per hop, for numbers of edges (``poisson``: some more times; ``replace`` and

@@ -88,7 +88,7 @@ def choose_nodes(node: Tensor, score: Tensor, count: int, scheme: str, key: int,
     """Draws ``count`` of the candidates of a hop by their scores q_v; :func:`sample_layers` has the schemes and c_v.
 
     Args:
-        node: the candidates, distinct ids, in any order: int64, shape [m].
+        node: the candidates, distinct ids of at least 0, in any order: int64, shape [m].
         score: q_v of each, positive, with a sum below 2^62: int64, shape [m].
         count: how many to draw; -1 takes all.
         scheme: ``priority``, ``poisson``, ``replace`` or ``successive``.
