@@ -8,6 +8,7 @@ import reference
 import torch
 from helpers.gpu_cases import check_random_choice, check_random_layers
 from helpers.graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids, with_tensors
+from helpers.slow import SLOW
 from torch import Tensor
 
 from torch_gnnscale import ops
@@ -151,6 +152,20 @@ def test_scratch_memory_of_fastgcn_per_node(scheme, each):
     drawing = ops.LayerDrawing("fastgcn", scheme)
     few, many = (peak_of_a_hop(drawing, 5, nodes) for nodes in (3000, 12_000))
     assert abs(many - few - each * 9000) <= 8
+
+
+@pytest.mark.parametrize("candidates", [1, 2, 31, 32, 33, 1024, 1025, SLOW(32_769)])
+@pytest.mark.parametrize("scheme", ["replace", "successive"])
+def test_numbered_draws_among_any_number_of_candidates(scheme, candidates, device):
+    """Each finds its candidate in a tree whose nodes have 32 children, of one to four levels, full ones and others."""
+    generator = torch.Generator().manual_seed(candidates)
+    node = torch.randperm(2 * candidates, generator=generator)[:candidates]
+    score = torch.randint(1, 1000, (candidates,), generator=generator)
+    count, key = max(1, min(candidates - 1, 50)), 7
+    at, correction = ops.choose_nodes(node.to(device), score.to(device), count, scheme, key, 2)
+    scores = dict(zip(node.tolist(), score.tolist(), strict=True))
+    expected = {v: entry.rounded for v, entry in reference.choose_nodes(scores, count, scheme, key, 2).items()}
+    assert dict(zip(node[at.cpu()].tolist(), correction.tolist(), strict=True)) == expected
 
 
 def test_the_twin_of_a_bulk(device):
