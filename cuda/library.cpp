@@ -72,7 +72,7 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
       "(Tensor local, Tensor colptr_out, Tensor row_out, Tensor edge, Tensor halo, Tensor sent, Tensor counts)");
   // Features.
   library.def("gather_rows(Tensor src, Tensor index, int threads) -> Tensor");
-  library.def("gather_each(Tensor[] src, Tensor index, int threads) -> Tensor[]");
+  library.def("gather_each(Tensor[] src, Tensor[] index, int[] counts, int threads) -> Tensor[]");
   library.def("gather_nested(Tensor values, Tensor offset, int columns, Tensor index) -> (Tensor, Tensor)");
   library.def("pack_rows(Tensor[] rows, Tensor[] index, int[] at, Tensor(a!) out, int threads) -> ()");
   library.def("join_rows(Tensor own, Tensor other, Tensor at, Tensor place, int threads) -> Tensor");

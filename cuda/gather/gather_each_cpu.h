@@ -146,14 +146,16 @@ uint64_t copy_each(const std::vector<Source>& sources, const Index* ids, int64_t
       ->limit;
 }
 
-// src[index] of several matrices in host memory, in pooled memory.
-inline std::vector<Tensor> gathered_each(const std::vector<Tensor>& src, const Tensor& index, int64_t threads) {
+// src[index] of several matrices in host memory, in pooled memory. out: gets the tensors.
+inline void gather_each_to(const std::vector<Tensor>& src, size_t from, size_t to, const Tensor& index, int64_t threads,
+                           std::vector<Tensor>& out) {
   check_contiguous_ids("index", index);
   const int64_t rows = index.numel();
   std::vector<Source> sources;
-  std::vector<PooledArray<char>> out;
+  std::vector<PooledArray<char>> arrays;
   std::vector<std::vector<int64_t>> sizes;
-  for (const Tensor& of : src) {
+  for (size_t s = from; s < to; ++s) {
+    const Tensor& of = src[s];
     check_table("src", of);
     int64_t items = 1;
     sizes.push_back({rows});
@@ -162,19 +164,38 @@ inline std::vector<Tensor> gathered_each(const std::vector<Tensor>& src, const T
       items *= of.size(d);
     }
     const int64_t item = static_cast<int64_t>(of.element_size()), bytes = items * item;
-    out.emplace_back(rows * bytes);
+    arrays.emplace_back(rows * bytes);
     if (rows * bytes == 0) continue;
     STD_TORCH_CHECK(of.size(0) > 0, "index: expected no rows of none");
     sources.push_back({static_cast<const char*>(of.const_data_ptr()), of.stride(0) * item, bytes,
-                       static_cast<uint64_t>(of.size(0)), out.back().data()});
+                       static_cast<uint64_t>(of.size(0)), arrays.back().data()});
   }
   dispatch_index(dtype_of(index), [&](auto* tag) {
     using Index = std::remove_pointer_t<decltype(tag)>;
     const uint64_t limit = copy_each(sources, static_cast<const Index*>(index.const_data_ptr()), rows, threads);
     STD_TORCH_CHECK(limit == 0, "index: expected rows in [0, ", limit, ")");
   });
+  for (size_t s = from; s < to; ++s) {
+    out.push_back(to_tensor(std::move(arrays[s - from]), sizes[s - from], dtype_of(src[s])));
+  }
+}
+
+// The same of several groups of matrices: index[g] is that of the counts[g] matrices after those of the groups before.
+inline std::vector<Tensor> gathered_each(const std::vector<Tensor>& src, const std::vector<Tensor>& index,
+                                         const std::vector<int64_t>& counts, int64_t threads) {
+  STD_TORCH_CHECK(index.size() == counts.size(), "index, counts: expected as many of each, found ", index.size(),
+                  " and ", counts.size());
   std::vector<Tensor> found;
-  for (size_t s = 0; s < src.size(); ++s) found.push_back(to_tensor(std::move(out[s]), sizes[s], dtype_of(src[s])));
+  size_t from = 0;
+  for (size_t group = 0; group < index.size(); ++group) {
+    const size_t left = src.size() - from;
+    STD_TORCH_CHECK(counts[group] >= 0 && static_cast<size_t>(counts[group]) <= left, "counts: expected 0 to ", left,
+                    ", found ", counts[group]);
+    const size_t to = from + static_cast<size_t>(counts[group]);
+    gather_each_to(src, from, to, index[group], threads, found);
+    from = to;
+  }
+  STD_TORCH_CHECK(from == src.size(), "counts: expected the sum ", src.size(), ", found ", from);
   return found;
 }
 

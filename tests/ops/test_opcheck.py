@@ -61,7 +61,9 @@ def test_gather_rows(dtype, device):
         check(OPS.gather_rows.default, src.half(), random_ids(30, 0, dtype=dtype).to(device), 1)
         check(OPS.gather_rows.default, src.requires_grad_(), random_ids(30, 12, dtype=dtype).to(device), 0)
     if device == "cpu":
-        check(OPS.gather_each.default, [torch.randn(30, 7), torch.arange(30)], random_ids(30, 12, dtype=dtype), 0)
+        check(
+            OPS.gather_each.default, [torch.randn(30, 7), torch.arange(30)], [random_ids(30, 12, dtype=dtype)], [2], 0
+        )
         offset = torch.tensor([0, 2, 2, 5, 9])
         check(OPS.gather_nested.default, torch.randn(9), offset, 2, torch.tensor([1, 0, 1]), tests=EVERY_CHECK[:3])
 

@@ -156,27 +156,29 @@ def composite_rows(frame: Any, ids: Tensor, take: Callable[[Tensor], Tensor]) ->
         ids: int64, shape [n], on its device.
         take: returns the rows ``ids`` of a tensor with a row for each of the frame's.
     """
-
-    def rows(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return take(value)
-        if isinstance(value, dict):  # tokens of text: one nested tensor for each kind
-            return {name: rows(nested) for name, nested in value.items()}
-        found = copy.copy(value)
-        found.num_rows = ids.numel()
-        if value.values.dim() == 2:  # MultiEmbeddingTensor: offsets are of columns
-            found.values = take(value.values)
-        elif value.values.is_cpu and value.values.is_contiguous() and not value.values.requires_grad:
-            found.values, found.offset = ops.gather_nested(value.values, value.offset, value.num_cols, ids)
-        else:
-            found.values, found.offset = _nested_rows(value, ids, take)
-        return found
-
     found = copy.copy(frame)
-    found.feat_dict = {of: rows(value) for of, value in frame.feat_dict.items()}
-    found.y = None if frame.y is None else rows(frame.y)
+    found.feat_dict = {of: _rows_of(value, ids, take) for of, value in frame.feat_dict.items()}
+    found.y = None if frame.y is None else _rows_of(frame.y, ids, take)
     if frame._num_rows is not None:
         found._num_rows = ids.numel()
+    return found
+
+
+def _rows_of(value: Any, ids: Tensor, take: Callable[[Tensor], Tensor]) -> Any:
+    """The rows of a TensorFrame's value. No function within :func:`composite_rows`: one that calls itself is a cycle of
+    references, which would keep the ids until they are collected."""
+    if isinstance(value, Tensor):
+        return take(value)
+    if isinstance(value, dict):  # tokens of text: one nested tensor for each kind
+        return {name: _rows_of(nested, ids, take) for name, nested in value.items()}
+    found = copy.copy(value)
+    found.num_rows = ids.numel()
+    if value.values.dim() == 2:  # MultiEmbeddingTensor: offsets are of columns
+        found.values = take(value.values)
+    elif value.values.is_cpu and value.values.is_contiguous() and not value.values.requires_grad:
+        found.values, found.offset = ops.gather_nested(value.values, value.offset, value.num_cols, ids)
+    else:
+        found.values, found.offset = _nested_rows(value, ids, take)
     return found
 
 

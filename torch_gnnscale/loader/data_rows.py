@@ -142,26 +142,43 @@ class _Reader:
             found = value.shape[dim] if hasattr(value, "shape") else len(value)
             raise IndexError(f"{self.storage.label(name)}: expected {expected}, found {found} rows: {error}") from None
 
-    def all_rows(self, kinds: WithRows) -> dict[str, Any]:
-        """:meth:`rows` of all attributes. Plain tensors with rows of nodes in host memory, and those of TensorFrames,
-        are read in one call."""
+    def together(self, kinds: WithRows) -> tuple[list[Tensor], Tensor, int] | None:
+        """What is read in one call with that of other storages, as :func:`select_each` asks for it: plain tensors with
+        rows of nodes in host memory, and those of TensorFrames; None if there are none."""
         stored, below = self.storage.store._mapping, self.bounds.of_nodes.get(self.storage.type_name)
         if below is None:
-            return {name: self.rows(name, of) for name, of in kinds.names}
+            return None
         tensors = [tensor for name in kinds.tensors if (tensor := stored[name]).is_cpu]
         for name in kinds.composites:
             tensors += [part for part in plain_tensors(stored[name]) if type(part) is Tensor and part.is_cpu]
-        if tensors:
-            try:
-                found = select_each(tensors, self._of_nodes if self._of_nodes.is_cpu else self.nodes.on(_HOST), below)
-            except IndexError:  # :meth:`rows` names the one
-                found = []
-            self._read = {id(tensor): rows for tensor, rows in zip(tensors, found, strict=False) if rows is not None}
-        read = self._read
+        if not tensors:
+            return None
+        return tensors, self._of_nodes if self._of_nodes.is_cpu else self.nodes.on(_HOST), below
+
+    def were_read(self, tensors: list[Tensor], found: list[Tensor | None]) -> None:
+        """Keeps the rows of tensors of :meth:`together`."""
+        self._read = {id(tensor): rows for tensor, rows in zip(tensors, found, strict=True) if rows is not None}
+
+    def all_rows(self, kinds: WithRows) -> dict[str, Any]:
+        """:meth:`rows` of all attributes."""
+        stored, read = self.storage.store._mapping, self._read
         return {
             name: rows if (rows := read.pop(id(stored.get(name)), None)) is not None else self.rows(name, of)
             for name, of in kinds.names
         }
+
+
+def _read_together(readers: list[tuple[_Reader, WithRows]]) -> None:
+    """Reads in one call what readers can read so."""
+    asked = [(reader, group) for reader, kinds in readers if (group := reader.together(kinds)) is not None]
+    if not asked:
+        return
+    try:
+        found = select_each([group for _, group in asked])
+    except IndexError:  # :meth:`_Reader.rows` names the one
+        return
+    for (reader, group), rows in zip(asked, found, strict=True):
+        reader.were_read(group[0], rows)
 
 
 class FoundRows(NamedTuple):
@@ -248,22 +265,25 @@ class DataRows(RowSource):
             kinds = self._kinds_of({of: store._mapping for of, store, _, _ in storages}, lambda: graph)
         else:  # of these very versions: the loop may add attributes meanwhile, and remove them before delivery
             graph, storages, late, kinds = versions.graph, versions.storages, versions.learned, versions.kinds
-        found: dict[Any, dict[str, Any]] = {}
-        for storage in storages:
-            of_type = storage.type_name
-            if not (of_storage := kinds[of_type]).names:
-                found[of_type] = {}
-                continue
-            reader = _Reader(graph, storage, sampled, bounds)
-            if late or wanted is not None:
-                found[of_type] = {
-                    name: NO_ROWS
-                    if (of_type, name) in late or (wanted is not None and not wanted((of_type, name)))
-                    else reader.rows(name, of)
-                    for name, of in of_storage.names
-                }
-            else:
-                found[of_type] = reader.all_rows(of_storage)
+        found: dict[Any, dict[str, Any]] = {storage.type_name: {} for storage in storages}
+        readers = [
+            (_Reader(graph, storage, sampled, bounds), of_storage)
+            for storage in storages
+            if (of_storage := kinds[storage.type_name]).names
+        ]
+        if not late and wanted is None:
+            _read_together(readers)
+            for reader, of_storage in readers:
+                found[reader.storage.type_name] = reader.all_rows(of_storage)
+            return FoundRows(graph, found, storages)
+        for reader, of_storage in readers:
+            of_type = reader.storage.type_name
+            found[of_type] = {
+                name: NO_ROWS
+                if (of_type, name) in late or (wanted is not None and not wanted((of_type, name)))
+                else reader.rows(name, of)
+                for name, of in of_storage.names
+            }
         return FoundRows(graph, found, storages)
 
     @override

@@ -200,8 +200,9 @@ def _(src, index, threads):
 
 
 @torch.library.register_fake("gnnscale::gather_each")
-def _(src, index, threads):
-    return [of.new_empty((index.numel(), *of.shape[1:])) for of in src]
+def _(src, index, counts, threads):
+    indices = [of for of, count in zip(index, counts, strict=True) for _ in range(count)]
+    return [of.new_empty((ids.numel(), *of.shape[1:])) for of, ids in zip(src, indices, strict=True)]
 
 
 @torch.library.register_fake("gnnscale::gather_nested")
