@@ -9,6 +9,7 @@
 
 #include "../sample/picks_cpu.h"
 #include "../sample/relabel_table.h"
+#include "../sample/tree_filter_cpu.h"
 
 namespace gnnscale {
 

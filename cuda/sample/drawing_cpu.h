@@ -15,6 +15,7 @@
 #include "../prefetch.h"
 #include "picks_cpu.h"
 #include "relation_cpu.h"
+#include "time_search_cpu.h"
 
 namespace gnnscale {
 
@@ -152,31 +153,58 @@ class Drawing {
   // The same where times or exclusions rule neighbors out.
   void count_candidates(int64_t from, int64_t to, int64_t sum) {
     Vector<int64_t> excluded;
-    const bool starts = frontier_.start_time != nullptr;
-    int64_t first[kSearches], last[kSearches], bound[kSearches], start_bound[kSearches];
-    for (int64_t start = from; start < to; start += kSearches) {
-      const int64_t count = std::min(to - start, kSearches);
-      for (int64_t k = 0; k < count; ++k) {
-        const int64_t i = start + k;
-        if (i + kSearches < to) GNNSCALE_PREFETCH(relation_.pointer_of(frontier_.node[i + kSearches]));
-        std::tie(first[k], last[k]) = reader_.stored(frontier_.node[i]);
-        bound[k] = frontier_.entry(frontier_.time, i);
-        if (!starts) continue;
-        start_bound[k] = frontier_.entry(frontier_.start_time, i);
-        if (relation_.time != nullptr) GNNSCALE_PREFETCH(relation_.time + first[k]);
-      }
+    const bool starts = frontier_.start_time != nullptr, replace = rule_.replace;
+    const bool ranges = relation_.num_excluded == 0 && !rule_.last;  // all that times leave are candidates
+    const int64_t fanout = rule_.fanout;
+    int64_t *const begins = begin_, *const lengths = length_, *const ends = colptr_ + 1;
+    Searches chunks[2];
+    load_searches(from, std::min(to, from + kSearches), to, chunks[0]);
+    for (int64_t start = from, side = 0; start < to; start += kSearches, side ^= 1) {
+      const int64_t count = std::min(to - start, kSearches), next = start + count;
+      if (next < to) load_searches(next, std::min(to, next + kSearches), to, chunks[side ^ 1]);
+      auto& [first, last, bound, start_bound] = chunks[side];
       if (relation_.time != nullptr) {
         cut_off(relation_.time, relation_.num_edges, count, first, last, bound);
         if (starts) cut_off_start(relation_.time, relation_.num_edges, count, first, last, start_bound);
       }
+      if (ranges) {
+        for (int64_t k = 0; k < count; ++k) {
+          begins[start + k] = first[k];
+          lengths[start + k] = last[k] - first[k];
+          ends[start + k] = sum += pick_count(last[k] - first[k], fanout, replace);
+        }
+        continue;
+      }
       for (int64_t k = 0; k < count; ++k) {
         const int64_t i = start + k;
         const CandidateRange found =
-            find_candidates(relation_, frontier_.node[i], first[k], last[k], rule_.fanout, rule_.last, excluded);
-        begin_[i] = found.first;
-        length_[i] = found.length;
-        colptr_[i + 1] = sum += pick_count(found.count(), rule_.fanout, rule_.replace);
+            find_candidates(relation_, frontier_.node[i], first[k], last[k], fanout, rule_.last, excluded);
+        begins[i] = found.first;
+        lengths[i] = found.length;
+        ends[i] = sum += pick_count(found.count(), fanout, replace);
       }
+    }
+  }
+
+  // The stored lists of up to kSearches nodes, and the times between which their candidates lie.
+  struct Searches {
+    int64_t first[kSearches], last[kSearches], bound[kSearches], start_bound[kSearches];
+  };
+
+  // Those of nodes [from, to) of a thread's, which end at `end`. What the first step of their searches reads is
+  // prefetched, and what is read for the next nodes.
+  void load_searches(int64_t from, int64_t to, int64_t end, Searches& out) {
+    const bool starts = frontier_.start_time != nullptr;
+    for (int64_t i = from, k = 0; i < to; ++i, ++k) {
+      if (i + kSearches < end) GNNSCALE_PREFETCH(relation_.pointer_of(frontier_.node[i + kSearches]));
+      const auto [first, last] = reader_.stored(frontier_.node[i]);
+      out.first[k] = first;
+      out.last[k] = last;
+      out.bound[k] = frontier_.entry(frontier_.time, i);
+      if (relation_.time != nullptr) GNNSCALE_PREFETCH(relation_.time + first + (last - first) / 2);
+      if (!starts) continue;
+      out.start_bound[k] = frontier_.entry(frontier_.start_time, i);
+      if (relation_.time != nullptr) GNNSCALE_PREFETCH(relation_.time + first);
     }
   }
 

@@ -57,6 +57,7 @@ class Expansion {
     const int64_t tasks = drawn < kParallelFrom ? 1 : num_tasks(drawing.num_blocks(), 2, request.threads);
     const bool in_trees = batch_.lookup == Lookup::kTrees && drawn > 0;
     const bool apart = in_trees && tasks == 1 && sources_.count - sources_.entered > drawn;
+    if (in_trees) relabelling.spread_trees(colptr_, trees(), 0, drawing_columns);
     if (in_trees && !apart) prepare_trees();
     if (tasks == 1) {
       run_serially(drawing, relabelling, apart);
@@ -127,8 +128,9 @@ class Expansion {
                     " nodes, and 2^31 are the most: use fewer seeds or smaller fanouts");
     out_.row.reserve(out_.count, total);
     if (request.with_edge_id) out_.id.reserve(out_.count, total);
-    sources_.id.reserve(sources_.count, most);
-    if (request.disjoint) sources_.tree.reserve(sources_.count, most);
+    const int64_t room = most + (request.disjoint ? kAtOnce : 0);
+    sources_.id.reserve(sources_.count, room);
+    if (request.disjoint) sources_.tree.reserve(sources_.count, room);
   }
 
   // next_read: whether the sources of the next block are known, so that their cells can be prefetched.
@@ -139,7 +141,7 @@ class Expansion {
       while (first < last) {
         const int64_t end = batch_.request.in_blocks ? std::min(end_runs(first), last) : last;
         if (batch_.lookup == Lookup::kOneTree) first = relabel_by_tree(relabelling, drawing, first, end, pending);
-        if (first < end) relabel_trees(relabelling, first, end, known);
+        if (first < end) relabel_trees(relabelling, colptr_[first], colptr_[end], colptr_[known]);
         first = end;
       }
       return;
@@ -160,29 +162,27 @@ class Expansion {
     if (!relation_.sources_differ) return;
     TreeFilter& filter = batch_.work->filter;
     filter.start(sources_.count);
-    filter.add(sources_.id.data(), sources_.count, [trees = sources_.tree.data()](int64_t i) { return trees[i]; });
+    filter.add(sources_.id.data(), sources_.tree.data(), sources_.count);
     filter_ = filter.view();
   }
 
   // Enters, of the sources that are known, those that may be among what was drawn, which is less.
-  void enter_drawn(int64_t columns) {
+  void enter_drawn(const Relabelling& relabelling, int64_t columns) {
     TreeFilter& asked = batch_.work->asked;
-    asked.start(colptr_[columns] - colptr_[0]);
-    for (int64_t column = 0; column < columns; ++column) {
-      asked.add(out_.row.data() + colptr_[column], colptr_[column + 1] - colptr_[column],
-                [tree = trees()[column]](int64_t) { return tree; });
-    }
+    const int64_t first = colptr_[0], edges = colptr_[columns] - first;
+    asked.start(edges);
+    asked.add(out_.row.data() + first, relabelling.tree_of_edges() + first, edges);
     enter_asked(batch_.work->trees[relation_.src], sources_, asked.view(), batch_.work->maybe);
     prepare_filter();
   }
 
-  // Columns [from, to) by the table of all trees.
+  // Edges [from, to) by the table of all trees.
   void relabel_trees(Relabelling& relabelling, int64_t from, int64_t to, int64_t known) {
     TreeTable& table = batch_.work->trees[relation_.src];
     if (relation_.sources_differ) {
-      relabelling.append_trees(table, filter_, colptr_, trees(), from, to);
+      relabelling.append_trees(table, filter_, from, to);
     } else {
-      relabelling.relabel_trees(table, colptr_, trees(), from, to, known);
+      relabelling.relabel_trees(table, from, to, known);
     }
   }
 
@@ -206,6 +206,7 @@ class Expansion {
                                                      [&]() GNNSCALE_INLINE_LAMBDA { pending.prefetch_some(); });
     if (done < to) {
       batch_.join_trees();
+      relabelling.spread_trees(colptr_, trees(), done, drawing.num_nodes());
       prepare_trees();
     }
     return done;
@@ -225,7 +226,7 @@ class Expansion {
       pending.prefetch_rest();
     }
     if (!apart) return;
-    enter_drawn(drawing.num_nodes());
+    enter_drawn(relabelling, drawing.num_nodes());
     for (int64_t block = 0; block < blocks; ++block) {
       relabel(relabelling, drawing, block, block + 1 < blocks, none);
     }

@@ -127,46 +127,6 @@ class RelabelTable {
 using TreeTable = RelabelTable<TreeSlot, 2>;
 using NodeTable = RelabelTable<NodeSlot, 4>;
 
-// Which nodes of trees may be in a table: all that are, and one in kBitsOfNode of the others. Its bits stay in the
-// first-level cache, where the table of the same nodes takes 16 times as much.
-class TreeFilter {
- public:
-  struct View {
-    const uint64_t* words;
-    int bits;
-
-    GNNSCALE_INLINE bool may_have(int64_t node, uint32_t tree) const {
-      const uint64_t bit = table_slot(node, tree, bits);
-      return (words[bit / 64] >> bit % 64 & 1) != 0;
-    }
-  };
-
-  // Makes it empty, with room for `count` nodes.
-  void start(int64_t count) {
-    bits_ = kLeastBits;
-    while (int64_t{1} << bits_ < kBitsOfNode * count) ++bits_;
-    words_.assign(size_t{1} << bits_ >> 6, 0);
-  }
-
-  // Adds nodes id[0..count) of trees tree_of(0..count).
-  template <typename TreeOf>
-  void add(const int64_t* id, int64_t count, TreeOf&& tree_of) {
-    uint64_t* const words = words_.data();
-    for (int64_t i = 0; i < count; ++i) {
-      const uint64_t bit = table_slot(id[i], static_cast<uint32_t>(tree_of(i)), bits_);
-      words[bit / 64] |= uint64_t{1} << bit % 64;
-    }
-  }
-
-  View view() const { return {words_.data(), bits_}; }
-
- private:
-  static constexpr int kLeastBits = 10;
-  static constexpr int64_t kBitsOfNode = 16;
-  Vector<uint64_t> words_;
-  int bits_ = kLeastBits;
-};
-
 // The nodes of one tree, of one type, for batches that work on one tree after another: no tree needs another's nodes,
 // and those of one, with 4 bytes a slot, stay in the first-level cache. Which node a local id stands for is in the list
 // of the batch's nodes of the type: id[0..count), tree[0..count).

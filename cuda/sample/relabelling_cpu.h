@@ -14,7 +14,9 @@
 #include "../memory/workspace.h"
 #include "../prefetch.h"
 #include "../relabel.h"
+#include "new_nodes_cpu.h"
 #include "relabel_table.h"
+#include "tree_filter_cpu.h"
 
 namespace gnnscale {
 
@@ -59,10 +61,9 @@ template <typename View>
 struct TableCells {
   View table;
   int64_t offset;
-  uint32_t tree = 0;
-  GNNSCALE_INLINE void prefetch(int64_t id) const { table.prefetch(offset + id, tree); }
+  GNNSCALE_INLINE void prefetch(int64_t id) const { table.prefetch(offset + id, 0); }
   GNNSCALE_INLINE uint32_t add(int64_t id, uint32_t& count) const {
-    const uint32_t local = table.add(offset + id, tree, count);
+    const uint32_t local = table.add(offset + id, 0, count);
     count += local == count;
     return local;
   }
@@ -95,13 +96,9 @@ inline void enter_trees(TreeTable& table, Nodes& nodes) {
 inline void enter_asked(TreeTable& table, const Nodes& nodes, const TreeFilter::View asked, Vector<int64_t>& chosen) {
   const int64_t *const ids = nodes.id.data(), *const trees = nodes.tree.data();
   const auto tree_of = [&](int64_t i) { return static_cast<uint32_t>(trees[i]); };
-  chosen.resize(std::max(chosen.size(), static_cast<size_t>(nodes.count - nodes.entered) + 1));
+  chosen.resize(std::max(chosen.size(), static_cast<size_t>(nodes.count - nodes.entered + TreeFilter::kRoom)));
   int64_t* const at = chosen.data();
-  int64_t count = 0;
-  for (int64_t i = nodes.entered; i < nodes.count; ++i) {
-    at[count] = i;
-    count += asked.may_have(ids[i], tree_of(i));
-  }
+  const int64_t count = asked.choose(ids, trees, nodes.entered, nodes.count, at);
   table.reserve(count);
   const auto view = table.view();
   for (int64_t k = 0; k < count; ++k) {
@@ -178,29 +175,34 @@ class Relabelling {
     return to;
   }
 
-  // The edges of columns [from, to) by the type's table of all trees. Ids are known up to column `known`.
-  void relabel_trees(TreeTable& table, const int64_t* colptr, const int64_t* trees, int64_t from, int64_t to,
-                     int64_t known) {
-    table.reserve(colptr[to] - colptr[from]);
-    const auto cells_of = [view = table.view(), trees](int64_t column) {
-      return TableCells<TreeTable::View>{view, 0, static_cast<uint32_t>(trees[column])};
-    };
+  // Before the edges of columns [from, to) are relabelled by a table of all trees: writes the tree of each of them
+  // where the trees of new nodes will stand, which are no more than the edges.
+  void spread_trees(const int64_t* colptr, const int64_t* trees, int64_t from, int64_t to) {
+    of_edge_ = sources_.tree.data() + sources_.count - colptr[from];
+    fill_columns(colptr, from, to, of_edge_, [trees](int64_t column) { return trees[column]; });
+  }
+  const int64_t* tree_of_edges() const { return of_edge_; }
+
+  // Edges [from, to) by the type's table of all trees. Ids are known up to edge `known`.
+  void relabel_trees(TreeTable& table, int64_t from, int64_t to, int64_t known) {
+    table.reserve(to - from);
+    const TreeTable::View view = table.view();
     int64_t *const ids = row_, *const found = sources_.id.data(), *const tree_of = sources_.tree.data();
-    int64_t ahead = std::max(from, prefetched_);
+    const int64_t* const of_edge = of_edge_;
+    const auto prefetch = [&](int64_t e)
+                              GNNSCALE_INLINE_LAMBDA { view.prefetch(ids[e], static_cast<uint32_t>(of_edge[e])); };
     uint32_t count = static_cast<uint32_t>(sources_.count);
-    for (int64_t column = from; column < to; ++column) {
-      for (; ahead < known && colptr[ahead] < colptr[column] + kEdgesAhead; ++ahead) {
-        const auto cells = cells_of(ahead);
-        for (int64_t e = colptr[ahead]; e < colptr[ahead + 1]; ++e) cells.prefetch(ids[e]);
-      }
-      const auto cells = cells_of(column);
-      for (int64_t e = colptr[column], last = colptr[column + 1]; e < last; ++e) {
-        found[count] = ids[e];  // what is written after the last node is overwritten, or not read
-        tree_of[count] = cells.tree;
-        ids[e] = cells.add(ids[e], count);
-      }
+    for (int64_t e = std::max(from, prefetched_); e < std::min(from + kEdgesAhead, known); ++e) prefetch(e);
+    prefetched_ = std::min(to + kEdgesAhead, known);
+    for (int64_t e = from; e < to; ++e) {
+      if (e + kEdgesAhead < known) prefetch(e + kEdgesAhead);
+      const int64_t id = ids[e], tree = of_edge[e];
+      found[count] = id;  // what is written after the last node is overwritten, or not read
+      tree_of[count] = tree;
+      const uint32_t local = view.add(id, static_cast<uint32_t>(tree), count);
+      ids[e] = local;
+      count += local == count;
     }
-    prefetched_ = ahead;
     const int64_t added = count - sources_.count;
     table.added(added, count);
     if (sources_.entered == sources_.count) sources_.entered += added;  // else not all that were known are there
@@ -210,57 +212,29 @@ class Relabelling {
   // The same where no two edges of a tree have the same source: none that is found here is looked up here. So the table
   // stays as it is, with the nodes that were known before; most are found in the last hop, and never entered. `filter`
   // is that of the table's nodes, and most sources are in neither.
-  void append_trees(const TreeTable& table, const TreeFilter::View filter, const int64_t* colptr, const int64_t* trees,
-                    int64_t from, int64_t to) {
-    if (known_ == 0) return append_trees(colptr, trees, from, to);
-    const TreeTable::View view = table.view();
-    int64_t *const ids = row_, *const found = sources_.id.data(), *const tree_of = sources_.tree.data();
-    Vector<int64_t>& maybe = work_.maybe;  // the edges whose sources are looked up, and an end that no edge is
-    maybe.resize(std::max(maybe.size(), static_cast<size_t>(colptr[to] - colptr[from]) + 1));
-    int64_t* end = maybe.data();
-    for (int64_t column = from; column < to; ++column) {
-      const uint32_t tree = static_cast<uint32_t>(trees[column]);
-      for (int64_t e = colptr[column], last = colptr[column + 1]; e < last; ++e) {
-        if (!filter.may_have(ids[e], tree)) continue;
-        view.prefetch(ids[e], tree);
-        *end++ = e;
+  void append_trees(const TreeTable& table, const TreeFilter::View filter, int64_t from, int64_t to) {
+    int64_t* const ids = row_;
+    bool doubled = false;
+    if (known_ > 0) {
+      const TreeTable::View view = table.view();
+      Vector<int64_t>& maybe = work_.maybe;  // the edges whose sources are looked up
+      maybe.resize(std::max(maybe.size(), static_cast<size_t>(to - from + TreeFilter::kRoom)));
+      const int64_t count = filter.choose(ids, of_edge_, from, to, maybe.data());
+      const auto tree_of = [this](int64_t e) { return static_cast<uint32_t>(of_edge_[e]); };
+      for (int64_t k = 0; k < count; ++k) view.prefetch(ids[maybe[k]], tree_of(maybe[k]));
+      for (int64_t k = 0; k < count; ++k) {
+        const int64_t e = maybe[k], local = view.lookup(ids[e], tree_of(e));
+        if (local < 0) continue;
+        ids[e] = -1 - local;
+        doubled = true;
       }
     }
-    *end = -1;
-    const int64_t* next = maybe.data();
-    int64_t count = sources_.count;
-    for (int64_t column = from; column < to; ++column) {
-      const uint32_t tree = static_cast<uint32_t>(trees[column]);
-      for (int64_t e = colptr[column], last = colptr[column + 1]; e < last; ++e) {
-        const int64_t id = ids[e];
-        if (e == *next) [[unlikely]] {
-          ++next;
-          if (const int64_t local = view.lookup(id, tree); local >= 0) {
-            ids[e] = local;
-            continue;
-          }
-        }
-        found[count] = id;
-        tree_of[count] = tree;
-        ids[e] = count++;
-      }
-    }
-    sources_.count = count;
+    const NewNodes list{sources_.id.data(), sources_.tree.data()};
+    sources_.count = doubled ? list.append_some(ids, of_edge_, from, to, sources_.count)
+                             : list.append(ids, of_edge_, from, to, sources_.count);
   }
 
  private:
-  // The same where none of the type is known yet.
-  void append_trees(const int64_t* colptr, const int64_t* trees, int64_t from, int64_t to) {
-    const int64_t first = colptr[from], edges = colptr[to] - first, count = sources_.count;
-    std::copy_n(row_ + first, edges, sources_.id.data() + count);
-    std::iota(row_ + first, row_ + first + edges, count);
-    int64_t* const tree_of = sources_.tree.data() + count - first;
-    for (int64_t column = from; column < to; ++column) {
-      std::fill(tree_of + colptr[column], tree_of + colptr[column + 1], trees[column]);
-    }
-    sources_.count += edges;
-  }
-
   template <typename Cells, typename Meanwhile>
   void relabel_by(const Cells cells, int64_t from, int64_t to, int64_t known, Meanwhile&& meanwhile) {
     int64_t *const ids = row_, *const found = sources_.id.data();
@@ -291,8 +265,9 @@ class Relabelling {
   Nodes& sources_;
   const int64_t known_;  // how many sources there were before
   int64_t* const row_;
-  int64_t prefetched_ = 0;  // the edge, or of trees the column, up to which cells are prefetched
-  int64_t tree_end_ = 0;    // the column up to which columns are of the tree at hand
+  int64_t prefetched_ = 0;      // the edge up to which cells are prefetched
+  int64_t* of_edge_ = nullptr;  // the tree of each edge, once spread_trees() has written them
+  int64_t tree_end_ = 0;        // the column up to which columns are of the tree at hand
 };
 
 }  // namespace gnnscale

@@ -197,54 +197,6 @@ inline void find_excluded(const Relation& relation, int64_t node, int64_t first,
   }
 }
 
-constexpr int64_t kSearches = 64;
-
-// Up to kSearches searches of first_above among the ascending times [low, low + left), which leave what they find in
-// `low` and 0 in `left`. They take their steps together, so that their cache misses overlap, and without branches: one
-// that has ended, or has nowhere to look, reads any of the `edges` times.
-inline void search_times(const int64_t* time, int64_t edges, int64_t count, int64_t* low, int64_t* left,
-                         const int64_t* bound) {
-  int64_t most = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    GNNSCALE_PREFETCH(time + low[i] + (left[i] >> 1));
-    most = std::max(most, left[i]);
-  }
-  for (; most > 0; most >>= 1) {
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t half = left[i] >> 1, found = time[std::min(low[i] + half, edges - 1)];
-      const int64_t below = -static_cast<int64_t>((left[i] > 0) & (found <= bound[i]));  // all bits or none
-      low[i] += (half + 1) & below;
-      left[i] = half - ((2 * half + 1 - left[i]) & below);
-      GNNSCALE_PREFETCH(time + low[i] + (left[i] >> 1));
-    }
-  }
-}
-
-// The ends of up to kSearches ranges [first, last) of ascending times, each cut down to the times that do not exceed
-// its bound, as by first_above.
-inline void cut_off(const int64_t* time, int64_t edges, int64_t count, const int64_t* first, int64_t* last,
-                    const int64_t* bound) {
-  int64_t low[kSearches], left[kSearches];
-  for (int64_t i = 0; i < count; ++i) {
-    low[i] = first[i];
-    left[i] = last[i] - first[i];
-  }
-  search_times(time, edges, count, low, left, bound);
-  std::copy_n(low, count, last);
-}
-
-// Their beginnings, each moved up to the first time that is not below its bound, as by first_from.
-inline void cut_off_start(const int64_t* time, int64_t edges, int64_t count, int64_t* first, const int64_t* last,
-                          const int64_t* bound) {
-  int64_t left[kSearches], below[kSearches];
-  for (int64_t i = 0; i < count; ++i) {
-    const bool searched = first[i] < last[i] && time[first[i]] < bound[i];
-    left[i] = searched ? last[i] - first[i] : 0;
-    below[i] = searched ? bound[i] - 1 : 0;
-  }
-  search_times(time, edges, count, first, left, below);
-}
-
 // The candidates of a node among the stored positions [first, last), which its time allows: those that are not excluded
 // or, with `last_only`, the last `fanout` of these. `positions` receives the excluded positions in their range.
 inline CandidateRange find_candidates(const Relation& relation, int64_t node, int64_t first, int64_t last,

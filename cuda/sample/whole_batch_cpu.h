@@ -23,19 +23,22 @@ inline int64_t skip_empty(const int64_t* colptr, int64_t column, int64_t columns
 // Writes below the sources the destination of each edge: the number of its column, within the hop where hops have
 // columns of their own (layers).
 inline void write_destinations(DrawnEdges& edges, bool layers) {
-  edges.row.reserve(edges.count, 2 * edges.count);
+  edges.row.reserve(edges.count, 2 * edges.count + kAtOnce);
   int64_t* const col = edges.row.data() + edges.count;
   const int64_t* const colptr = edges.colptr.data();
-  const bool mostly_empty = edges.count < edges.columns / 4;
-  int64_t first = 0, hop = 0, end = layers ? 0 : edges.columns;
-  for (int64_t column = 0; column < edges.columns; ++column) {
-    if (mostly_empty) column = skip_empty(colptr, column, edges.columns);
-    if (column == edges.columns) break;
-    while (column >= end) {
-      first = end;
-      end += edges.columns_per_hop[hop++];
+  const auto fill = [&](int64_t first, int64_t end) {
+    if (edges.count >= (edges.columns / 4)) {
+      return fill_columns(colptr, first, end, col, [first](int64_t column) { return column - first; });
     }
-    std::fill(col + colptr[column], col + colptr[column + 1], column - first);
+    for (int64_t column = first; (column = skip_empty(colptr, column, end)) < end; ++column) {
+      std::fill(col + colptr[column], col + colptr[column + 1], column - first);
+    }
+  };
+  if (!layers) return fill(0, edges.columns);
+  int64_t first = 0;
+  for (const int64_t columns : edges.columns_per_hop) {
+    fill(first, first + columns);
+    first += columns;
   }
 }
 
