@@ -110,3 +110,37 @@ def test_dictionaries_of_other_tensors_than_rows():
 
     batch, layer = batch_of(), Scaled()
     torch.testing.assert_close(narrow(layer, call)(batch), call(layer, batch)[:3], rtol=1e-12, atol=1e-12)
+
+
+class Placed(nn.Module):
+    """Layers of pairs of rows and of pairs of places, which their parameter calls ``pos``."""
+
+    def __init__(self):
+        super().__init__()
+        make = lambda width, out: nn.ModuleList(  # noqa: E731
+            pyg_nn.PointNetConv(nn.Linear(width + 3, out), add_self_loops=False) for _ in GRAPH.edge_types
+        )
+        self.layers = nn.ModuleList([make(FEATURES, HIDDEN), make(HIDDEN, CLASSES)])
+
+    def forward(self, x, pos, edges):
+        for layers in self.layers:
+            out = {}
+            for layer, (src, relation, dst) in zip(layers, GRAPH.edge_types, strict=True):
+                found = layer((x[src], x[dst]), (pos[src], pos[dst]), edges[src, relation, dst])
+                out[dst] = out[dst] + found if dst in out else found
+            x = out
+        return x
+
+
+def test_pairs_of_other_arguments_than_x():
+    graph = GRAPH.clone()
+    generator = torch.Generator().manual_seed(3)
+    for node_type in graph.node_types:
+        graph[node_type].pos = torch.rand(graph[node_type].num_nodes, 3, generator=generator).double()
+    torch.manual_seed(0)
+    model, seeds = Placed().double(), torch.tensor([3, 1, 0])
+    narrowed = narrow(model, lambda model, batch: model(batch.x_dict, batch.pos_dict, batch.edge_index_dict))
+    for node_type in graph.node_types:
+        batch = next(iter(NeighborLoader(graph, [3, 2], (node_type, seeds), batch_size=3)))
+        expected = model(batch.x_dict, batch.pos_dict, batch.edge_index_dict)[node_type][:3]
+        torch.testing.assert_close(narrowed(batch)[node_type], expected, rtol=1e-12, atol=1e-12)
