@@ -45,6 +45,8 @@ class Connection:
         self._end = weakref.finalize(self, self._held.end)
         self.all = self.exchange([list(range(world))])
         """Between all ranks: headers, and what they say when the model is made."""
+        self.sums = self.exchange([list(range(world))])
+        """Between all ranks, in a group of its own: what ``of_all`` has of values in host memory."""
         self.transports: dict[tuple[Grid, tuple[int, ...]], RowTransport] = self._held.transports
         """Keyed by (grid, devices). Each column of the grid makes one batch; ``devices[r]``: where rank r has its
         batch."""

@@ -102,11 +102,11 @@ class OnRanks(Wrapper):
         self._connection.end()
 
     def _connect(self, connection: Connection) -> None:
-        self._connection, exchange = connection, connection.exchange([[*range(self.world)]])
+        self._connection, sums = connection, connection.sums
         memory: MemoryTransport | str = self.transport
         if self.world > 1 and self.transport in ("auto", "memory"):
-            memory = MemoryTransport.connect(exchange, HostMemories())
-        in_host = memory if isinstance(memory, MemoryTransport) else RowTransport(exchange)
+            memory = MemoryTransport.connect(sums, HostMemories())
+        in_host = memory if isinstance(memory, MemoryTransport) else RowTransport(sums)
         connection.of_all[()] = self._of_all = in_host
         self._gradients = GradientSum(in_host)
         self._description = Description(self.module)
