@@ -52,6 +52,22 @@ PLANS = [
 ]
 
 
+def refused_by_rank_1(path, options):
+    """As of :func:`refused`, where rank 0 has the options of a usual loader."""
+    return refused(path, [GivenPlan(OWN, 2)], options if dist.get_rank() == 1 else {}, {"timeout": 60})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"layers": True}, "NotImplementedError: layers=True with split parallelism is not implemented"),
+     ({"batch_size": 0}, "ValueError: batch_size should be a positive integer value, but got batch_size=0")],
+    ids=["layers", "batch_size"],
+)  # fmt: skip
+def test_what_one_rank_refuses_is_told_to_all(parts, options, said):
+    """At once: no rank waits for the timeout of the parts."""
+    assert cluster(2).run(refused_by_rank_1, parts("partitioned"), options) == [f"ValueError: rank 1: {said}", said]
+
+
 @pytest.mark.parametrize(("plans", "text"), PLANS)
 @pytest.mark.parametrize("topology", quick(TOPOLOGIES, "partitioned"))
 def test_plans_by_which_the_parts_were_not_written(parts, topology, plans, text):
