@@ -9,7 +9,7 @@ from torch import nn
 from torch_gnnscale.comm.exchange import Exchange
 from torch_gnnscale.comm.row_transport import RowTransport
 from torch_gnnscale.split.local_rows import OwnNodeRows
-from torch_gnnscale.split.split_layer import _normalize, _track
+from torch_gnnscale.split.split_layer import SplitNorms, _normalize, _track
 
 NO_EDGES = torch.empty(2, 0, dtype=torch.int64)
 
@@ -38,3 +38,19 @@ def test_two_rows_over_all_ranks_are_enough():
     torch.testing.assert_close(_normalize("norm", ours, None, *arguments, x), theirs(x), rtol=1e-12, atol=1e-12)
     for name, value in theirs.named_buffers():
         torch.testing.assert_close(ours.get_buffer(name), value, rtol=1e-12, atol=1e-12)
+
+
+def test_norms_are_what_they_were_after_each_forward_pass():
+    """A forward that is set on a module itself, too."""
+    arguments = RowTransport(Exchange(None, 1, 0)), OwnNodeRows(SimpleNamespace(edge_index=NO_EDGES), None)
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2), nn.BatchNorm1d(2))
+    model[2].forward = model[0].forward
+    before = [dict(vars(module)) for module in model]
+    norms = SplitNorms(model)
+    for _ in range(2):
+        norms.enter(*arguments)
+        assert [vars(module).get("forward") == of.get("forward") for module, of in zip(model, before, strict=True)] == [
+            False, True, False
+        ]  # fmt: skip
+        norms.leave()
+        assert [dict(vars(module)) for module in model] == before
