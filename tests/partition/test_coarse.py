@@ -82,7 +82,6 @@ def test_metis_runs_beside_no_pages_of_the_graph(tmp_path, monkeypatch):
     assert found == [0]
 
 
-@pytest.mark.slow
 def test_levels_until_metis_can_take_the_clusters(monkeypatch):
     given = {}
 
