@@ -150,13 +150,12 @@ def measure_steps(graph: relational.TaskGraph, fanouts: list[int], rounds: int) 
     together for PyG's loader, of an entity task, on the same seeds."""
     loader = graph.loaders(fanouts, splits=["train"], batch_size=BATCH, seed=0, prefetch=0)["train"]
     line, seeds = loader._line, loader.input_data
-    collator = line.collator
     positions = torch.randperm(len(seeds.node), generator=torch.Generator().manual_seed(0))[: 4 * BATCH].split(BATCH)
     indices = [MiniBatch(0, number, some) for number, some in enumerate(positions)]
     ours = {
         "sample": lambda index, _: line.sample(index),
-        "rows": lambda _, out: collator.fetch(out),
-        "collate": lambda _, batch: collator.deliver(collator.collate(batch)),
+        "rows": lambda _, out: line.fetch(out),
+        "collate": lambda _, batch: line.deliver(line.collate(batch)),
     }
     sums = {"ours": _by_step(ours, indices, rounds)}
     if has("pyg_lib") and graph.task.name == TASK:
