@@ -113,6 +113,16 @@ def cases() -> dict[str, Callable[[], Case]]:
         row, col = graph().edge_index[:, ids(EDGES, number)]
         return EdgeSamplerInput(None, row, col)
 
+    def timed_links(number: int) -> EdgeSamplerInput:
+        given = links(number)
+        times = graph().time
+        return EdgeSamplerInput(None, given.row, given.col, None, torch.maximum(times[given.row], times[given.col]))
+
+    def timed_small() -> Case:
+        case = small()
+        case.data.time = torch.arange(2708)
+        return case._replace(options=case.options | {"time_attr": "time"})
+
     def small() -> Case:
         data = Data(edge_index=rmat(2708, 10_556, seed=1), num_nodes=2708)
 
@@ -121,9 +131,15 @@ def cases() -> dict[str, Callable[[], Case]]:
 
         return Case(data, {"num_neighbors": [10, 5]}, one_node, calls=200)
 
-    def of(check: Callable | None = None, negatives: NegativeSampling | None = None, **options) -> Callable[[], Case]:
+    def of(
+        check: Callable | None = None,
+        negatives: NegativeSampling | None = None,
+        inputs: Callable | None = None,
+        **options,
+    ) -> Callable[[], Case]:
         fanouts = {"num_neighbors": [15, 10, 5]}
-        return lambda: Case(graph(), {**fanouts, **options}, nodes if negatives is None else links, negatives, check)
+        inputs = inputs or (nodes if negatives is None else links)
+        return lambda: Case(graph(), {**fanouts, **options}, inputs, negatives, check)
 
     return {
         "uniform": of(),
@@ -135,13 +151,28 @@ def cases() -> dict[str, Callable[[], Case]]:
         "heterogeneous, temporal, 2 threads": lambda: Case(
             academic(), {"num_neighbors": [10, 5], "time_attr": "time"}, papers, check=check_times, threads=2
         ),
+        "heterogeneous, temporal, last": lambda: Case(
+            academic(),
+            {"num_neighbors": [10, 5], "time_attr": "time", "temporal_strategy": "last"},
+            papers,
+            check=check_times,
+        ),
+        "heterogeneous, disjoint": lambda: Case(academic(), {"num_neighbors": [10, 5], "disjoint": True}, papers),
         "disjoint": of(disjoint=True),
+        "disjoint, with replacement": of(disjoint=True, replace=True),
+        "disjoint, weighted": of(disjoint=True, weight_attr="weight"),
         "temporal, uniform": of(check_times, time_attr="time"),
         "temporal, last": of(check_times, time_attr="time", temporal_strategy="last"),
+        "temporal, with replacement": of(check_times, time_attr="time", replace=True),
+        "temporal, one seed, a graph of Cora's size": timed_small,
         "weighted": of(weight_attr="weight"),
         "weighted, with replacement": of(weight_attr="weight", replace=True),
         "links, binary negatives": of(negatives=NegativeSampling("binary", 1.0)),
         "links, triplets": of(negatives=NegativeSampling("triplet", 1.0)),
+        "links, disjoint, triplets": of(negatives=NegativeSampling("triplet", 1.0), disjoint=True),
+        "links, temporal, binary negatives": of(
+            negatives=NegativeSampling("binary", 1.0), inputs=timed_links, time_attr="time"
+        ),
     }
 
 

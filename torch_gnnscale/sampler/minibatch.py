@@ -170,6 +170,9 @@ def seeds_of_nodes(graph: SampledGraph, inputs: NodeSamplerInput, device: torch.
         return PreparedSeeds([_seeds_on(device, inputs.node)], _ONLY, metadata=metadata)
     if inputs.input_type is None:
         times, starts = inputs.time, getattr(inputs, "start_time", None)
+        if starts is None and graph.is_temporal and not graph.is_hetero:  # the usual case of times in fewer steps
+            nodes = [_seeds_on(device, inputs.node)]
+            return PreparedSeeds(nodes, _ONLY, _seed_times(graph, _ONLY, nodes, times), metadata=metadata)
         return prepared_seeds(graph, device, inputs.node, times, starts, metadata=metadata)
     by_type = {entry.input_type: entry.node for entry in entries}
     times = {entry.input_type: entry.time for entry in entries if entry.time is not None} or None
@@ -229,7 +232,7 @@ def exclusions(graph: SampledGraph, exclude: Any) -> list[Tensor | None]:
 
 
 def _seed_times(
-    graph: SampledGraph, numbers: list[int], nodes: list[Tensor], seed_time: Seeds | None
+    graph: SampledGraph, numbers: Sequence[int], nodes: list[Tensor], seed_time: Seeds | None
 ) -> list[Tensor | None]:
     if not graph.is_temporal:
         raise ValueError("seed_time: expected none from a sampler without time_attr, found some")
@@ -244,8 +247,9 @@ def _seed_times(
         elif (own := graph.own_limits(node_type)) is None:
             raise ValueError(without_times("seed_time", node_type))
         else:
+            ids = nodes[number]
             try:
-                result[number] = own.index_select(0, nodes[number].to(own.device))
+                result[number] = own.index_select(0, ids if ids.device == own.device else ids.to(own.device))
             except (IndexError, RuntimeError):
                 check_ids("seeds", nodes[number], len(own), "nodes")
                 raise
