@@ -42,7 +42,13 @@ struct Gather {
 // entries, or void where there is no map.
 struct OneMemory {};
 
-// Blocks that a multiprocessor must have registers for: 5 leave 48 to a thread, 4 leave 64, 3 leave 80.
+// Blocks that a multiprocessor must have registers for: 5 leave 48 to a thread, 4 leave 64, 3 leave 80. CUDA 12's nvcc
+// needs more registers than that, and would spill some to memory.
+#if defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ < 13
+constexpr int kSpareBlocks = 1;
+#else
+constexpr int kSpareBlocks = 0;
+#endif
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 constexpr int kBlocksOfOneMemory = 4;  // which are all the threads that it has
 #else
@@ -50,7 +56,7 @@ constexpr int kBlocksOfOneMemory = 5;
 #endif
 template <typename Map, typename Place>
 constexpr int kLeastBlocks =
-    sizeof(typename Map::To) > 16 ? 3 : (std::is_same_v<Place, OneMemory> ? kBlocksOfOneMemory : 4);
+    (sizeof(typename Map::To) > 16 ? 3 : (std::is_same_v<Place, OneMemory> ? kBlocksOfOneMemory : 4)) - kSpareBlocks;
 
 // The logarithm of a power of two. nvcc compiles initializers of a constructor for the host, too, which lacks __ffs.
 __device__ inline int32_t log_of(int32_t power) { return __ffs(power) - 1; }
