@@ -25,7 +25,7 @@ from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 from torch_gnnscale import NeighborLoader, partition
 from torch_gnnscale.comm.steps import Steps
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.distributed.neighbor_sampling import Owners
+from torch_gnnscale.distributed.owners import Owners
 from torch_gnnscale.distributed.partitioned_graph import PartitionedGraphStore
 
 MODES = {

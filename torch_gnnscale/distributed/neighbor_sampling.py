@@ -2,247 +2,143 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from torch_geometric.typing import NodeType
 from typing_extensions import override
 
 from .. import ops
 from ..comm.steps import Steps
-from ..laps import Laps
-from ..ops.arguments import check_key
 from ..partition import PartitionBook
 from ..sampler.executor import Drawing, Executor
 from ..sampler.graph import SampledGraph, end_types
-from ..sampler.hop_by_hop import (
-    Frontier,
-    Hops,
-    Picked,
-    WeightedPicks,
-    by_hops,
-    divided,
-    finish_together,
-    joined,
-    packed,
-    taken,
-    unpacked,
-)
 from ..sampler.links import LinkSampling
-from ..sampler.minibatch import PreparedSeeds
-from ..topology.sort_on_disk import id_dtype
+from ..sampler.minibatch import EARLIEST, LATEST, PreparedSeeds
+from .owners import Draw, Frontier, Owners, Picked, Requests, WeightedPicks
+
+Hops: TypeAlias = Generator[list[Frontier], Sequence[Picked], ops.Sample]
+"""A sample in the making: yields the frontiers of each hop, by relation, is sent the edges drawn for each of them, and
+returns the sample."""
 
 
-class Requests(NamedTuple):
-    """The requests of all ranks that this one answers, rank after rank, batch after batch."""
+def by_hops(
+    seeds: Sequence[Tensor],
+    fanouts: Sequence[Sequence[int]],
+    ends: Sequence[tuple[int, int]] = ((0, 0),),
+    *,
+    disjoint: bool = False,
+    layers: bool = False,
+    include_dst: bool = True,
+    weighted: bool = False,
+    seed_time: Sequence[Tensor | None] | None = None,
+    seed_start_time: Sequence[Tensor | None] | None = None,
+    relabel: Callable[..., ops.Relabelled] = ops.relabel,
+) -> Hops:
+    """Makes the sample that :func:`torch_gnnscale.ops.sample_neighbors` returns or, if edges have weights,
+    :func:`torch_gnnscale.ops.sample_layers`: bit for bit, on the seeds' device.
 
-    node: Tensor
-    tree: Tensor | None
-    time: Tensor | None
-    start_time: Tensor | None
-    ends: list[int]
-    """Those of batch j of rank i are ends[i k + j]..ends[i k + j + 1] - 1, k being the number of batches per rank."""
-    keys: list[int]
-    """The key of each of these batches."""
-
-
-Draw = Callable[[Requests, Frontier], Picked]
-"""Draws the edges of requests. It reads the numbers of the hop and the relation and the fanout from the frontier, and
-whether seeds have times."""
-
-
-class Owners:
-    """Asks the ranks of a column for the drawn edges of a hop, in two rounds.
+    All frontiers of a hop are known when it begins, so the edges of all relations can be asked for at once. Where
+    neighbors are drawn, a relation of fanout 0 has no frontier, and a hop without frontiers is left out.
 
     Args:
-        book: says which part has which nodes.
-        part: this rank's.
-        types: by relation, the type of the nodes that its edges lead to.
-        own_seeds: all seeds of every rank are of its own part, so that the first hop takes no round.
-        problem: what is wrong with this rank's columns, if anything.
-        steps: of the loader.
-
-    Raises:
-        ValueError: on all ranks, if the columns of one are malformed.
+        seeds: by node type, global ids: int32 or int64, shape [s]; repeats allowed.
+        fanouts: fanouts[relation][hop].
+        ends: by relation, the numbers of the node types of its sources and of its destinations.
+        disjoint, layers: as in ``sample_neighbors``.
+        include_dst: as in ``sample_layers``.
+        weighted: whether picked edges have weights.
+        seed_time: by node type, the time of each seed, if edges have times: int64, shape [s]; trees are disjoint then.
+        seed_start_time: the start of each seed's time window, if seeds have some; like ``seed_time``.
+        relabel: :func:`torch_gnnscale.ops.relabel`, or its twin.
     """
-
-    def __init__(
-        self, book: PartitionBook, part: int, types: Sequence[NodeType | None], own_seeds: bool,
-        problem: Exception | None, steps: Steps,
-    ) -> None:  # fmt: skip
-        self.steps, self._part, self._own_seeds = steps, part, own_seeds
-        self._bounds = [book.bounds[node_type] for node_type in types]
-        nodes = max(map(book.num_nodes, book.bounds))
-        self._requests = id_dtype(nodes)
-        self._picks = id_dtype(max(nodes, *map(book.num_edges, book.edge_bounds)))
-        found = steps.gather(None if problem is None else f"{type(problem).__name__}: {problem}")
-        for rank, text in enumerate(found):
-            if text is not None:
-                raise ValueError(f"rank {rank}: {text}") from problem
-
-    def picks(self, frontiers: list[Frontier], keys: list[int], draw: Draw) -> list[Any]:
-        """The edges that the owners draw for the frontiers of a hop, as ``draw`` returns them: for each frontier, in
-        the order of its nodes.
-
-        Args:
-            frontiers: relation after relation, each batch after batch; all ranks have the same relations, and as many
-                batches.
-            keys: the batches'.
-            draw: draws the edges of nodes that this rank owns, for its own batches and for other ranks'.
-        """
-        batches, counts = len(keys), [len(frontier.node) for frontier in frontiers]
-        begins = range(0, len(frontiers), batches)
-        relations = [_all_of(frontiers[begin : begin + batches]) for begin in begins]
-        if relations[0].hop > 0 or not self._own_seeds:
-            return divided(self._exchanged(relations, counts, keys, draw), counts)
-        found = []
-        for asked, begin in zip(relations, begins, strict=True):
-            each = counts[begin : begin + batches]
-            ends = list(accumulate(each, initial=0))
-            requests = Requests(asked.node, asked.tree, asked.time, asked.start_time, ends, keys)
-            found += divided(draw(requests, asked), each)
-        return found
-
-    def _exchanged(self, relations: list[Frontier], counts: list[int], keys: list[int], draw: Draw) -> Picked:
-        """The edges that the owners of the frontiers' nodes draw; meanwhile this rank draws for the others.
-
-        Everything that may fail is done before sizes are exchanged, so that an error travels in place of the sizes: a
-        rank that has sent sizes also sends the bytes.
-
-        Args:
-            relations: the frontiers of each relation, of all batches one after the other.
-            counts: how many nodes they have of each batch, relation after relation.
-            keys: of the batches.
-            draw: as of :meth:`picks`.
-        """
-        steps, parts, groups = self.steps, self.steps.rows.size, len(counts)
-        owner = torch.cat([
-            torch.searchsorted(self._bounds[asked.relation], asked.node, right=True) - 1 for asked in relations
-        ])  # fmt: skip
-        order = torch.argsort(owner, stable=True)
-        group = torch.arange(groups).repeat_interleave(torch.tensor(counts), output_size=len(owner))
-        table = torch.bincount(owner * groups + group, minlength=parts * groups).view(parts, groups)
-        wanted = table.sum(1)
-        given = [[entry for entry in (asked.node, *_of_seeds(asked)) if entry is not None] for asked in relations]
-        dtype = self._requests if relations[0].time is None else torch.int64
-        requests = torch.stack([torch.cat(entry)[order] for entry in zip(*given, strict=True)], 1).to(dtype)
-        form = _Form(groups, len(keys), requests.size(1), dtype)
-        sent = [form.sent(*of, keys) for of in zip(table, requests.split(wanted.tolist()), strict=True)]
-        head = torch.tensor(keys[0] if len(keys) == 1 else len(keys)).expand(parts)
-        asked, heads = steps.counted(torch.stack([wanted, head], 1), None, "sampling").T.tolist()
-        answered = steps.tensors(sent, list(map(form.length, asked)), "requests")
-
-        replies: list[Tensor] = []
-        sizes, error = torch.zeros(parts, 2, dtype=torch.int64), None
-        try:
-            of_ranks = [form.received(*of) for of in zip(answered, asked, heads, strict=True)]
-            drawn_here = [joined(of) for of in zip(*_drawn(of_ranks, relations, draw), strict=True)]
-            sizes[:, 0] = torch.tensor([len(entry.source) for entry in drawn_here])
-            sizes[:, 1] = int(isinstance(drawn_here[0], WeightedPicks))
-            replies = [packed(entry, self._picks) for entry in drawn_here]
-        except Exception as failed:  # the others wait for what this rank draws
-            error = failed
-        drawn = steps.counted(sizes, error, "drawing neighbors")
-        weighted = bool(sizes[0, 1])
-        per_edge = 3 if weighted else 2
-        found = steps.tensors(replies, (wanted + per_edge * drawn[:, 0]).tolist(), "picks")
-        pieces = zip(found, wanted.tolist(), drawn[:, 0].tolist(), strict=True)
-        picks = joined([unpacked(entry, count, edges, weighted) for entry, count, edges in pieces])
-        back = torch.empty_like(order)
-        back[order] = torch.arange(len(order))
-        return taken(picks, back)
+    none, relations = seeds[0].new_empty(0, dtype=torch.int64), range(len(ends))
+    node, counts = [of_type.long() for of_type in seeds], [len(of_type) for of_type in seeds]
+    tree = list(torch.arange(sum(counts), device=none.device).split(counts)) if disjoint else None
+    limits = [_by_tree(seeds, seed_time, LATEST), _by_tree(seeds, seed_start_time, EARLIEST)]
+    colptr = [[none.new_zeros(1)] for _ in relations]
+    local, column, edge_id = ([[none] for _ in relations] for _ in range(3))
+    weight = [[none.to(torch.float32)] for _ in relations]
+    num_nodes: list[list[int]] = [[count] for count in counts]
+    num_edges: list[list[int]] = [[] for _ in relations]
+    begin = [0] * len(seeds)
+    for hop in range(len(fanouts[0]) if len(fanouts) else 0):
+        end = [len(of_type) for of_type in node]
+        frontiers = []
+        for r, (_, dst) in enumerate(ends):
+            some = slice(begin[dst], end[dst])
+            trees = None if tree is None else tree[dst][some]
+            time, start = (None if of is None or trees is None else of[trees] for of in limits)
+            frontiers.append(Frontier(hop, fanouts[r][hop], node[dst][some], trees, time, start, r))
+        asked = [frontier for frontier in frontiers if frontier.fanout != 0 or weighted]
+        answers = iter((yield asked) if asked else ())
+        for frontier, (src, dst) in zip(frontiers, ends, strict=True):
+            r = frontier.relation
+            if frontier.fanout != 0 or weighted:
+                picks = next(answers)
+            else:
+                picks = ops.Picks(torch.zeros_like(frontier.node), none, none)
+            of_edges = None if frontier.tree is None else frontier.tree.repeat_interleave(picks.num_edges)
+            known = node[src] if include_dst else none
+            found = relabel(known, picks.source, known_tree=None if tree is None else tree[src], tree=of_edges)
+            assert picks.edge_id is not None
+            local[r].append(found.local)
+            edge_id[r].append(picks.edge_id)
+            if isinstance(picks, WeightedPicks):
+                weight[r].append(picks.weight)
+            first = 0 if include_dst else begin[dst]
+            columns = torch.arange(begin[dst] - first, end[dst] - first, device=none.device)
+            column[r].append(columns.repeat_interleave(picks.num_edges))
+            colptr[r].append(picks.num_edges.cumsum(0) + sum(num_edges[r]))
+            node[src] = torch.cat([node[src], found.node])
+            if tree is not None and found.tree is not None:
+                tree[src] = torch.cat([tree[src], found.tree])
+            num_edges[r].append(len(picks.source))
+        for of_type, count in enumerate(end):
+            num_nodes[of_type].append(len(node[of_type]) - count)
+        begin = [0] * len(seeds) if layers and include_dst else end
+    edges = [torch.stack([torch.cat(local[r]), torch.cat(column[r])]) for r in relations]
+    return ops.Sample(
+        node, [torch.cat(of) for of in colptr], edges, [torch.cat(of) for of in edge_id], tree or [], num_nodes,
+        num_edges, [torch.cat(of) for of in weight] if weighted else (),
+    )  # fmt: skip
 
 
-class _Asked(NamedTuple):
-    """The requests of a rank: relation after relation, each batch after batch."""
-
-    table: Tensor
-    """By request, its fields: int64, shape [n, fields]."""
-    counts: list[int]
-    """How many there are of each relation and batch."""
-    keys: list[int]
-    """Of the batches."""
+def _by_tree(seeds: Sequence[Tensor], times: Sequence[Tensor | None] | None, missing: int) -> Tensor | None:
+    """The time of each tree's seed, over all node types; ``missing`` for seeds of types without times."""
+    if times is None:
+        return None
+    each = zip(seeds, times, strict=True)
+    return torch.cat([torch.full_like(of, missing, dtype=torch.int64) if t is None else t for of, t in each])
 
 
-class _Form(NamedTuple):
-    """How the requests of a hop travel: their fields, request after request. Before them, if there are several
-    relations or batches, how many there are of each, and the keys of several batches; the key of one is told before."""
+def finish_together(samples: Sequence[Hops], pick: Callable[[list[Frontier]], Sequence[Picked]]) -> list[ops.Sample]:
+    """Makes samples of equal fanouts hop after hop.
 
-    groups: int
-    """The number of relations times that of batches."""
-    batches: int
-    fields: int
-    """Of a request."""
-    dtype: torch.dtype
-
-    def sent(self, counts: Tensor, requests: Tensor, keys: list[int]) -> Tensor:
-        """What one rank is sent; nothing, if it is asked for nothing."""
-        if not self._told or not len(requests):
-            return requests.reshape(-1)
-        words = torch.tensor(keys if self.batches > 1 else [], dtype=torch.int64).view(self.dtype)
-        return torch.cat([words, counts.to(self.dtype), requests.reshape(-1)])
-
-    def length(self, count: int) -> int:
-        """The length of what is sent for so many requests."""
-        return self._told * (count > 0) + self.fields * count
-
-    def received(self, vector: Tensor, count: int, head: int) -> _Asked:
-        """What a rank has sent; ``head``: the key of a single batch."""
-        told, table = vector[: -self.fields * count or None], vector[len(vector) - self.fields * count :]
-        table = table.view(count, self.fields).to(torch.int64)
-        if not self._told or not count:
-            told = torch.tensor([count] if self.groups == 1 else [0] * self.groups)
-            return _Asked(table, told.tolist(), [head] * self.batches)
-        words = told[: len(told) - self.groups].clone().view(torch.int64)
-        return _Asked(table, told[-self.groups :].tolist(), words.tolist() if self.batches > 1 else [head])
-
-    @property
-    def _told(self) -> int:
-        """The length of what stands before requests."""
-        words = 0 if self.batches == 1 else self.batches * (8 // self.dtype.itemsize)
-        return 0 if self.groups == 1 else words + self.groups
+    Args:
+        samples: from :func:`by_hops`.
+        pick: called once per hop with the frontiers of all samples: relation after relation, each sample after sample.
+            Returns the edges drawn for each frontier, in the order of its nodes.
+    """
+    given: list[Sequence[Picked] | None] = [None] * len(samples)
+    while True:
+        waiting: list[list[Frontier]] = []
+        made: list[ops.Sample] = []
+        for sample, picks in zip(samples, given, strict=True):
+            try:
+                waiting.append(sample.send(picks))  # type: ignore[arg-type]  # None starts it
+            except StopIteration as end:
+                made.append(end.value)
+        if not waiting:
+            return made
+        assert not made
+        found = pick([frontier for of_relation in zip(*waiting, strict=True) for frontier in of_relation])
+        given = [found[number :: len(samples)] for number in range(len(samples))]
 
 
-def _drawn(asked: list[_Asked], relations: list[Frontier], draw: Draw) -> list[list[Picked]]:
-    """By relation, the edges drawn for the requests of each rank."""
-    batches = len(asked[0].keys)
-    keys = [key for of_rank in asked for key in of_rank.keys]
-    begin, found = [0] * len(asked), []
-    for number, frontier in enumerate(relations):
-        each = [of_rank.counts[number * batches : (number + 1) * batches] for of_rank in asked]
-        sizes = list(map(sum, each))
-        tables = [of_rank.table[at : at + size] for of_rank, at, size in zip(asked, begin, sizes, strict=True)]
-        begin = [at + size for at, size in zip(begin, sizes, strict=True)]
-        node, *columns = torch.cat(tables).unbind(1)
-        others = iter(columns)
-        tree, time, start_time = (None if entry is None else next(others) for entry in _of_seeds(frontier))
-        ends = list(accumulate((count for of_rank in each for count in of_rank), initial=0))
-        found.append(divided(draw(Requests(node, tree, time, start_time, ends, keys), frontier), sizes))
-    return found
-
-
-def _all_of(frontiers: list[Frontier]) -> Frontier:
-    """The nodes that batches expand by one relation, batch after batch."""
-    if len(frontiers) == 1:
-        return frontiers[0]
-    tree, time, start_time = (
-        None if entries[0] is None else torch.cat(entries) for entries in zip(*map(_of_seeds, frontiers), strict=True)
-    )
-    node = torch.cat([frontier.node for frontier in frontiers])
-    return frontiers[0]._replace(node=node, tree=tree, time=time, start_time=start_time)
-
-
-def _of_seeds(frontier: Frontier) -> tuple[Tensor | None, ...]:
-    """What a request tells of its seed, where seeds have it: its tree, its time, and where its window starts."""
-    return frontier.tree, frontier.time, frontier.start_time
-
-
-PHASES = ("P", "SAMPLE", "EXTRACT")
-"""What sampling does (matrix-based sampling, algorithm 1)."""
+# Executors ############################################################################################################
 
 
 def not_implemented(mode: str) -> NotImplementedError:
@@ -273,9 +169,9 @@ class OverParts(Executor):
         self.firsts = [int(book.bounds[dst][part]) for _, dst in ends]
         """By relation, the first node of this part that its edges lead to."""
         self._problem = problem
+        self.stored: ops.Relations
+        """This rank's columns as operators take them, once a loader was made."""
         self._owners: Owners | None = None
-        self.laps = Laps(PHASES)
-        """Seconds of sampling, with waiting for other ranks."""
 
     def check_links(self, links: LinkSampling) -> None:
         """Raises NotImplementedError for links whose edges are excluded, or whose negatives are strict."""
@@ -294,6 +190,7 @@ class OverParts(Executor):
             raise ValueError("neighbor_sampler: expected one of this loader alone, found one that another loader has")
         types = [self.graph.node_types[dst] for _, dst in self.ends]
         self._owners = Owners(self.book, self.part, types, own_seeds, self._problem, steps)
+        self.stored = self.graph.stored
 
     @property
     def owners(self) -> Owners:
@@ -305,28 +202,9 @@ class OverParts(Executor):
             )
         return self._owners
 
-    def _drawn_by_owners(self, samples: Sequence[Hops], keys: list[int], draw: Draw) -> list[ops.Sample]:
-        """Makes samples, whose edges are drawn by the owners of the nodes, with ``draw``.
-
-        In ``laps``, P is the exchange of requests, SAMPLE the drawing, and EXTRACT the exchange of the drawn edges and
-        the numbering of their nodes.
-        """
-        owners, laps = self.owners, self.laps
-
-        def drawn(requests: Requests, frontier: Frontier) -> Picked:
-            laps.lap("P")
-            found = draw(requests, frontier)
-            laps.lap("SAMPLE")
-            return found
-
-        def picks(waiting: list[Frontier]) -> list[Picked]:
-            laps.lap("EXTRACT")
-            return owners.picks(waiting, keys, drawn)
-
-        laps.skip()
-        made = finish_together(samples, picks)
-        laps.lap("EXTRACT")
-        return made
+    def _drawn_by_owners(self, samples: Sequence[Hops], keys: Sequence[int], draw: Draw) -> list[ops.Sample]:
+        """Makes samples, whose edges are drawn by the owners of the nodes, with ``draw``."""
+        return finish_together(samples, partial(self.owners.picks, keys=keys, draw=draw))
 
 
 class PartitionedExecutor(OverParts):
@@ -359,8 +237,7 @@ class PartitionedExecutor(OverParts):
             )
             for of in seeds
         ]  # fmt: skip
-        draw = partial(self._drawn, drawing=options)
-        return self._drawn_by_owners(samples, [check_key(key) for key in keys], draw)
+        return self._drawn_by_owners(samples, keys, partial(self._drawn, drawing=options))
 
     @override
     def edges_into(self, nodes: Tensor, relation: int, limits: Tensor | None) -> ops.Picks:
@@ -381,15 +258,15 @@ class PartitionedExecutor(OverParts):
             hop: the number of the hop, from 0.
             drawing: must not have trees or times; of a graph of one relation.
         """
-        requests = Requests(node, None, None, None, [0, len(node)], [check_key(key)])
+        requests = Requests(node, None, None, None, [0, len(node)], [key])
         return self._drawn(requests, Frontier(hop, drawing.fanouts[0][hop], node, None, None), drawing)
 
     def _drawn(self, requests: Requests, frontier: Frontier, drawing: Drawing) -> ops.Picks:
         """The edges that this rank draws for requests of a hop from one relation."""
         relation = frontier.relation
-        timed = self.graph.stored.time[relation] is not None
+        timed = self.stored.time[relation] is not None
         return ops.pick_neighbors(
-            self.graph.stored, requests.node, requests.ends, requests.keys, frontier.hop, frontier.fanout,
+            self.stored, requests.node, requests.ends, requests.keys, frontier.hop, frontier.fanout,
             first=self.firsts[relation], relation=relation, tree=requests.tree, time=requests.time if timed else None,
             start_time=requests.start_time if timed else None, replace=drawing.replace, last=drawing.last and timed,
         )  # fmt: skip

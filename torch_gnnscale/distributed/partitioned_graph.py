@@ -20,8 +20,7 @@ from ..sampler.graph import Relation, SampledGraph, check_exact, check_times, en
 from ..sampler.relations import prepared_edges
 from ..sampler.sources import StoreSource, of_type
 from ..topology import CSC
-from .layerwise_grid import GridLayers
-from .layerwise_sampling import OwnersLayers
+from .layerwise_sampling import GridLayers, OwnersLayers
 from .neighbor_sampling import PartitionedExecutor, not_implemented
 
 

@@ -192,7 +192,7 @@ def relabel(known: Tensor, ids: Tensor, *, known_tree: Tensor | None = None, tre
     if known_tree is not None and tree is not None:
         known_tree = _checked_trees("known_tree", known_tree, len(known))
         tree = _checked_trees("tree", tree, len(ids))
-    known, ids = (entry.to(torch.int64).contiguous() for entry in (known, ids))
+    known, ids = known.to(torch.int64).contiguous(), ids.to(torch.int64).contiguous()
     local, node, of_node = OPS.relabel(known, ids, known_tree, tree)
     return Relabelled(local, node, None if tree is None else of_node)
 

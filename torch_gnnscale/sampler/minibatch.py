@@ -19,7 +19,8 @@ from .graph import GraphTypes, SampledGraph, check_times, check_windows, end_typ
 
 NO_IDS = torch.empty(0, dtype=torch.int64)
 """No ids of nodes or edges."""
-
+EARLIEST, LATEST = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
+"""Limits of times that leave out nothing."""
 
 HOMOGENEOUS = GraphTypes([None], [None])
 """The types of a homogeneous graph."""
@@ -279,8 +280,8 @@ def _start_times(
             none = outside_integers(start, end_of.get(node_type, start.new_zeros(0, dtype=torch.int64)))
             if bool(none.any()):
                 assert last is not None
-                limit = torch.where(none, torch.iinfo(torch.int64).max, limit)
-                times[number] = torch.where(none, torch.iinfo(torch.int64).min, last)
+                limit = torch.where(none, LATEST, limit)
+                times[number] = torch.where(none, EARLIEST, last)
         result[number] = limit
     return result
 

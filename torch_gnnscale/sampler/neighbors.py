@@ -15,7 +15,7 @@ from ..comm.steps import Steps
 from ..ops.arguments import as_ids, check_choice, check_int
 from .executor import Executor, sampled_store
 from .graph import check_times, end_types, ordered_limit
-from .hop_by_hop import LATEST
+from .minibatch import LATEST
 from .neighbor import HostExecutor
 from .relations import sampled_graph
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_gnnscale import ops
-from torch_gnnscale.sampler.hop_by_hop import by_hops, finish_together
+from torch_gnnscale.distributed.neighbor_sampling import by_hops, finish_together
 
 INDEX = [torch.int32, torch.int64]
 MODES = ["uniform", "weight", "disjoint", "time", "last", "window"]
