@@ -9,6 +9,7 @@ from helpers.hetero import PAPER, make_hetero
 from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale.loader.data_versions import DataVersions
+from torch_gnnscale.sampler.minibatch import MiniBatch
 
 
 @pytest.mark.parametrize(("make", "x_of"), [
@@ -19,7 +20,8 @@ def test_what_attributes_there_are_is_noted_again_where_one_has_changed(make, x_
     """Not for each batch."""
     given, count = make(), []
     loader = loader_of(given, input_nodes=PAPER if make is make_hetero else None, batch_size=8, prefetch=2)
-    source = loader._line.collator.source
+    collator = loader._line.collator
+    source = collator.source
     versions = source.versions
     with monkeypatch.context() as patched:
         patched.setattr(source, "versions", lambda: count.append(1) or versions())
@@ -29,14 +31,21 @@ def test_what_attributes_there_are_is_noted_again_where_one_has_changed(make, x_
             next(iterator)
         iterator.close()
     assert len(count) == 1
-    noted = source.noted()
+    batches = [MiniBatch(), MiniBatch()]
+    noted = collator.begin(batches[0]).versions
     assert source.changed(noted) == []
-    assert source.noted() is noted
+    assert collator.begin(batches[1]).versions is noted
     x_of(given).add_(1)
     assert [name for _, name in source.changed(noted)] == ["x"]
-    assert source.noted() is not noted
+    renewed = []
+    with monkeypatch.context() as patched:
+        patched.setattr(source, "renew", lambda data, batch, bounds, keys: renewed.append(keys))
+        batches[0].data = Data()
+        collator.deliver(batches[0])
+    assert [[name for _, name in keys] for keys in renewed] == [["x"]]
+    assert collator.begin(batches[1]).versions is not noted
     gone = weakref.ref(noted)
-    del noted
+    del noted, batches
     assert gone() is None  # and so are values that were replaced meanwhile
 
 

@@ -12,8 +12,8 @@ from helpers.modes import MODES, of_processes
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
-from torch_gnnscale.loader.data_rows import DataRows
 from torch_gnnscale.loader.line import Collator
+from torch_gnnscale.sampler.minibatch import MiniBatch
 
 LINKS = torch.stack([torch.arange(60), torch.arange(60).flip(0)])
 
@@ -320,11 +320,12 @@ def test_what_was_noted_may_be_reset_by_another_thread():
     """Between two looks of the one that begins a batch."""
     found = [lambda: None]
 
-    class Reset(DataRows):
+    class Reset(Collator):
         _noted = property(lambda self: found.pop() if found else None, lambda self, value: None)
 
-    data = make_data()
-    assert Reset(data, typed=False).noted().fields[None]["x"] is data.x
+    collator = loader_of(data := make_data())._line.collator
+    collator.__class__ = Reset
+    assert collator.begin(MiniBatch()).versions.fields[None]["x"] is data.x
 
 
 @pytest.mark.parametrize("options", MODES)

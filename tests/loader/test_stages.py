@@ -319,26 +319,20 @@ class AnnouncedTwoStepsBefore(StoreRows, CollectiveSource):
 
     threads, collective, window = False, True, 2
 
-    def counts(self, needs):
-        return None
-
     def read(self, needs, asked):
         pass
 
     def needs(self, sampled, bounds, versions):
         return sampled
 
-    def rows(self, needs):
-        return needs
-
 
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_steps_that_were_announced_are_not_taken_after_the_epoch_was_left(prefetch):
     source = AnnouncedTwoStepsBefore(None, None)
     line = SimpleNamespace(
-        collator=SimpleNamespace(source=source, needs=lambda batch, inputs: batch),
+        collator=SimpleNamespace(source=source, needs=lambda batch, inputs: batch, collate=lambda batch: batch.of),
         sampler=SimpleNamespace(collective=False),
-        sample=lambda batch: SimpleNamespace(of=(batch.epoch, batch.number)), collate=lambda batch: batch.of,
+        sample=lambda batch: SimpleNamespace(of=(batch.epoch, batch.number)),
         deliver=lambda made, since: made, finish=same, seconds={"sample": 0.0, "gather": 0.0},
     )  # fmt: skip
     with ThreadPoolExecutor(1) as thread:

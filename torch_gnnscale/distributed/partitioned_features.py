@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import TensorAttr
+from torch_geometric.data import Data, HeteroData, TensorAttr
 from torch_geometric.typing import NodeType
 from typing_extensions import override
 
@@ -20,6 +21,7 @@ from ..feature import TieredFeatureStore
 from ..feature.contract import BoundedAttr, CollectiveRowStore
 from ..feature.feature_store import row_ids
 from ..loader.fetch import StoreRows, sampled_ids
+from ..loader.fields import EdgeLayouts
 from ..loader.row_source import Bounds, CollectiveSource
 from ..ops.arguments import check_ids
 from ..partition import RowsMeta, StoredPart, StoredParts
@@ -270,6 +272,10 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         )
 
 
+NO_COUNTS = torch.empty(1, 0, dtype=torch.int64)
+"""Those of a single part without rows."""
+
+
 @dataclass
 class RowNeeds:
     """The rows that one batch reads."""
@@ -287,7 +293,7 @@ class RowNeeds:
     """The rows of ``located[t].remote``, by type and attribute, once they have come."""
     coming: Coming = field(init=False)
     """What the thread that iterates exchanges, if it does."""
-    counts: Tensor = field(init=False)
+    counts: Tensor = NO_COUNTS
     """How many rows are asked of each part, by type: int64, shape [parts, types]."""
 
 
@@ -346,11 +352,12 @@ class PartitionedRows(StoreRows, CollectiveSource):
         return needs.counts
 
     @override
-    def read(self, needs: RowNeeds, asked: Tensor) -> None:
+    def read(self, needs: RowNeeds, asked: Tensor) -> Callable[[], None] | None:
         tables, steps, update = self._tables, self.steps, None if self.buffers is None else self.buffers.update
+        left = None if self.buffers is None else partial(self._keep, needs)
         if not self.rows_here:
             needs.remote = tables.exchange(steps.transport, asked, needs.ids, needs.counts, update)
-            return
+            return left
         error, features = None, self.features
         try:
             places = [(tables.own[t][a], needs.located[t].place) for t, a in needs.which]
@@ -363,13 +370,14 @@ class PartitionedRows(StoreRows, CollectiveSource):
         except Exception as failed:
             error = failed
         steps.agree(error, "rows")  # from here on every rank exchanges them
+        return left
 
-    @override
-    def taken(self, needs: RowNeeds) -> None:
-        if self.buffers is not None:
-            if not self.rows_here:
-                needs.remote = self.buffers.take(needs.asked, needs.remote)
-            self.buffers.entered(needs.asked)
+    def _keep(self, needs: RowNeeds) -> None:
+        """After a step, takes rows from the buffers, and keeps those of the batch that they are to have."""
+        assert self.buffers is not None
+        if not self.rows_here:
+            needs.remote = self.buffers.take(needs.asked, needs.remote)
+        self.buffers.entered(needs.asked)
 
     @override
     def arrive(self, needs: RowNeeds) -> None:
@@ -389,12 +397,14 @@ class PartitionedRows(StoreRows, CollectiveSource):
             buffers.is_lost = False
 
     @override
-    def rows(self, needs: RowNeeds) -> list[tuple[Any, Any]]:
+    def batch(  # type: ignore[override]  # what a step has read, which is not what :meth:`fetch` returns
+        self, sampled: MiniBatch, rows: RowNeeds, layouts: EdgeLayouts | None
+    ) -> Data | HeteroData:
         if not self.rows_here:
-            found = self._tables.joined(needs.which, needs.located, needs.remote)
+            found = self._tables.joined(rows.which, rows.located, rows.remote)
         else:
             found = [
-                needs.remote[t][a].joined(own, needs.located[t].place)
-                for (t, a), own in zip(needs.which, needs.coming.own, strict=True)
+                rows.remote[t][a].joined(own, rows.located[t].place)
+                for (t, a), own in zip(rows.which, rows.coming.own, strict=True)
             ]
-        return list(zip(needs.attrs, found, strict=True))
+        return super().batch(sampled, list(zip(rows.attrs, found, strict=True)), layouts)

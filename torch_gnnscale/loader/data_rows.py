@@ -248,7 +248,6 @@ class DataRows(RowSource):
     def changed(self, versions: DataVersions) -> list[Any]:
         if versions.hold():
             return versions.learned
-        self._noted = None  # batches that are begun later have those of now
         return changed(versions.by_key(), self.versions().by_key())
 
     @override

@@ -83,7 +83,7 @@ def _in_bulks(
     if streams is None:
         pipeline = Pipeline(lists, _stages(ahead), _same, prefetch, begin=_each(line.collator.begin))
         return Unpacked(pipeline, in_turn([*here, line.finish]), around)
-    prepare, since = in_turn([step.run for step in ahead]), line.collator.source.versions()
+    prepare, since = in_turn([step.run for step in ahead]), line.collator.source.own.versions()
     here[-1] = partial(line.deliver, since=since)  # what this stream did since may not have been seen by theirs
 
     def on_stream(indices: list[MiniBatch]) -> Any:

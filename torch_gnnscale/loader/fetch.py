@@ -58,9 +58,7 @@ class StoreRows(RowSource):
 
     @override
     def changed(self, versions: Mapping[Any, Version]) -> list[Any]:
-        if found := changed(versions, self.versions()):
-            self._noted = None  # batches that are begun later have those of now
-        return found
+        return changed(versions, self.versions())
 
     @override
     def learned(self) -> list[Any]:

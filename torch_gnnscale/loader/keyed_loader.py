@@ -355,7 +355,7 @@ class KeyedLoader(ResumableLoader):
             return super().__iter__()
         if self._rows_of_workers is None or self._iterator is None:  # else they persist, with what they have copied
             transforms = self.transform is not None
-            self._rows_of_workers = RowsOfWorkers(self._line.collator.source, self._line.labels, transforms)
+            self._rows_of_workers = RowsOfWorkers(self._line.collator.source.own, self._line.labels, transforms)
         return BatchesOfWorkers(super().__iter__(), self._rows_of_workers)
 
     def samples(self, epoch: int) -> Iterator[Output]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -24,7 +25,7 @@ from .edge_layouts import SORTED, EdgeLayouts, edges_sorted, put_layers
 from .fields import FieldsByType
 from .given_links import LinkLabels
 from .order import SeedOrder
-from .row_source import Bounds, CollectiveSource, RowSource
+from .row_source import BatchSource, Bounds, CollectiveSource
 
 T = TypeVar("T")
 
@@ -44,7 +45,7 @@ class Collator:
     """
 
     def __init__(
-        self, source: RowSource, layouts: EdgeLayouts, sampler: KeyedSampler,
+        self, source: BatchSource, layouts: EdgeLayouts, sampler: KeyedSampler,
         label: Callable[[FieldsByType, Any], None], owner: Any, *, numbering: Numbering | None = None,
         device: torch.device | None = None,
     ) -> None:  # fmt: skip
@@ -56,13 +57,23 @@ class Collator:
         self.numbering = numbering if numbering is None or device is None else numbering.to(device)
         self.owner, self.device = owner, device
         self._bounds = Bounds(sampler)
+        self._noted: Callable[[], Any] | None = None
+        """Returns the versions that were noted last, while a batch has them."""
         self.collective = sampler.collective or source.collective
         """Whether all ranks of a process group sample or fetch together."""
 
     def begin(self, batch: MiniBatch) -> MiniBatch:
-        """Notes the versions of attributes in a batch that threads will make. Called in the thread that iterates."""
-        batch.versions = self.source.noted()
+        """Notes the versions of attributes in a batch that threads will make: those of a batch that is still in
+        preparation, or else those of now. Nothing is compared here: what was changed in between is read again when the
+        batch is delivered. Called in the thread that iterates."""
+        noted = self._noted  # which another thread may reset
+        batch.versions = None if noted is None else noted()
+        if batch.versions is None and (found := self.source.own.versions()) is not None:
+            batch.versions, self._noted = found, weakref.ref(found)
         return batch
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_noted": None}
 
     def needs(self, batch: MiniBatch, inputs: int | None) -> Any:
         """What a batch reads in a step, after the user's transform: ``needs`` of a :class:`CollectiveSource`.
@@ -101,7 +112,7 @@ class Collator:
             with torch.no_grad():  # what requires grad is left out, also if it did not when its version was noted
                 return read()
         except Exception as error:  # an attribute was removed at the same time, say, and perhaps put there again
-            if not isinstance(error, KeyError) and not self.source.changed(batch.versions):
+            if not isinstance(error, KeyError) and not self.source.own.changed(batch.versions):
                 raise
             return None
 
@@ -147,7 +158,7 @@ class Collator:
         data = self.source.batch(batch, rows, self._laid)
         of_types = FieldsByType(data, batch.types)
         if self.layers:
-            put_layers(batch, partial(self.source.edges, rows), data, self.layouts)
+            put_layers(batch, partial(self.source.own.edges, rows), data, self.layouts)
         else:
             self._put_weights(batch, of_types)
         self._put_ids(batch, of_types)
@@ -179,9 +190,11 @@ class Collator:
             batch: after :meth:`collate`.
             since: earlier versions. Rows of attributes that changed after that are read again, too.
         """
-        keys = [] if batch.versions is None else self.source.changed(batch.versions)
+        keys = [] if batch.versions is None else self.source.own.changed(batch.versions)
+        if keys:
+            self._noted = None  # batches that are begun later have those of now
         if since is not None:
-            keys = list(dict.fromkeys([*keys, *self.source.changed(since)]))
+            keys = list(dict.fromkeys([*keys, *self.source.own.changed(since)]))
         if not keys and batch.data is not None:
             return
         bounds = self.bounds(batch)

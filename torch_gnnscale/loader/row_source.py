@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
@@ -10,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
+from typing_extensions import override
 
 from ..comm.steps import Steps
 from ..sampler.base import KeyedSampler
@@ -51,11 +51,8 @@ NO_ROWS = torch.empty(0)
 """Takes the place of rows that are read when their batch is delivered."""
 
 
-class RowSource(ABC):
-    """Reads the rows of samples (``fetch``) and makes batches of them without reading (``batch``). A loader has one.
-
-    Where rows are read ahead, the rows of attributes that have changed since are read again when their batch is
-    delivered (``versions``, ``changed``, ``renew``)."""
+class BatchSource(ABC):
+    """Reads the rows of samples (``fetch``) and makes batches of them without reading (``batch``). A loader has one."""
 
     threads: bool
     """Whether several threads may fetch at once."""
@@ -64,39 +61,15 @@ class RowSource(ABC):
     collective: bool
     """Whether all ranks of a process group must fetch together."""
 
-    @abstractmethod
-    def versions(self) -> Any:
-        """The versions of all attributes whose rows may change while they are read ahead, for :meth:`changed` and
-        :meth:`fetch`. None: there are none."""
-
-    _noted: Callable[[], Any] | None = None
-
-    def noted(self) -> Any:
-        """What :meth:`versions` returned for a batch that is still in preparation, else what it returns now. Nothing is
-        compared here: what was changed in between is read again when the batch is delivered."""
-        noted = self._noted  # which another thread may reset
-        found = None if noted is None else noted()
-        if found is None and (found := self.versions()) is not None:
-            self._noted = weakref.ref(found)
-        return found
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_noted": None}
-
-    @abstractmethod
-    def changed(self, versions: Any) -> list[Any]:
-        """The keys (type, name) of attributes that have other versions now, or versions without a number."""
-
-    @abstractmethod
-    def learned(self) -> list[Any]:
-        """The keys of attributes whose versions have no number."""
+    own: RowSource
+    """What reads the rows of a sample's own nodes and edges, and knows their versions."""
 
     @abstractmethod
     def fetch(self, sampled: MiniBatch, bounds: Bounds, versions: Any = None) -> Any:
         """All rows of a sample. Ids are checked unless ``bounds`` show that they are in range.
 
-        ``versions``: as :meth:`versions` returned them before. Rows of a version without a number are left out;
-        :data:`NO_ROWS` takes their place. None: rows are read when their batch is delivered, all of them."""
+        ``versions``: as :meth:`RowSource.versions` returned them before. Rows of a version without a number are left
+        out; :data:`NO_ROWS` takes their place. None: rows are read when their batch is delivered, all of them."""
 
     def start(self, sampled: MiniBatch, bounds: Bounds, versions: Any = None) -> Callable[[], Any]:
         """Starts to read what :meth:`fetch` returns; the function waits for it and returns it."""
@@ -112,6 +85,35 @@ class RowSource(ABC):
             keys: of the attributes; one that there is no more is removed.
         """
 
+    @abstractmethod
+    def batch(self, sampled: MiniBatch, rows: Any, layouts: EdgeLayouts | None) -> Data | HeteroData:
+        """A batch of these rows with the sampled edges in these layouts; ``layouts=None`` puts no sampled edges."""
+
+
+class RowSource(BatchSource):
+    """Reads the rows of samples by itself.
+
+    Where rows are read ahead, the rows of attributes that have changed since are read again when their batch is
+    delivered (``versions``, ``changed``, ``renew``)."""
+
+    @property
+    def own(self) -> RowSource:  # type: ignore[override]
+        """This object."""
+        return self
+
+    @abstractmethod
+    def versions(self) -> Any:
+        """The versions of all attributes whose rows may change while they are read ahead, for :meth:`changed` and
+        :meth:`fetch`. None: there are none."""
+
+    @abstractmethod
+    def changed(self, versions: Any) -> list[Any]:
+        """The keys (type, name) of attributes that have other versions now, or versions without a number."""
+
+    @abstractmethod
+    def learned(self) -> list[Any]:
+        """The keys of attributes whose versions have no number."""
+
     def put_plain(self, batch: Data | HeteroData, versions: Any, keys: list[Any]) -> list[Any]:
         """Puts attributes that were and are numbers or strings, or are not there, into a batch.
 
@@ -126,10 +128,6 @@ class RowSource(ABC):
         return keys
 
     @abstractmethod
-    def batch(self, sampled: MiniBatch, rows: Any, layouts: EdgeLayouts | None) -> Data | HeteroData:
-        """A batch of these rows with the sampled edges in these layouts; ``layouts=None`` puts no sampled edges."""
-
-    @abstractmethod
     def edges(
         self, rows: Any, edge_type: Any, edges: SampledEdges, layout: EdgeLayout
     ) -> tuple[SampledEdges, Tensor | None]:
@@ -142,7 +140,7 @@ class RowSource(ABC):
         None if there is no such attribute, or its rows are read later."""
 
 
-class CollectiveSource(RowSource):
+class CollectiveSource(BatchSource):
     """Reads rows in steps that all ranks take together: one step for each sample, in the order of batches. ``needs`` is
     what one batch reads."""
 
@@ -155,7 +153,7 @@ class CollectiveSource(RowSource):
     window: int | Literal["epoch"] = 0
     """Of how many later steps :meth:`announce` is told the needs before a step, at most those of the epoch."""
     counted: int = 0
-    """How many numbers :meth:`counts` has for each rank; the same on all ranks."""
+    """How many numbers :meth:`counts` has for each rank, the same on all ranks; 0: it is not called."""
 
     counts_inputs = False
     """Whether ``sampled.fields`` get ``global_batch_size``, the number of inputs that all ranks have together in a
@@ -175,17 +173,17 @@ class CollectiveSource(RowSource):
     def withdraw(self) -> None:
         """Takes back what was announced of steps that do not come."""
 
-    def counts(self, needs: Any) -> Tensor | None:
+    def counts(self, needs: Any) -> Tensor:
         """``counts`` of :meth:`Steps.step`. Called once for a batch, on the thread of the steps, in their order."""
-        return None
+        raise NotImplementedError
 
     @abstractmethod
-    def read(self, needs: Any, asked: Tensor) -> None:
-        """Gets what a batch asks of other ranks, and answers them. ``asked``: their counts. In a step."""
+    def read(self, needs: Any, asked: Tensor) -> Callable[[], None] | None:
+        """Gets what a batch asks of other ranks, and answers them. ``asked``: their counts. In a step.
 
-    def taken(self, needs: Any) -> None:
-        """After a step that all ranks have taken, on the thread of the steps: does what needs no other rank. The other
-        ranks are told of its error. With ``rows_here``, :meth:`arrive` follows."""
+        Returns what is left to do when all ranks have taken the step, on their thread, without another rank; the others
+        are told of its error. With ``rows_here``, :meth:`arrive` follows.
+        """
 
     def arrive(self, needs: Any) -> None:
         """With ``rows_here``, gets the rows that :meth:`read` asked for. Called by the thread that iterates, on all
@@ -196,6 +194,7 @@ class CollectiveSource(RowSource):
         """
 
     @abstractmethod
-    def rows(self, needs: Any) -> Any:
-        """What :meth:`fetch` returns, once the rows have come; several threads may call it at once. With
-        ``rows_here``, the thread that iterates calls it, after :meth:`arrive`."""
+    @override
+    def batch(self, sampled: MiniBatch, rows: Any, layouts: EdgeLayouts | None) -> Data | HeteroData:
+        """A batch, once the rows have come. ``rows``: the batch's needs. Several threads may call it at once; with
+        ``rows_here``, the thread that iterates does, after :meth:`arrive`."""

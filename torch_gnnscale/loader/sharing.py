@@ -35,7 +35,7 @@ from .given_data import GivenData
 from .line import Line
 from .order import BatchChunks, SeedOrder
 from .pipeline import USUAL
-from .row_source import CollectiveSource, RowSource
+from .row_source import BatchSource, CollectiveSource, RowSource
 from .share import Shard, Share, SharedOrder, Uneven, agreed_share, common_seed, share_of
 from .shuffle import ChunksOfParts, KeyedShuffle
 from .together import Together
@@ -136,7 +136,7 @@ class Sharing:
         """Raises NotImplementedError for arguments that such a loader does not have: its ``options`` of DataLoader, or
         its layouts of edges by type."""
 
-    def source(self, rows: RowSource) -> RowSource:
+    def source(self, rows: RowSource) -> BatchSource:
         """What reads the rows of batches. ``rows``: the source for whole batches."""
         return rows
 

@@ -137,7 +137,7 @@ class Together:
         while self._owed:  # of an iteration that was left: the others may wait for rows
             self._arrive()
         turns, streams = self._turns(numbered, epoch, first, count), self.execution.streams(prefetch, one=True)
-        since = None if streams is None else self.source.versions()
+        since = None if streams is None else self.source.own.versions()
 
         def on_stream(run: Callable[[Any], Any]) -> Callable[[Any], Any]:
             def queued(item: Any) -> Any:
@@ -238,21 +238,22 @@ class Together:
         together = self._samples_together and not prepared.bulk.made
         if not together and not prepared.is_ready:
             self._sample_alone(prepared)
-        if prepared.needs is not None:
+        if prepared.needs is not None and self.source.counted:
             try:
                 counts = self.source.counts(prepared.needs)
             except Exception as error:
                 prepared.error = error
 
-        def run(asked: Any) -> None:
+        def run(asked: Any) -> Callable[[], None] | None:
             if together:
                 asked = self._sample_together(prepared)
             self._sample_ahead(self._ahead)
-            self.source.read(prepared.needs, asked)
+            return self.source.read(prepared.needs, asked)
 
-        self.steps.step(number := prepared.turn.batch.number, prepared.error, counts, run)
-        with self._telling(number):
-            self.source.taken(prepared.needs)
+        left = self.steps.step(number := prepared.turn.batch.number, prepared.error, counts, run)
+        if left is not None:
+            with self._telling(number):
+                left()
         if self._here:
             self._owed.append(prepared)
         took = time.perf_counter() - begin
@@ -272,7 +273,8 @@ class Together:
                 self._sample(prepared)
             if prepared.error is not None:
                 raise prepared.error
-            counts = self.source.counts(prepared.needs)
+            if self.source.counted:
+                counts = self.source.counts(prepared.needs)
         except Exception as failed:
             error = failed
         self.steps.agree(error, "sampling")
@@ -309,9 +311,10 @@ class Together:
             begin = time.perf_counter()
             batch = prepared.sampled
             assert batch is not None
-            batch.rows = self.source.rows(prepared.needs)
+            batch.rows = prepared.needs
+            made = Made(number, self.line.collator.collate(batch))
             self.line.seconds["gather"] += time.perf_counter() - begin
-            return Made(number, self.line.collate(batch))
+            return made
 
     @contextmanager
     def _telling(self, number: int) -> Iterator[None]:

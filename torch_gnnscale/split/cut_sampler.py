@@ -199,7 +199,7 @@ class SplitSampler(RankSampler):
             return torch.zeros(len(node), dtype=torch.int32, device=node.device)
         if isinstance(self.owners, PartitionBook):
             return self.owners.part_of(node)
-        return ops.gather_rows(self.owners, node, check=self._check_ids)
+        return ops.select_rows(self.owners, node, check=self._check_ids)
 
 
 def _sums(*numbers: Tensor) -> list[int]:

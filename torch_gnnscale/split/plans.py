@@ -26,6 +26,7 @@ from ..comm.rendezvous import Rendezvous, rank_and_world
 from ..comm.steps import Steps
 from ..distributed.partitioned_features import PartRows
 from ..feature import FeatureStore, TieredFeatureStore
+from ..loader.fetch import StoreRows
 from ..loader.given_data import given_data
 from ..loader.row_source import CollectiveSource, RowSource
 from ..loader.sharing import Split, SplitBatches
@@ -310,7 +311,8 @@ class PartBatches(SplitBatches):
 
     def source(self, rows: RowSource) -> CollectiveSource:
         """A source of own rows, all in this part, so that they are read without other ranks."""
-        return SplitRows(rows)
+        assert isinstance(rows, StoreRows)
+        return SplitRows(StoreRows(rows.features, rows.graph, rows.custom_cls))
 
     @override
     def open_steps(self) -> Steps:

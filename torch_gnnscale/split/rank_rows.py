@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,13 +26,12 @@ from ..feature.feature_store import KIND
 from ..feature.tier_builder import Source, attributes_of
 from ..feature.tier_overlay import own_view
 from ..feature.tiered_rows import FileRows, sent
-from ..loader.edge_layouts import EdgeLayout, EdgeLayouts
+from ..loader.edge_layouts import EdgeLayouts
 from ..loader.row_source import Bounds, CollectiveSource, RowSource
 from ..memory import Budget
 from ..nn.aggregate import sort_edges
-from ..ops.rows import row_bytes
 from ..random import digest
-from ..sampler.minibatch import MiniBatch, SampledEdges
+from ..sampler.minibatch import MiniBatch
 
 
 class Shuffled(NamedTuple):
@@ -168,8 +167,6 @@ class Moves(RowMoves):
 
 # Rows of batches ######################################################################################################
 
-FetchedRows: TypeAlias = tuple[Any, Tensor | None, Tensor | None]
-"""All rows of own nodes and edges; their features, on the device of batches; those of the halo."""
 X = "x"
 """The attribute of nodes whose rows a batch also has of its halo."""
 HALO = "x_halo"
@@ -205,49 +202,34 @@ class SplitRows(CollectiveSource):
     counts_inputs = True  # a loss is a mean over the seeds of all columns of ranks
 
     def __init__(self, rows: RowSource) -> None:
-        self.inner = rows
+        self.own = rows
         self._transports: dict[Exchange, RowTransport] = {}  # of rows on GPUs
-
-    @override
-    def versions(self) -> Any:
-        return self.inner.versions()
-
-    @override
-    def noted(self) -> Any:
-        return self.inner.noted()
-
-    @override
-    def changed(self, versions: Any) -> list[Any]:
-        return self.inner.changed(versions)
-
-    @override
-    def learned(self) -> list[Any]:
-        return self.inner.learned()
 
     def renew(self, batch: Data | HeteroData, sampled: MiniBatch, bounds: Bounds, keys: Collection[Any]) -> None:
         """Reads changed rows again. If the features have changed, those of the halo are removed: layers exchange
         them then, as they do what other layers return."""
-        self.inner.renew(batch, sampled, bounds, keys)
+        self.own.renew(batch, sampled, bounds, keys)
         if HALO in batch and any(name == X for _, name in keys):
             del batch[HALO]
 
-    def fetch(self, sampled: MiniBatch, bounds: Bounds, versions: Any = None) -> FetchedRows:
+    def fetch(self, sampled: MiniBatch, bounds: Bounds, versions: Any = None) -> HaloNeeds:
         """The rows of a batch of one rank. Raises RuntimeError if the batch is cut over several ranks, whose rows come
         in a step."""
         needs = self.needs(sampled, bounds, versions)
         if needs.index.parts > 1:
             raise RuntimeError("split: expected to read in steps that all ranks take together; iterate over the loader")
-        return needs.rows, needs.x, None if needs.x is None else needs.x[:0]
+        needs.halo = None if needs.x is None else needs.x[:0]
+        return needs
 
     def needs(self, sampled: MiniBatch, bounds: Bounds, versions: Any) -> HaloNeeds:
         """What the batch needs of other ranks; reads the rows of own nodes and edges."""
         if sampled.whole is None:
             found = type(sampled.out).__name__
             raise ValueError(f"transform_sampler_output: expected the sampler's own output with split=, found {found}")
-        rows = self.inner.fetch(sampled, bounds, versions)
-        x = self.inner.node_rows(rows, X)
+        rows = self.own.fetch(sampled, bounds, versions)
+        x = self.own.node_rows(rows, X)
         x = x if isinstance(x, Tensor) and x.layout == torch.strided else None
-        size = -1 if x is None else row_bytes(x)
+        size = -1 if x is None else x.shape[1:].numel() * x.element_size()
         index: ShuffleIndex = sampled.fields["shuffle_index"]
         if x is not None and x.device != index.sent.device:
             x, index = (sent(x, index.sent.device), index) if x.device.type == "cpu" else (x, index.to(x.device))
@@ -285,27 +267,14 @@ class SplitRows(CollectiveSource):
         return self._transports[exchange]
 
     @override
-    def rows(self, needs: HaloNeeds) -> FetchedRows:
-        return needs.rows, needs.x, needs.halo
-
-    @override
-    def batch(self, sampled: MiniBatch, rows: FetchedRows, layouts: EdgeLayouts | None) -> Data | HeteroData:
-        own, x, halo = rows
-        batch = self.inner.batch(sampled, own, layouts)
-        if x is not None and halo is not None:
-            batch[X], batch[HALO], fields = x, halo, sampled.fields
-            fields["shuffle_index"] = fields["shuffle_index"].with_halo_of(x)
+    def batch(self, sampled: MiniBatch, rows: HaloNeeds, layouts: EdgeLayouts | None) -> Data | HeteroData:
+        x, halo, fields = rows.x, rows.halo, sampled.fields
+        if x is None or halo is None:
+            return self.own.batch(sampled, rows.rows, layouts)
+        fields["shuffle_index"] = fields["shuffle_index"].with_halo_of(x)
+        batch = self.own.batch(sampled, rows.rows, layouts)
+        batch[X], batch[HALO] = x, halo
         return batch
-
-    @override
-    def edges(
-        self, rows: FetchedRows, edge_type: Any, edges: SampledEdges, layout: EdgeLayout
-    ) -> tuple[SampledEdges, Tensor | None]:
-        return self.inner.edges(rows[0], edge_type, edges, layout)
-
-    @override
-    def node_rows(self, rows: FetchedRows, name: str) -> Any:
-        return self.inner.node_rows(rows[0], name)
 
 
 # Own rows in tiers ####################################################################################################
