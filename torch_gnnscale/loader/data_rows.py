@@ -263,7 +263,7 @@ class DataRows(RowSource):
             graph, storages, late = self.data, self._storages_now(), []
             kinds = self._kinds_of({of: store._mapping for of, store, _, _ in storages}, lambda: graph)
         else:  # of these very versions: the loop may add attributes meanwhile, and remove them before delivery
-            graph, storages, late, kinds = versions.graph, versions.storages, versions.learned, versions.kinds
+            (graph, storages), late, kinds = versions.graph, versions.learned, versions.kinds
         found: dict[Any, dict[str, Any]] = {storage.type_name: {} for storage in storages}
         readers = [
             (_Reader(graph, storage, sampled, bounds), of_storage)

@@ -71,7 +71,8 @@ class DataVersions:
         self._names, self._values = list(_names(self.fields.values())), list(_values(self.fields.values()))
         self._lengths = list(map(len, self.fields.values()))
         named = list(zip(self._names, self._values, strict=True))
-        self._numbers = [_number(name, value) for name, value in named]
+        counted = [stored_values({name: value}) if name == "adj_t" else value for name, value in named]
+        self._numbers = [number for _, number in map(version_of, counted)]
         self._matrices = [value for name, value in named if name == "adj_t"]
         self._of_matrices = list(map(_of_matrix, self._matrices))
         self._counted = [value for name, value in named if name not in EDGES and _is_counted(value)]
@@ -83,14 +84,10 @@ class DataVersions:
         self.kinds: Kinds = {}
 
     @cached_property
-    def graph(self) -> Any:
-        """A copy of the data with these attributes, which nobody changes."""
-        return with_fields(self._data, self.stores, self.fields)
-
-    @cached_property
-    def storages(self) -> list[TypedStorage]:
-        """Those of :attr:`graph`."""
-        return typed_storages(self.graph)
+    def graph(self) -> tuple[Any, list[TypedStorage]]:
+        """A copy of the data with these attributes, which nobody changes, and its storages."""
+        copied = with_fields(self._data, self.stores, self.fields)
+        return copied, typed_storages(copied)
 
     def hold(self) -> bool:
         """Whether the data have the very same attributes in the same versions now."""
@@ -127,12 +124,6 @@ def _names(fields: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 def _values(fields: Iterable[dict[str, Any]]) -> Iterator[Any]:
     return chain.from_iterable(map(dict.values, fields))
-
-
-def _number(name: str, value: Any) -> int | None:
-    if name == "edge_index":
-        return 0
-    return _of_matrix(value) if name == "adj_t" else version_of(value)[1]
 
 
 def _of_matrix(adj_t: Any) -> int | None:
