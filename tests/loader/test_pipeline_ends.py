@@ -19,7 +19,7 @@ from helpers.data import (
 )
 
 from torch_gnnscale import NeighborLoader, machine
-from torch_gnnscale.comm.one_thread import OneThread
+from torch_gnnscale.comm.exchange import OneThread
 from torch_gnnscale.loader.pipeline import Pipeline, Stage
 from torch_gnnscale.loader.streams import Failed, Unpacked
 

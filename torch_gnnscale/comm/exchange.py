@@ -1,5 +1,5 @@
 """Collectives over the ranks of a group, counted: numbers of a fixed size, through memory where one machine has all
-ranks, and bytes of any size."""
+ranks, and bytes of any size; and the thread that issues them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from datetime import timedelta
+from functools import partial
+from queue import SimpleQueue
 from typing import Any, TypeAlias
 
 import torch
@@ -52,22 +55,6 @@ class Board:
         """Ends the round: writes what rank i left to ``received[i]``, like ``sent``. False on all ranks if one of them
         waited too long for the others: the round is to take place in the group."""
         return ops.board_take(self._memory, received, self._rank, self._round, _PATIENCE)
-
-
-def board_memory(ranks: int) -> HostMemory | None:
-    """Memory for the board of so many ranks; None if there is none."""
-    try:
-        return HostMemory(8 * ops.board_size(ranks), "board")
-    except (MemoryError, OSError, RuntimeError):
-        return None
-
-
-def opened(handle: bytes) -> HostMemory | None:
-    """The memory that another rank pickled; None if this process cannot open it."""
-    try:
-        return pickle.loads(handle)
-    except (MemoryError, OSError, RuntimeError):
-        return None
 
 
 @dataclass
@@ -360,3 +347,60 @@ def _has_ended(work: Any) -> bool:
     with suppress(RuntimeError):
         work.wait(_LOOK)
     return work.is_completed()
+
+
+# The thread of collectives ############################################################################################
+
+CLOSED = "expected the stores of an open part, found that it was closed"
+"""The error of a call that is submitted after the end."""
+
+
+class OneThread(Executor):
+    """Runs calls one after another on a thread of its own.
+
+    An iterator that is dropped submits its last call from ``__del__``, which may run anywhere: also within
+    ThreadPoolExecutor.submit, which holds a lock that all pools share. This executor takes no lock.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[tuple[Future, Callable[[], Any]] | None] = SimpleQueue()  # its put is reentrant
+        self._ended = False
+        self.thread = threading.Thread(target=_run, args=(self._calls,), name=name, daemon=True)
+        """The thread."""
+        self.thread.start()
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
+        """A future of the call; after :meth:`shutdown`, one with a RuntimeError."""
+        future: Future = Future()
+        if self._ended:
+            future.set_exception(RuntimeError(CLOSED))
+        else:
+            self._calls.put((future, partial(function, *args, **kwargs)))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Ends the thread after the calls so far."""
+        assert not cancel_futures, "not implemented"
+        self.end(None if wait else 0.0)
+
+    def end(self, timeout: float | None) -> bool:
+        """Ends the thread after the calls so far. Waits for that at most ``timeout`` seconds, and returns whether it
+        has ended. With ``timeout=0`` this does not wait, so that any thread may call it."""
+        if not self._ended:
+            self._ended = True
+            self._calls.put(None)
+        if timeout != 0.0:
+            self.thread.join(timeout)
+        return not self.thread.is_alive()
+
+
+def _run(calls: SimpleQueue) -> None:
+    while (entry := calls.get()) is not None:
+        future, call = entry
+        if not future.set_running_or_notify_cancel():
+            continue
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+        del future, call, entry  # else this thread would keep what they refer to until the next call

@@ -20,8 +20,7 @@ import torch
 from torch import distributed as dist
 
 from .._private import default_store
-from .exchange import keep_for_ever
-from .one_thread import OneThread
+from .exchange import OneThread, keep_for_ever
 
 AT_EXIT = 5.0
 """Seconds for which a rank waits for other ranks when its program ends, or when an error has left the context of its

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch import distributed as dist
 
-from .. import machine
-from .exchange import Board, Broken, Exchange, board_memory, opened
+from .. import machine, ops
+from ..memory import HostMemory
+from .exchange import Board, Broken, Exchange
 from .liveness import Liveness
 from .mesh import Grid, RowGroup, Transport
 
@@ -244,10 +245,10 @@ class Rendezvous:
         machine, or cannot share memory. Errors as of :meth:`gather`."""
         ranks = next(ranks for ranks in of_ranks if self.rank in ranks)
         wanted = len(ranks) > 1 and len({self.machines[rank] for rank in ranks}) == 1
-        memory = board_memory(len(ranks)) if wanted and self.rank == ranks[0] else None
+        memory = _board_memory(len(ranks)) if wanted and self.rank == ranks[0] else None
         handle = self.gather(None if memory is None else pickle.dumps(memory))[ranks[0]]
         if memory is None and handle is not None:
-            memory = opened(handle)
+            memory = _opened(handle)
         have = self.gather(memory is not None)
         if memory is None:
             return None
@@ -361,3 +362,19 @@ def end_groups(exchanges: Sequence[Exchange]) -> None:
 def _group(ranks: list[int], timeout: float, backend: str = "gloo") -> dist.ProcessGroup | None:
     """A group of these ranks, None for a single rank. All ranks call it for all groups, in the same order."""
     return None if len(ranks) == 1 else dist.new_group(ranks, timedelta(seconds=timeout), backend)
+
+
+def _board_memory(ranks: int) -> HostMemory | None:
+    """Memory for the board of so many ranks; None if there is none."""
+    try:
+        return HostMemory(8 * ops.board_size(ranks), "board")
+    except (MemoryError, OSError, RuntimeError):
+        return None
+
+
+def _opened(handle: bytes) -> HostMemory | None:
+    """The memory that another rank pickled; None if this process cannot open it."""
+    try:
+        return pickle.loads(handle)
+    except (MemoryError, OSError, RuntimeError):
+        return None

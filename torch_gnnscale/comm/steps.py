@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from .exchange import Broken, Exchange, OtherRankFailed, keep_for_ever
+from .exchange import Broken, Exchange, OneThread, OtherRankFailed, keep_for_ever
 from .memory_transport import row_transport
 from .mesh import COMPLETED, Grid, Header, Status, Transport, check_alike, check_positions, fingerprint_of
-from .one_thread import OneThread
 from .rendezvous import Rendezvous, end_groups
 
 T = TypeVar("T")

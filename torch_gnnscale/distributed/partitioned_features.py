@@ -14,8 +14,8 @@ from torch_geometric.typing import NodeType
 from typing_extensions import override
 
 from .. import ops
+from ..comm.exchange import CLOSED
 from ..comm.mesh import Ranks, RowGroup
-from ..comm.one_thread import CLOSED
 from ..comm.steps import Steps
 from ..feature import TieredFeatureStore
 from ..feature.contract import BoundedAttr, CollectiveRowStore

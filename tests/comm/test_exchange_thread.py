@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from torch_gnnscale.comm.one_thread import OneThread
+from torch_gnnscale.comm.exchange import OneThread
 
 
 def test_calls_run_in_order_on_one_thread():
