@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -99,8 +99,6 @@ class Broken(RuntimeError):
     """A collective failed: another rank has ended or does not answer. Its text is the backend's."""
 
 
-Swap: TypeAlias = Callable[[Tensor, list[int], list[int], str], Sequence[Tensor]]
-"""``swap(sent, lengths, sizes, purpose)``: as :meth:`Exchange.bytes`, but returns a tensor for each rank."""
 _LOOK = timedelta(seconds=0.5)
 """How long a thread waits for other ranks before it looks whether :meth:`Exchange.give_up` was called."""
 
@@ -218,27 +216,20 @@ class Exchange:
         traffic.bytes_received += received
         traffic.seconds += seconds
 
-    def tensors(
-        self, pieces: Sequence[Tensor], lengths: Sequence[int], purpose: str, swap: Swap | None = None
-    ) -> list[Tensor]:
+    def tensors(self, pieces: Sequence[Tensor], lengths: Sequence[int], purpose: str) -> list[Tensor]:
         """What each rank sent to this one, flat; a rank's own piece does not travel.
 
         Args:
             pieces: for each rank, contiguous and all of one dtype.
             lengths: how many elements each rank sends to this one.
             purpose: the entry of ``traffic`` in which they are counted.
-            swap: how bytes travel between these ranks; by default over the group.
         """
         own = pieces[self.rank].reshape(-1)
         each = [own[:0] if rank == self.rank else piece.reshape(-1) for rank, piece in enumerate(pieces)]
-        given = [entry.nbytes for entry in each]
         sizes = [0 if rank == self.rank else own.element_size() * length for rank, length in enumerate(lengths)]
         with self.awaited():
             sent = torch.cat(each).view(torch.uint8)
-        if swap is None:
-            found: Sequence[Tensor] = self.bytes(sent, given, sizes, purpose).split(sizes)
-        else:
-            found = swap(sent, given, sizes, purpose)
+        found = self.bytes(sent, [entry.nbytes for entry in each], sizes, purpose).split(sizes)
         return [own if rank == self.rank else entry.view(own.dtype) for rank, entry in enumerate(found)]
 
     def sum(self, values: Tensor, purpose: str) -> Tensor:

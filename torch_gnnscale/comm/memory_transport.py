@@ -35,18 +35,19 @@ class MemoryTransport(RowTransport):
         exchange: between these ranks, all of one machine.
         shared: how they share memory, the same way on all ranks.
         memories: of all ranks, in their order; each is two buffers of the same size.
-        events: of all ranks, open.
+        events: of all ranks, open; None if what a rank does is done when the call returns, so that meeting is enough.
         tells: of :class:`RowTransport`; also of rows of :meth:`swap`.
     """
 
     def __init__(
-        self, exchange: Exchange, shared: PeerMemories, memories: list[PeerMemory], events: PeerEvents,
+        self, exchange: Exchange, shared: PeerMemories, memories: list[PeerMemory], events: PeerEvents | None,
         tells: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(exchange, tells)
         self.shared, self._memories = shared, memories
         self._replaced: list[PeerMemory] = []  # this rank's, which all others have closed when they meet next
-        self._turns = Turns(events, exchange.rank, exchange.size)
+        self._turn = -1  # that of buffer `_turn` mod 2
+        self._order = None if events is None else Turns(events, exchange.rank, exchange.size)
         self._like: tuple[torch.dtype, torch.Size] | None = None  # type and shape of the last rows, of which `_kind` is
         self._kind = -1
         self._replies = ReplyMemories(exchange, shared)
@@ -68,7 +69,7 @@ class MemoryTransport(RowTransport):
             memories.append(shared.allocated(BUFFERS * LEAST))
             memories[0].bytes[:1] = exchange.rank % _PATTERN
             shared.settle()
-            handles = [memories[0].handle() for _ in range(exchange.size - 1)], events.handles()
+            handles = [memories[0].handle() for _ in range(exchange.size - 1)], events and events.handles()
         except Exception as error:  # of a kind that only the driver knows
             problem = f"rank {exchange.rank}: {type(error).__name__}: {error}"
         given = exchange.objects(handles)
@@ -76,7 +77,8 @@ class MemoryTransport(RowTransport):
             for rank, of_rank in enumerate(given):
                 if rank != exchange.rank and of_rank is not None and handles is not None:
                     memories.append(shared.opened(of_rank[0][exchange.rank - (exchange.rank > rank)]))
-                    events.open(rank, of_rank[1])
+                    if events is not None:
+                        events.open(rank, of_rank[1])
                     found = shared.joined(memories[0].bytes[:0], [Offered(memories[-1].bytes[:1], None, 1)])
                     if int(found) != rank % _PATTERN:
                         problem = f"rank {exchange.rank}: not the memory that rank {rank} has written"
@@ -154,17 +156,36 @@ class MemoryTransport(RowTransport):
         meanwhile: Callable[[], None] | None = None,
     ) -> list[Tensor]:  # fmt: skip
         """The rows in the peers' buffers (:class:`RowTransport`)."""
-        width = rows.shape[1:].numel() * rows.element_size()
-        total = width * len(rows)
+        return self._swapped([rows], num_sent, num_received, purpose, meanwhile)
+
+    @override
+    def tensors(self, pieces: Sequence[Tensor], lengths: Sequence[int], purpose: str) -> list[Tensor]:
+        rank, own = self.exchange.rank, pieces[self.exchange.rank].reshape(-1)
+        sent = [own[:0] if other == rank else piece.reshape(-1) for other, piece in enumerate(pieces)]
+        received = [0 if other == rank else length for other, length in enumerate(lengths)]
+        found = self._swapped(sent, list(map(len, sent)), received, purpose)
+        found[rank] = own
+        return found
+
+    def _swapped(
+        self, pieces: Sequence[Tensor], num_sent: list[int], num_received: list[int], purpose: str,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[Tensor]:  # fmt: skip
+        """:meth:`swap` of rows in several pieces, which are written one after another."""
+        like = pieces[0]
+        width = like.shape[1:].numel() * like.element_size()
         told = [[width * count] for count in list(accumulate(num_sent, initial=0))[:-1]]
 
         def write(memory: PeerMemory, turn: int) -> None:
-            _rows_at(memory, turn, 0, len(rows), rows).copy_(rows)
+            at = 0
+            for piece in pieces:
+                _rows_at(memory, turn, at, len(piece), piece).copy_(piece)
+                at += width * len(piece)
 
-        with self._counted(rows, num_sent, num_received, purpose):
-            met = self._met(rows, total, write, told, num_received, purpose, meanwhile)
+        with self._counted(like, num_sent, num_received, purpose):
+            met = self._met(like, width * sum(num_sent), write, told, num_received, purpose, meanwhile)
             return [
-                _rows_at(memory, turn, at, count, rows)
+                _rows_at(memory, turn, at, count, like)
                 for (memory, turn, at), count in zip(met, num_received, strict=True)
             ]
 
@@ -243,12 +264,16 @@ class MemoryTransport(RowTransport):
             ValueError: on all ranks, if one of them has rows of another type or width.
             OtherRankFailed: another rank could not write its rows, and tells.
         """
-        exchange, turns = self.exchange, self._turns
+        exchange, order = self.exchange, self._order
         made, error = None, None
+        self._turn += 1
+        buffer = self._turn % BUFFERS
         try:
-            turns.begin()
-            made = self._written(num_bytes, write, turns.buffer)
-            turns.written()
+            if order is not None:
+                order.begin(self._turn)
+            made = self._written(num_bytes, write, buffer)
+            if order is not None:
+                order.written(self._turn)
         except Exception as failed:
             if not self._tells:
                 raise
@@ -291,8 +316,9 @@ class MemoryTransport(RowTransport):
             )
         if any(values[-2] != kind for values in heard):
             check_kinds(purpose, [values[-2] for values in heard])
-        turns.read(rank for rank, count in enumerate(num_received) if count and rank != exchange.rank)
-        return [(memory, turns.buffer, *values[:-2]) for memory, values in zip(self._memories, heard, strict=True)]
+        if order is not None:
+            order.read(self._turn, [rank for rank, count in enumerate(num_received) if count and rank != exchange.rank])
+        return [(memory, buffer, *values[:-2]) for memory, values in zip(self._memories, heard, strict=True)]
 
     def _written(self, num_bytes: int, write: Callable[[PeerMemory, int], None], turn: int) -> PeerMemory | None:
         """Writes into this rank's next buffer, or, if it is too small, into that of new memory, which is returned."""

@@ -16,7 +16,7 @@ from .. import ops
 from .._private import share_on_gpu, shared_on_gpu
 from ..memory import HostMemory
 from .exchange import Exchange, OtherRankFailed
-from .turns import GPUEvents, HostEvents, PeerEvents
+from .turns import GPUEvents, PeerEvents
 
 LEAST = 1 << 20
 """Bytes of the smallest memory, or of each of its two buffers."""
@@ -74,8 +74,9 @@ class PeerMemories(ABC):
         """The memory of another rank. Raises OSError, MemoryError or RuntimeError if it cannot be opened."""
 
     @abstractmethod
-    def events(self) -> PeerEvents:
-        """New events of this rank, by which the others know when it has written and read."""
+    def events(self) -> PeerEvents | None:
+        """New events of this rank, by which the others know when it has written and read. None if all is done when its
+        call returns."""
 
     @abstractmethod
     def settle(self) -> None:
@@ -134,8 +135,8 @@ class HostMemories(PeerMemories):
         return found
 
     @override
-    def events(self) -> HostEvents:
-        return HostEvents()
+    def events(self) -> None:
+        return None
 
     def settle(self) -> None:
         """Returns at once, for nothing is queued."""

@@ -169,6 +169,23 @@ class RowTransport:
         """
         return list(self._exchanged(rows, num_sent, num_received, purpose, meanwhile).split(num_received))
 
+    def tensors(self, pieces: Sequence[Tensor], lengths: Sequence[int], purpose: str) -> list[Tensor]:
+        """What each rank sent to this one, flat; valid until the next exchange. A rank's own piece does not travel.
+
+        Args:
+            pieces: for each rank, contiguous and all of one dtype, where rows are.
+            lengths: how many elements each rank sends to this one.
+            purpose: what the exchange is counted as.
+        """
+        rank, own = self.exchange.rank, pieces[self.exchange.rank].reshape(-1)
+        sent = [own[:0] if other == rank else piece.reshape(-1) for other, piece in enumerate(pieces)]
+        received = [0 if other == rank else length for other, length in enumerate(lengths)]
+        with self.exchange.awaited():
+            rows = torch.cat(sent)
+        found = self.swap(rows, list(map(len, sent)), received, purpose)
+        found[rank] = own
+        return found
+
     def _exchanged(
         self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str,
         meanwhile: Callable[[], None] | None = None,

@@ -221,11 +221,6 @@ class Steps:
         table[ranks] = numbers
         return self.counted(table, error, what)[ranks]
 
-    def tensors(self, pieces: Sequence[Tensor], lengths: Sequence[int], purpose: str) -> list[Tensor]:
-        """Within a step, :meth:`Exchange.tensors` between the ranks of this one's column, as rows travel; what comes is
-        valid until the next exchange."""
-        return self.rows.tensors(pieces, lengths, purpose, self.transport.swap)
-
     def agree(self, error: Exception | None, what: str) -> None:
         """Within a step, ends a part of its work on all ranks of :meth:`counted` alike.
 

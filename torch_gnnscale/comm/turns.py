@@ -53,47 +53,25 @@ class Turns:
     """
 
     def __init__(self, events: PeerEvents, rank: int, ranks: int) -> None:
-        self._events, self._number = events, -1
+        self._events = events
         self._others = [other for other in range(ranks) if other != rank]
 
-    @property
-    def buffer(self) -> int:
-        """Of this turn: 0 or 1."""
-        return self._number % BUFFERS
-
-    def begin(self) -> None:
+    def begin(self, turn: int) -> None:
         """Begins a turn, whose buffer this rank may then write (steps 1 and 2)."""
-        self._number += 1
-        if self._number >= 1:
-            self._events.record(BUFFERS + (self._number - 1) % BUFFERS)
-        if self._number >= BUFFERS:
+        if turn >= 1:
+            self._events.record(BUFFERS + (turn - 1) % BUFFERS)
+        if turn >= BUFFERS:
             for other in self._others:
-                self._events.wait(other, BUFFERS + self.buffer)
+                self._events.wait(other, BUFFERS + turn % BUFFERS)
 
-    def written(self) -> None:
+    def written(self, turn: int) -> None:
         """Called when this rank has queued all that it writes, before it meets the others (step 2)."""
-        self._events.record(self.buffer)
+        self._events.record(turn % BUFFERS)
 
-    def read(self, senders: Iterable[int]) -> None:
+    def read(self, turn: int, senders: Iterable[int]) -> None:
         """Called after the ranks have met, before this one reads what ``senders`` wrote (step 4)."""
         for sender in senders:
-            self._events.wait(sender, self.buffer)
-
-
-class HostEvents(PeerEvents):
-    """Of ranks on CPUs, for which meeting is enough: what a rank does is done when the call returns."""
-
-    def handles(self) -> None:
-        """Nothing."""
-
-    def open(self, rank: int, handles: Any) -> None:
-        """Nothing is opened."""
-
-    def record(self, event: int) -> None:
-        """All before it is done."""
-
-    def wait(self, rank: int, event: int) -> None:
-        """Returns at once: the ranks have met."""
+            self._events.wait(sender, turn % BUFFERS)
 
 
 class GPUEvents(PeerEvents):

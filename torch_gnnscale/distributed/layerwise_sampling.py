@@ -355,7 +355,7 @@ class _OfRow:
         wanted = counts_by_part(node, self.bounds)
         sent = node.to(id_dtype(self.executor.num_nodes)).split(wanted.tolist())
         asked = steps.sizes(_first_of_two(wanted), self.column, None, "sampling")[:, 0].tolist()
-        answered = steps.tensors(sent, asked, "requests")
+        answered = steps.transport.tensors(sent, asked, "requests")
         sizes, error = torch.zeros_like(wanted), None
         replies: list[Tensor] = []
         try:
@@ -366,7 +366,7 @@ class _OfRow:
         except Exception as failed:  # the others wait for these edges
             error = failed
         edges = steps.sizes(_first_of_two(sizes), self.column, error, "reading edges")[:, 0]
-        came = steps.tensors(replies, (wanted + 2 * edges).tolist(), "edges")
+        came = steps.transport.tensors(replies, (wanted + 2 * edges).tolist(), "edges")
         pieces = zip(came, wanted.tolist(), edges.tolist(), strict=True)
         self.fetched.add(node, joined([unpacked(piece, count, size, False) for piece, count, size in pieces]))
 

@@ -147,7 +147,7 @@ class Owners:
         sent = [form.sent(*of, keys) for of in zip(table, requests.split(wanted.tolist()), strict=True)]
         head = torch.tensor(keys[0] if len(keys) == 1 else len(keys)).expand(parts)
         asked, heads = steps.counted(torch.stack([wanted, head], 1), None, "sampling").T.tolist()
-        answered = steps.tensors(sent, list(map(form.length, asked)), "requests")
+        answered = steps.transport.tensors(sent, list(map(form.length, asked)), "requests")
 
         replies: list[Tensor] = []
         sizes, error = torch.zeros(parts, 2, dtype=torch.int64), None
@@ -162,7 +162,7 @@ class Owners:
         drawn = steps.counted(sizes, error, "drawing neighbors")
         weighted = bool(sizes[0, 1])
         per_edge = 3 if weighted else 2
-        found = steps.tensors(replies, (wanted + per_edge * drawn[:, 0]).tolist(), "picks")
+        found = steps.transport.tensors(replies, (wanted + per_edge * drawn[:, 0]).tolist(), "picks")
         pieces = zip(found, wanted.tolist(), drawn[:, 0].tolist(), strict=True)
         picks = joined([unpacked(entry, count, edges, weighted) for entry, count, edges in pieces])
         back = torch.empty_like(order)

@@ -340,18 +340,18 @@ class GradientSum:
         """The sum over ranks, in their order: each rank adds up one share of ``flat``, and sends it to all. Two ranks
         send each other the whole: as many bytes, in one round instead of two."""
         transport = self.transports.get(flat.device.type, self.transports["cpu"])
-        exchange, swap, flat = transport.exchange, transport.swap, transport.taken(flat)
+        exchange, flat = transport.exchange, transport.taken(flat)
         whole = exchange.size == 2
         shares = [flat, flat] if whole else list(flat.tensor_split(exchange.size))
         own = len(shares[exchange.rank])
-        total, *others = exchange.tensors(shares, [own] * exchange.size, "gradients", swap)
+        total, *others = transport.tensors(shares, [own] * exchange.size, "gradients")
         total = total.clone()
         for other in others:
             total += other
         if whole:
             return total
         lengths = [len(share) for share in shares]
-        return torch.cat(exchange.tensors([total] * exchange.size, lengths, "gradients", swap))
+        return torch.cat(transport.tensors([total] * exchange.size, lengths, "gradients"))
 
 
 class _Aside:

@@ -353,7 +353,7 @@ class CooperativeSampler(RankSampler):
             wanted = growing.drawn(self._executor.pick_own(growing.frontier, key, hop, drawing))
             counts, sent = torch.tensor([[len(ids), 0] for ids in wanted]), [ids.to(self._ids) for ids in wanted]
             sizes = steps.counted(counts, None, "sampling")[:, 0].tolist()
-            asked = steps.tensors(sent, sizes, "frontiers")
+            asked = steps.transport.tensors(sent, sizes, "frontiers")
             growing.came([ids.to(torch.int64) for ids in asked])
         cut = growing.cut()
         self._write(batch, cut, cut.edge, None, seeds)

@@ -371,7 +371,6 @@ def of_all_ranks(values: Tensor, transport: RowTransport, purpose: str) -> Tenso
 
 def _everyone(rows: Tensor, transport: RowTransport, purpose: str) -> Tensor:
     """Row p of the result is the row that rank p has for this one; row p of ``rows`` goes to rank p."""
-    exchange = transport.exchange
     pieces = list(transport.taken(rows).unbind())
-    found = exchange.tensors(pieces, [rows.size(1)] * exchange.size, purpose, transport.swap)
+    found = transport.tensors(pieces, [rows.size(1)] * transport.exchange.size, purpose)
     return torch.stack(found).to(rows.device)
