@@ -348,9 +348,8 @@ def test_rows_are_read_again_that_changed_before_they_were_read(own, earlier, ex
     changed = {"own": [(None, name) for name in own], "earlier": [(None, name) for name in earlier]}
     collator = Collator.__new__(Collator)
     collator.device, collator.bounds = None, lambda batch: None
-    collator.source = SimpleNamespace(
-        own=SimpleNamespace(changed=changed.get),
-        renew=lambda data, batch, bounds, keys: renewed.append([name for _, name in keys]),
+    collator.source = collator.own = SimpleNamespace(
+        changed=changed.get, renew=lambda data, batch, bounds, keys: renewed.append([name for _, name in keys])
     )
     collator.deliver(SimpleNamespace(versions="own", data=Data()), "earlier")
     assert renewed == expected

@@ -119,8 +119,11 @@ class MemoryTransport(RowTransport):
         """``first`` and after it the rows of the halo."""
         with self._counted(own, moves.num_sent, moves.num_received, purpose):
             offered = self._offered(own, moves, purpose, meanwhile)
-            with self.exchange.awaited():  # a rank that has no memory for them cannot go on alone
+            try:
                 return self.shared.joined(first, [entry for entry in offered if entry.num_rows])
+            except BaseException:
+                self.exchange.broken = True  # a rank that has no memory for them cannot go on alone
+                raise
 
     def _offered(
         self, own: Tensor, moves: RowMoves, purpose: str, meanwhile: Callable[[], None] | None

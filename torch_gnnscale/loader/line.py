@@ -50,6 +50,8 @@ class Collator:
         device: torch.device | None = None,
     ) -> None:  # fmt: skip
         self.source, self.layouts, self.label = source, layouts, label
+        self.own = source.own
+        """What knows the versions of rows."""
         self.sampler = sampler
         self.layers = sampler.layers
         self._laid = None if self.layers else layouts  # layers have the edges
@@ -68,7 +70,7 @@ class Collator:
         batch is delivered. Called in the thread that iterates."""
         noted = self._noted  # which another thread may reset
         batch.versions = None if noted is None else noted()
-        if batch.versions is None and (found := self.source.own.versions()) is not None:
+        if batch.versions is None and (found := self.own.versions()) is not None:
             batch.versions, self._noted = found, weakref.ref(found)
         return batch
 
@@ -112,7 +114,7 @@ class Collator:
             with torch.no_grad():  # what requires grad is left out, also if it did not when its version was noted
                 return read()
         except Exception as error:  # an attribute was removed at the same time, say, and perhaps put there again
-            if not isinstance(error, KeyError) and not self.source.own.changed(batch.versions):
+            if not isinstance(error, KeyError) and not self.own.changed(batch.versions):
                 raise
             return None
 
@@ -158,7 +160,7 @@ class Collator:
         data = self.source.batch(batch, rows, self._laid)
         of_types = FieldsByType(data, batch.types)
         if self.layers:
-            put_layers(batch, partial(self.source.own.edges, rows), data, self.layouts)
+            put_layers(batch, partial(self.own.edges, rows), data, self.layouts)
         else:
             self._put_weights(batch, of_types)
         self._put_ids(batch, of_types)
@@ -190,11 +192,11 @@ class Collator:
             batch: after :meth:`collate`.
             since: earlier versions. Rows of attributes that changed after that are read again, too.
         """
-        keys = [] if batch.versions is None else self.source.own.changed(batch.versions)
+        keys = [] if batch.versions is None else self.own.changed(batch.versions)
         if keys:
             self._noted = None  # batches that are begun later have those of now
         if since is not None:
-            keys = list(dict.fromkeys([*keys, *self.source.own.changed(since)]))
+            keys = list(dict.fromkeys([*keys, *self.own.changed(since)]))
         if not keys and batch.data is not None:
             return
         bounds = self.bounds(batch)
