@@ -14,7 +14,7 @@ from reference import tables as reference
 from torch_gnnscale import files, partition, tables
 from torch_gnnscale.tables import Schema
 from torch_gnnscale.tables.database import Database
-from torch_gnnscale.tables.writing import degrees_of
+from torch_gnnscale.tables.layout import degrees_of
 
 USERS = {
     "k": [10, 20, 30, 40, 50, 60],

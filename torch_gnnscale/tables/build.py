@@ -24,13 +24,12 @@ from ..topology.sort_on_disk import id_dtype, write_relation
 from . import edges as edge_tables
 from . import nodes as node_tables
 from .by_part import TablesByPart
+from .clusters import Ray, Spark
 from .database import Database
 from .engine import DuckDB, Engine
 from .id_map import IdWriter
-from .ray import Ray
+from .layout import FeatureWriter
 from .schema import Schema
-from .spark import Spark
-from .writing import FeatureWriter
 
 REPORT = "report.json"
 """The file with what was counted."""

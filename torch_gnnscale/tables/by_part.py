@@ -20,9 +20,9 @@ from . import edges as edge_tables
 from . import nodes as node_tables
 from .edges import Edges, Order
 from .engine import Engine
+from .layout import KnownRows
 from .nodes import Nodes
 from .part_rows import write_edges, write_nodes
-from .writing import KnownRows
 
 KIND = "tables-by-part"
 """The kind of the folder ``counts``."""

@@ -15,13 +15,24 @@ from ..topology.csc import CHUNK
 from .columns import Check, feature, is_inexact, key_value, no_key, split_value, time_value, weight_value
 from .database import Database, Place, case_of, error_at, first_row, reading, values_of
 from .engine import Engine, Join
-from .layout import Feature, batch_rows, drop_codes, features_of, make_codes, order_of, selected, staged_names
+from .layout import (
+    Feature,
+    RowWriter,
+    batch_rows,
+    degrees_of,
+    drop_codes,
+    features_of,
+    integers,
+    make_codes,
+    order_of,
+    reals,
+    selected,
+    staged_names,
+)
 from .nodes import Nodes
 from .schema import EdgeTable, Schema
 from .sources import Source, source
-from .splits import split_sql
-from .text_kinds import text_kinds
-from .writing import RowWriter, degrees_of, integers, reals
+from .survey import split_sql, text_kinds
 
 _CAUSES = ("no source", "unknown source", "no destination", "unknown destination")
 """Why a row is no edge: the numbers 1 to 4 of ``bad`` in a staged table."""

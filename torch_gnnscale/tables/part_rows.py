@@ -22,9 +22,8 @@ from . import edges as edge_tables
 from . import nodes as node_tables
 from .database import Database
 from .edges import Edges, Order
-from .layout import batch_rows
+from .layout import RowWriter, batch_rows, integers
 from .nodes import Nodes
-from .writing import RowWriter, integers
 
 ENDS = ("src", "dst")
 

@@ -1,4 +1,5 @@
-"""What is asked of a staged table piece by piece: what is missing, categories, exact means, the n-th time."""
+"""What is asked of a staged table piece by piece: what is missing, categories, exact means, the n-th time, and which
+rows are for training, validation and testing; and what the text of columns is that have no types."""
 
 from __future__ import annotations
 
@@ -9,11 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from .database import Database
+from ..splits import first_of
+from .columns import INTEGER, ZONED, TextKinds
+from .database import Database, error_at, first_row
 from .engine import Engine
+from .schema import Split
+from .sources import Source, name
 
 MOST_ROWS = 1 << 17
 """In a batch of rows."""
+
+
 _DIGITS = 1 << 16
 """Into how many ranges times are counted at once."""
 
@@ -107,6 +114,8 @@ def nearest(whole: int) -> float:
 
 _LEAST_EXPONENT = 1074
 """The least exponent of a float64 that np.frexp finds is -1073."""
+
+
 _EXPONENTS = _LEAST_EXPONENT + 1025
 
 
@@ -136,3 +145,65 @@ def _time_at(engine: Engine, table: str, kept: str, position: int, begin: int, e
         position -= int(counts[:digit].sum())
         begin, end = begin + digit * step, min(end, begin + (digit + 1) * step - 1)
     return begin
+
+
+def split_sql(engine: Engine, split: Split, staged: str, kept: str) -> str:
+    """The number of a row's split (0 train, 1 val, 2 test), in SQL, of the columns of ``staged``.
+
+    By time as of :func:`torch_gnnscale.splits.by_time`, of the rows that are kept.
+    """
+    if split.by == "key":
+        return "staged.split"
+    count = sum(rows for (rows,) in engine.ask(staged, f"SELECT count(*) FROM {{}} WHERE {kept}"))
+    firsts = [
+        (number, first) for number, first in enumerate(first_of(count, split.val, split.test), 1) if first < count
+    ]
+    if not firsts:
+        return "0"
+    begins = times_at(engine, staged, kept, [first for _, first in firsts])
+    whens = [f"WHEN staged.time >= {begin} THEN {number}" for (number, _), begin in zip(firsts, begins, strict=True)]
+    return f"CASE {' '.join(reversed(whens))} ELSE 0 END"
+
+
+def text_kinds(engine: Engine, source: Source, integers: Sequence[str], times: Sequence[str]) -> TextKinds:
+    """Reads columns that have no types.
+
+    Args:
+        engine: that reads.
+        source: the table.
+        integers: columns of text files that may hold integers alone.
+        times: columns of times as text, which must have time zones everywhere or nowhere.
+
+    Raises:
+        ValueError: names the first time that has a time zone where the first has none, or the other way round.
+    """
+    asked = {column: None for column in integers if source.is_untyped(column)}
+    written = [column for column in dict.fromkeys(times) if source.families[column] == "text"]
+    tests = [
+        f"bool_and({name(column)} IS NULL OR (regexp_full_match({name(column)}, {INTEGER}) AND TRY_CAST({name(column)} "
+        f"AS BIGINT) IS NOT NULL))"
+        for column in asked
+    ]
+    for column in written:
+        zoned = f"regexp_matches({name(column)}, {ZONED})"
+        tests += [f"count(*) FILTER (WHERE {zoned})", f"count({name(column)})"]
+    if not tests:
+        return TextKinds(frozenset(), frozenset())
+    columns = list(zip(*engine.scan(source, ", ".join(tests)), strict=True))
+    whole = {column for column, alone in zip(asked, columns, strict=False) if False not in alone}
+    counts = [sum(values) for values in columns[len(asked) :]]
+    with_zone = set()
+    for column, zoned, count in zip(written, counts[::2], counts[1::2], strict=True):
+        if zoned == 0:
+            continue
+        with_zone.add(column)
+        if zoned < count:
+            has_zone = f"regexp_matches({name(column)}, {ZONED})"
+            first = first_row(engine.database, source, column, f"{name(column)} IS NOT NULL")
+            other = first_row(engine.database, source, column, f"NOT {has_zone}")
+            if first is None or other is None or (first.file, first.row) != (other.file, other.row):
+                raise error_at(source, column, other, "a time zone, as other rows have")
+            raise error_at(
+                source, column, first_row(engine.database, source, column, has_zone), "no time zone, as other rows have"
+            )
+    return TextKinds(frozenset(whole), frozenset(with_zone))
