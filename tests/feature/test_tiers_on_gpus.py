@@ -8,7 +8,7 @@ from torch_gnnscale import TieredFeatureStore, _library
 from torch_gnnscale.feature import tier_builder, tiered_store
 from torch_gnnscale.feature.tier_builder import check_room, devices_of
 from torch_gnnscale.feature.tier_plan import Tier, TierPlan
-from torch_gnnscale.memory import budget
+from torch_gnnscale.memory.host import unreadable_peer
 
 GPU, OTHER, META = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("meta")
 
@@ -49,7 +49,7 @@ def test_a_peer_that_cannot_be_read_has_no_rows(gpus):
     with pytest.warns(UserWarning, match=message):
         assert devices_of(7, [5, 5], None, 1000) == (7, (), GPU)
     assert devices_of(7, [5], None, 1000) == (7, [5], GPU)
-    assert budget.unreadable_peer(GPU, 2) == 1
+    assert unreadable_peer(GPU, 2) == 1
 
 
 def plan_of(**rows: int) -> TierPlan:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, TieredFeatureStore
-from torch_gnnscale.sampler.gpu_executor import GPUExecutor
+from torch_gnnscale.sampler.executor import GPUExecutor
 from torch_gnnscale.topology.segmented import SegmentedCSC
 
 ANY = [torch.uint8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64, torch.uint64, torch.bool,

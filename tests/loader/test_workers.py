@@ -12,8 +12,8 @@ from helpers.data import ForeignFeatureStore, plain
 from torch_geometric.sampler import BaseSampler
 
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
+from torch_gnnscale.loader.adapter import without_processes
 from torch_gnnscale.loader.given_data import given_data
-from torch_gnnscale.loader.workers import without_processes
 
 
 def started(loader):

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_gnnscale import matrix, ops
-from torch_gnnscale.matrix.choosing import bounded
+from torch_gnnscale.matrix.algebra import bounded
 from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, SCHEMES_OF, SCORES, WEIGHTS
 
 LAYERWISE = {"ladies": matrix.ladies, "fastgcn": matrix.fastgcn}

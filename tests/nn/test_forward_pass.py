@@ -3,7 +3,7 @@
 import pytest
 from helpers.narrow import batches
 
-from torch_gnnscale.nn.calls import Call
+from torch_gnnscale.nn.batches import Call
 from torch_gnnscale.nn.forward_pass import ForwardPass, Given
 from torch_gnnscale.nn.hops import BatchHops
 

@@ -11,7 +11,7 @@ from reference import draws
 from torch import Tensor
 
 from torch_gnnscale import ops
-from torch_gnnscale.matrix.choosing import WORD
+from torch_gnnscale.matrix.algebra import WORD
 from torch_gnnscale.ops import graph_arguments, layer_drawing, negatives, rows, shuffle, single_hop, tiers
 from torch_gnnscale.ops.bulk import sample_bulk
 

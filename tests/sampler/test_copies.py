@@ -9,7 +9,7 @@ from helpers.data import make_data
 
 from torch_gnnscale import BidirectionalNeighborSampler, LayerSampler, NeighborSampler
 from torch_gnnscale.sampler import neighbor
-from torch_gnnscale.sampler.gpu_executor import GPUExecutor
+from torch_gnnscale.sampler.executor import GPUExecutor
 from torch_gnnscale.sampler.layerwise import GPULayers
 from torch_gnnscale.topology import segmented
 from torch_gnnscale.topology.segmented import Given, SegmentedCSC

@@ -11,8 +11,8 @@ from helpers.data import make_data, plain
 from torch_gnnscale import LinkNeighborLoader, NeighborLoader, NeighborSampler
 from torch_gnnscale.loader.keyed_loader import LoaderOptions
 from torch_gnnscale.sampler import register_method
+from torch_gnnscale.sampler.fanouts import SamplingOptions
 from torch_gnnscale.sampler.methods import METHODS
-from torch_gnnscale.sampler.options import SamplingOptions
 
 DATA = make_data()
 

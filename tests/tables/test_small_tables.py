@@ -131,7 +131,7 @@ def test_parts_read_a_few_rows_at_a_time_are_those_of_the_whole_graph(tmp_path, 
     parsed = Schema.parse(schema, tmp_path)
     tables.build(parsed, tmp_path / "graph")
     rows_at_a_time(monkeypatch, count)
-    monkeypatch.setattr("torch_gnnscale.tables.by_part.CHUNK", count)
+    monkeypatch.setattr("torch_gnnscale.tables.part_rows.CHUNK", count)
     monkeypatch.setattr("torch_gnnscale.partition.input_graph._LENGTH", count)
     tables.build(parsed, tmp_path / "by_part", parts=2)
     owner = torch.tensor(USERS["part"], dtype=torch.int32)

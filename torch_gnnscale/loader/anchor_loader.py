@@ -19,12 +19,11 @@ from .._host import on_host
 from ..ops.arguments import check_int
 from ..sampler import LayerSampler, NeighborSampler
 from ..sampler.anchors import NO_NODE, AnchorFields, AnchorInput, AnchorLists
-from ..sampler.fanouts import NumNeighborsLike
+from ..sampler.fanouts import NumNeighborsLike, SamplingOptions
 from ..sampler.graph import end_types
 from ..sampler.links import ExcludeSeedEdges, cast_negatives
 from ..sampler.methods import NEIGHBOR, chosen_sampler
 from ..sampler.on_executor import OnExecutor
-from ..sampler.options import SamplingOptions
 from . import checks
 from .fields import FieldsByType, put
 from .given_data import given_data

@@ -35,7 +35,7 @@ from ..sampler.graph import end_types
 from ..sampler.minibatch import MiniBatch
 from ..sampler.outputs import output_of, write_output
 from . import checks
-from .adapter import PyGLoaderAdapter
+from .adapter import BatchesOfWorkers, PyGLoaderAdapter, RowsOfWorkers, without_processes
 from .checks import warn_of_unused_arguments
 from .edge_layouts import EdgeLayout
 from .execution import Execution, samples
@@ -48,7 +48,6 @@ from .pipeline import USUAL, Pipeline
 from .share import Shard, SharedOrder, Uneven
 from .sharing import Owned, Sharing, Split, sharing_of
 from .shuffle import ChunksOfTypes, InOrder, KeyedShuffle
-from .workers import BatchesOfWorkers, RowsOfWorkers, without_processes
 
 OWN_NAMES = frozenset(
     ("format", "seed", "epoch", "batch", "seed_order", "ranks", "parts", "consecutive", "key_of_owners", "uneven",

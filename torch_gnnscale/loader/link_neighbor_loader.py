@@ -18,11 +18,10 @@ from torch_geometric.typing import EdgeType, InputEdges
 from .._host import on_host
 from ..memory import Budget
 from ..sampler.base import LinksByType, each_type
-from ..sampler.fanouts import NumNeighborsLike
+from ..sampler.fanouts import NumNeighborsLike, SamplingOptions
 from ..sampler.graph import end_types
 from ..sampler.links import ExcludeSeedEdges, Negatives, StrictNegatives, negatives_of
 from ..sampler.methods import NEIGHBOR, chosen_sampler
-from ..sampler.options import SamplingOptions
 from .checks import warn_of_negatives
 from .edge_layouts import EdgeLayout
 from .fields import FieldsByType, put

@@ -18,9 +18,8 @@ from torch_geometric.typing import InputNodes, NodeType
 from .._host import on_host
 from ..memory import Budget
 from ..sampler.base import each_type
-from ..sampler.fanouts import NumNeighborsLike
+from ..sampler.fanouts import NumNeighborsLike, SamplingOptions
 from ..sampler.methods import NEIGHBOR, chosen_sampler
-from ..sampler.options import SamplingOptions
 from .checks import warn_of_options_of_links
 from .edge_layouts import EdgeLayout
 from .given_data import given_data

@@ -9,14 +9,18 @@ fused operators are faster. Needs scipy (``pip install "torch_gnnscale[matrix]"`
 from .algebra import (
     Adjacency,
     DeviceMatrix,
+    Drawn,
     Frontier,
     FrontierEdges,
     adjacency,
+    choose,
+    choose_by_its,
+    choose_neighbors,
+    draw,
     one_node_each,
     stacked_sets,
     stored_order,
 )
-from .choosing import Drawn, choose, choose_by_its, choose_neighbors, draw
 from .sampling import Step, extract, fastgcn, graphsage, ladies, sample_batches, squared
 
 __all__ = [

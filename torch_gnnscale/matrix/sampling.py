@@ -15,8 +15,11 @@ from ..ops.layer_drawing import SCORES, check_num_nodes, check_weighing
 from ..ops.layer_sampling import scores_of_columns, squared_counts
 from .algebra import (
     Adjacency,
+    Drawn,
     Frontier,
     FrontierEdges,
+    choose,
+    choose_neighbors,
     csr_array,
     one_node_each,
     ptr_of,
@@ -24,7 +27,6 @@ from .algebra import (
     stored_order,
     unsigned,
 )
-from .choosing import Drawn, choose, choose_neighbors
 
 Step = Callable[[Frontier, int], FrontierEdges]
 """A hop of a method: takes the frontier and the number to draw, and returns the sampled edges."""

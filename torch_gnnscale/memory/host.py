@@ -1,4 +1,5 @@
-"""Host memory that processes share and GPUs read, and large tensors that move into huge pages in the background."""
+"""Host memory that processes share and GPUs read, large tensors that move into huge pages in the background, and
+budgets of memory, in bytes or as shares."""
 
 from __future__ import annotations
 
@@ -6,11 +7,13 @@ import contextlib
 import gc
 import math
 import os
+import re
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from numbers import Integral, Real
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,10 +22,13 @@ from .. import ops
 from .._private import before_threads_end
 from .._warn import warn
 from ..machine import available_memory, local_world_size
-from ..ops.arguments import check_tensor
+from ..ops.arguments import check_int, check_tensor
+from ..ops.tiers import MAX_SEGMENTS, MAX_TIERS
 
 ALIGNMENT = 4096
 """The offset of every array is a multiple of it, the size of a page, in bytes."""
+
+
 _REGISTER = 1 | 2  # cudaHostRegisterPortable, cudaHostRegisterMapped
 
 
@@ -258,8 +264,14 @@ class HostLayout:
 
 MOVING = "gnnscale-huge-pages"
 """The name of the threads of :func:`move_to_huge_pages`."""
+
+
 _SMALLEST = 16 << 20  # bytes of a tensor that is moved
+
+
 _PIECE = 64 << 20  # bytes that are moved between two looks at whether to stop
+
+
 _HUGE_PAGE = 2 << 20  # bytes
 
 
@@ -292,9 +304,13 @@ def _stop_moves() -> None:
 
 
 _moves: weakref.WeakSet[_Move] = weakref.WeakSet()
+
+
 # Moves stop before Python ends, since a thread that returns from native code after that aborts the process, and before
 # a fork, since moving a page that processes share copies it in each of them.
 before_threads_end(_stop_moves)
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_stop_moves)
 
@@ -315,3 +331,75 @@ def move_to_huge_pages(tensors: Iterable[Tensor]) -> None:
         move = _Move(large)
         _moves.add(move)
         move.start()
+
+
+_UNITS = {f"{p}{s}": b**i for i, p in enumerate("KMGT", 1) for s, b in (("B", 1000), ("iB", 1024))} | {"B": 1}
+
+
+Budget: TypeAlias = int | float | str
+"""A bound on memory: bytes, as an int or a string such as "8GiB"; or a share of a whole, as a float or "25%"."""
+
+
+def budget_bytes(name: str, budget: Budget, whole: int) -> int:
+    """A budget in bytes; a share is a share of ``whole`` bytes.
+
+    Raises:
+        TypeError, ValueError: not a budget; names it ``name``.
+    """
+    if isinstance(budget, bool) or not isinstance(budget, (Real, str)):
+        raise TypeError(f"{name}: expected bytes, a share or a string such as '8GiB', found {type(budget).__name__}")
+    if isinstance(budget, Integral):
+        return check_int(name, budget)  # type: ignore[arg-type]
+    if isinstance(budget, str):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]i?B|B|%)", budget.strip())
+        if match is None:
+            raise ValueError(f"{name}: expected a number and a unit such as '8GiB', '500MB' or '25%', found {budget!r}")
+        if match[2] != "%":
+            return int(float(match[1]) * _UNITS[match[2]])
+        share = float(match[1]) / 100
+    else:
+        share = float(budget)
+    if not 0 <= share <= 1:
+        raise ValueError(f"{name}: expected a share of 0 to 1, found {budget!r}")
+    return int(share * whole)
+
+
+def is_bytes(budget: Budget) -> bool:
+    """Whether a valid budget is in bytes, and not a share."""
+    return isinstance(budget, Integral) or (isinstance(budget, str) and not budget.strip().endswith("%"))
+
+
+def format_bytes(count: int) -> str:
+    """A number of bytes as text: ``512 B``, ``1.5 GiB``."""
+    power = min(4, max(0, int(math.log2(count) // 10))) if count else 0
+    return f"{count} B" if power == 0 else f"{count / 1024**power:.1f} {'KMGT'[power - 1]}iB"
+
+
+MAX_PEERS = MAX_SEGMENTS - (MAX_TIERS - 1)
+"""The most GPUs over which rows may be interleaved: each is a segment, and so is each of the other tiers."""
+
+
+def peer_budgets(name: str, peers: Sequence[Budget], whole: int) -> list[int]:
+    """The bytes of each peer's budget; ``whole``: see :func:`torch_gnnscale.memory.budget_bytes`.
+
+    Raises:
+        TypeError, ValueError: not budgets, not equal, or more than MAX_PEERS; names them ``name``.
+    """
+    if isinstance(peers, (str, Real)):
+        raise TypeError(f"{name}: expected a budget for each GPU, found {peers!r}")
+    budgets = [budget_bytes(f"{name}[{i}]", budget, whole) for i, budget in enumerate(peers)]
+    if len(set(budgets)) > 1:
+        raise ValueError(f"{name}: expected equal budgets, for rows are interleaved, found {list(peers)}")
+    if len(budgets) > MAX_PEERS:
+        raise ValueError(f"{name}: expected at most {MAX_PEERS} GPUs, found {len(budgets)}")
+    return budgets
+
+
+def unreadable_peer(device: torch.device, count: int) -> int | None:
+    """The first of the GPUs 0 .. ``count`` - 1 whose memory the GPU ``device`` cannot read; None if it reads all."""
+    for number in range(count):
+        if number == device.index:
+            continue
+        if number >= torch.cuda.device_count() or not torch.cuda.can_device_access_peer(device, number):
+            return number
+    return None

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from .._private import current_function_mode
-from .calls import Functions
+from .batches import Functions
 from .hops import BatchHops, NodeRows
 from .wrapper import running_here
 

@@ -11,8 +11,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from .._private import get_eval_frame_callback
 from .aggregate import sort_edges
-from .batches import EdgeType, NodeType
-from .calls import Call, Calls
+from .batches import Call, Calls, EdgeType, NodeType
 from .common_rows import CommonRows
 from .hops import BatchHops, HopEdges, Relation
 from .saving import LayerSize

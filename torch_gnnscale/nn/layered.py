@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
-from .batches import EdgeType, device_of
-from .calls import Call, Functions
+from .batches import Call, EdgeType, Functions, device_of
 from .forward_pass import ForwardPass, JoinOfPass, LayerOfPass
 from .hops import seed_rows
 from .narrowed_layer import NarrowedLayer

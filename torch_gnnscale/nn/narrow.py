@@ -15,8 +15,7 @@ from torch_geometric.nn.norm import HeteroBatchNorm
 from .._private import NormBase
 from .._warn import warn
 from . import saving
-from .batches import EdgeType, NodeType, SampledNumbers, node_stores, sampled_numbers
-from .calls import Call, Functions
+from .batches import Call, EdgeType, Functions, NodeType, SampledNumbers, node_stores, sampled_numbers
 from .common_rows import CommonRows
 from .dictionary_layer import DictionaryLayer, takes_dictionaries
 from .forward_pass import ForwardPass, JoinOfPass, LayerOfPass, NormOfPass, refuse_compiled

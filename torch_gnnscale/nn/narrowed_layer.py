@@ -12,7 +12,7 @@ from torch.nn import functional
 from .. import ops
 from . import gat, messages, sage
 from .aggregate import Apart, Bipartite, aggregate, aggregate_and_root
-from .calls import Read
+from .batches import Read
 from .forward_pass import ForwardPass, Given, refuse_compiled
 from .hops import HopEdges, Relation, first_rows
 from .products import WIDE, is_called_plainly, is_wide, products_of

@@ -50,8 +50,7 @@ from .memory import (
 )
 from .negatives import Candidates, EdgeSet, candidates, edge_set, sample_negatives
 from .neighbor_drawing import PreparedNeighbors, sample_neighbors, weight_sums
-from .nested_rows import gather_nested
-from .rows import can_gather_rows, gather_rows, join_rows, pack_rows, select_rows
+from .rows import can_gather_rows, gather_nested, gather_rows, join_rows, pack_rows, select_rows
 from .shuffle import MAX_PARTS, Cut, cut_batch, shuffle_rows
 from .single_hop import Picks, Relabelled, pick_neighbors, relabel
 from .tiers import TieredTable, can_widen, gather_tables, gather_tiers, place_dtype

@@ -1,5 +1,5 @@
-"""The contract between samplers and what draws their samples: the CPU or a GPU that has the graph, or the ranks that
-have its parts together, with equal results."""
+"""What draws the samples of samplers: the CPU or a GPU that has the graph, or the ranks that have its parts together,
+with equal results."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from torch_geometric.data import GraphStore as PyGGraphStore
 
 from .. import ops
 from ..comm.steps import Steps
+from ..memory import Budget
+from ..topology.segmented import Edges, SegmentedCSC
 from .graph import SampledGraph
 from .links import LinkSampling
 from .minibatch import PreparedSeeds
@@ -113,3 +115,47 @@ def sampled_store(data: Any) -> SampledStore | None:
     """The graph store of a pair of stores, if it is a SampledStore; else None."""
     graph = data[1] if isinstance(data, (tuple, list)) and len(data) == 2 else None
     return graph if isinstance(graph, SampledStore) else None
+
+
+def on_gpu(
+    graph: SampledGraph, device: torch.device, budget: Budget | None, peers: Sequence[Budget]
+) -> list[SegmentedCSC]:
+    """The edges of all relations as a GPU reads them: see :meth:`SegmentedCSC.all_on_gpu`."""
+    edges = [Edges(relation.csc, relation.weight, relation.time) for relation in graph.relations]
+    return SegmentedCSC.all_on_gpu(edges, device, budget, peers)
+
+
+class GPUExecutor(Executor):
+    """Draws on a GPU from a graph in its memory, that of its peers or pinned host memory, always by
+    :class:`torch_gnnscale.ops.PreparedBulks`. Seeds, times and exclusions may lie in host memory.
+
+    Args:
+        graph: what is sampled.
+        device: the GPU.
+        cscs: the edges of each relation, as the GPU reads them.
+    """
+
+    seeds_on = None
+    _last: tuple[Drawing, ops.PreparedBulks] | None = None
+    """The options of the last bulk, and what was prepared of them."""
+
+    def __init__(self, graph: SampledGraph, device: torch.device, cscs: Sequence[SegmentedCSC]) -> None:
+        super().__init__(graph)
+        self.cscs = list(cscs)
+        self.device = device
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last": None}
+
+    def draw(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int], options: Drawing) -> list[ops.Sample]:
+        """As :meth:`Executor.draw`: all batches in one bulk."""
+        last = self._last
+        if last is None or (last[0] is not options and last[0] != options):
+            given = options._asdict()
+            stored = self.graph.stored
+            ends = zip(self.cscs, stored.src_type, stored.dst_type, stored.reverse, strict=True)
+            edges = [csc.edges(*of_relation) for csc, *of_relation in ends]
+            bulks = ops.PreparedBulks(edges, stored.sizes, given.pop("fanouts"), self.device, **given)
+            last = self._last = options, bulks
+        nodes, _, times, starts, pairs, *_ = map(list, zip(*seeds, strict=True)) if seeds else ([] for _ in range(6))
+        return last[1].sample_many(nodes, keys, times, starts, pairs)

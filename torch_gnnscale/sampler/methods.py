@@ -13,9 +13,9 @@ from .._warn import warn
 from ..ops.arguments import check_choice
 from ..ops.layer_drawing import METHODS as LAYERWISE
 from .base import KeyedSampler, keyed
+from .fanouts import SamplingOptions
 from .layerwise import LayerSampler
 from .neighbor import NeighborSampler
-from .options import SamplingOptions
 
 NEIGHBOR = "neighbor"
 """The method of :class:`NeighborSampler`."""

@@ -21,14 +21,12 @@ from ..memory import Budget
 from ..ops.arguments import check_flags, checked_device
 from ..topology.segmented import check_graph_budgets
 from .base import Inputs
-from .executor import Drawing, Executor, sampled_store
-from .fanouts import NumNeighborsLike, as_num_neighbors, drawable, fanouts_of
-from .gpu_executor import GPUExecutor, on_gpu
+from .executor import Drawing, Executor, GPUExecutor, on_gpu, sampled_store
+from .fanouts import DrawingOptions, NumNeighborsLike, as_num_neighbors, drawable, fanouts_of
 from .graph import subgraph_kind
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
 from .minibatch import PreparedSeeds
 from .on_executor import OnExecutor
-from .options import DrawingOptions
 from .relations import ReverseIds, sampled_graph
 from .sources import warn_of_sorted
 

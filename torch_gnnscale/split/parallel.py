@@ -22,7 +22,7 @@ from ..comm.mesh import Grid, TransportName, transport_named, transport_of
 from ..comm.peer_memory import HostMemories, memories_on
 from ..comm.rendezvous import rank_and_world
 from ..comm.row_transport import ENDED, NcclTransport, RowTransport
-from ..nn.calls import Call
+from ..nn.batches import Call
 from ..nn.forward_pass import refuse_compiled
 from ..nn.layered import Layered
 from ..nn.trial import agree, first_difference, outputs

@@ -16,8 +16,7 @@ from .. import ops
 from .._private import BatchNorm
 from ..comm.row_transport import RowTransport
 from ..nn.aggregate import Apart, Bipartite, sort_edges
-from ..nn.batches import EdgeType
-from ..nn.calls import Call, Read
+from ..nn.batches import Call, EdgeType, Read
 from ..nn.forward_pass import ForwardPass
 from ..nn.hops import HopEdges, Relation, first_rows
 from ..nn.narrowed_layer import NarrowedLayer

@@ -13,7 +13,7 @@ import torch
 
 from .. import files, machine
 from ..feature import FeatureStore
-from ..memory.budget import Budget, budget_bytes
+from ..memory.host import Budget, budget_bytes
 from ..ops.arguments import check_choice, check_int
 from ..remote import hiding_secrets
 from ..splits import SUBSETS
@@ -23,12 +23,12 @@ from ..topology.graph_store import relation_entry
 from ..topology.sort_on_disk import id_dtype, write_relation
 from . import edges as edge_tables
 from . import nodes as node_tables
-from .by_part import TablesByPart
 from .clusters import Ray, Spark
 from .database import Database
 from .engine import DuckDB, Engine
 from .id_map import IdWriter
 from .layout import FeatureWriter
+from .part_rows import TablesByPart
 from .schema import Schema
 
 REPORT = "report.json"

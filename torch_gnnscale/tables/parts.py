@@ -21,8 +21,7 @@ from ..partition.input_graph import InputGraph
 from ..partition.part_writer import PartWriter
 from ..partition.whole import BALANCED
 from ..partition.writing import check_out, finish, given_of
-from .by_part import KIND
-from .part_rows import ENDS, folder_of
+from .part_rows import ENDS, KIND, folder_of
 
 _MEMORY = 1 << 30
 """Bytes that pieces of rows may take."""
