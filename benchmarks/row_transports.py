@@ -33,10 +33,11 @@ def transports_of(parts: dict[str, Part], loader: NeighborLoader, rounds: int) -
         source, needs, counts = rows_of(part, out.node)
         steps = source.steps
 
-        def rows(source: Any = source, needs: Any = needs, counts: Tensor = counts) -> list[Tensor]:
+        def rows(
+            source: Any = source, needs: Any = needs, counts: Tensor = counts, tables: Any = part.features.tables
+        ) -> list[Tensor]:
             source.read(needs, source.steps.rows.numbers(counts, "counts"))
-            source.taken(needs)
-            return [found for _, found in source.rows(needs)]
+            return tables.joined(needs.which, needs.located, needs.remote)
 
         def counted(steps: Any = steps) -> Any:
             return [

@@ -118,7 +118,8 @@ def fails(loader, where, at):
     if where == "transform":
         loader.transform = unlucky(lambda batch: batch)
     elif where == "collate":
-        loader._line.collate = unlucky(loader._line.collate)
+        collator = loader._line.collator
+        collator.collate = unlucky(collator.collate)
     else:
         buffer = next(filter(None, loader._line.collator.source.buffers._buffers))
         buffer.take = unlucky(buffer.take)
