@@ -18,6 +18,7 @@ from ..distributed.partitioned_features import PartitionedFeatureStore
 from ..distributed.partitioned_graph import PartitionedGraphStore
 from ..distributed.row_exchange import OwnRows, PartTables, RowKind, counts_by_part
 from ..distributed.rows_here import exchange_ids
+from ..loader.fetch import StoreRows
 from ..loader.row_source import Bounds
 from ..partition.directory import PartitionBook, edge_type_of
 from ..partition.reading import StoredPart, StoredParts
@@ -220,6 +221,7 @@ class PartOfGraph(StagedGraph):
             (features, graph), dict(self.part.relations), {t: len(nodes) for t, nodes in own.items()},
             {t: book.num_nodes(t) for t in own}, {t: nodes.start for t, nodes in own.items()},
         )  # fmt: skip
+        self._rows = StoreRows(features, graph)  # a loader's source would read in the loader's steps
         self.bounds = book.bounds
         """By type, the bounds of the stored ids of shares, in the order of parts."""
 
