@@ -94,9 +94,10 @@ sanitize: build/sanitize/library ## the fast native tests under AddressSanitizer
 	cp -r pyproject.toml torch_gnnscale tests build/sanitize
 	rm -f build/sanitize/torch_gnnscale/*.so && cp build/sanitize/library build/sanitize/torch_gnnscale/_C.so
 	cd build/sanitize && $(SANITIZED) \
-		$(addprefix tests/ops/test_,ops.py gather_tiers.py sample_neighbors.py sample_ways.py sample_modes.py sample_bulk.py \
-		layerwise.py layer_bulk.py hops.py negatives.py aggregation.py aggregation_refused.py partition.py pool.py map_file.py philox.py raw_calls.py) \
-		tests/split/test_cut.py tests/feature/test_hotness.py tests/topology/test_reorder.py \
+		$(addprefix tests/ops/test_,ops.py gather_tiers.py gather_each.py sample_neighbors.py sample_ways.py sample_modes.py \
+		sample_windows.py tree_blocks.py foreign_keys.py sample_bulk.py layerwise.py layerwise_refused.py layer_bulk.py negatives.py \
+		aggregation.py aggregation_refused.py partition.py pool.py map_file.py philox.py raw_calls.py) \
+		tests/distributed/test_hops.py tests/split/test_cut.py tests/feature/test_hotness.py tests/topology/test_reorder.py \
 		tests/topology/test_topology.py -m "$(TESTS) or (sanitized and not nightly)" -k "not a_billion_nodes"
 
 # In a copy of the sources, with the plain library's objects but for what is watched. The threads are Python's, for
