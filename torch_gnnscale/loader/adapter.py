@@ -9,7 +9,7 @@ something needs processes, which read rows from a copy. And workarounds:
   DataLoader forbids assigning ``dataset``.
 - ``_index_sampler``: DataLoader, in worker processes too, takes the positions of batches from it. Ours returns numbered
   batches.
-- ``sampler``: DataLoader shuffles by torch's generator, so it gets a ``KeyedShuffle`` (``order.py``) instead of
+- ``sampler``: DataLoader shuffles by torch's generator, so it gets a ``KeyedShuffle`` (``shuffle.py``) instead of
   ``shuffle=True``, and ``InOrder`` otherwise. RandomSampler's constructor refuses an empty dataset; KeyedShuffle sets
   the fields itself then.
 - ``dataset`` and ``collate_fn`` are what tools (Accelerate, Ray) make another DataLoader of. The dataset tells their
@@ -53,8 +53,6 @@ FOREIGN = (
     "ahead, and state_dict() does not follow. Iterate this loader itself, made with shard=True if there are several "
     "ranks (Accelerate: leave it out of prepare(); Ray: prepare_data_loader(..., add_dist_sampler=False))"
 )
-
-
 WITHOUT_NUMBERS = (
     ". Its batches have no numbers, so their neighbors are drawn by the seeds alone: equal seeds have equal neighbors "
     "in every epoch"

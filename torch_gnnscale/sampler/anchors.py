@@ -183,7 +183,7 @@ class AnchorFields(NamedTuple):
 
 
 class _Anchors:
-    """The ends of a batch's anchors; see :class:`torch_gnnscale.sampler.anchors.Ends`.
+    """The ends of a batch's anchors; see :class:`torch_gnnscale.sampler.ends.Ends`.
 
     ``drawn``: positives and, if there are any, negatives, as of :meth:`NodeLists.draw`.
     """
