@@ -126,8 +126,7 @@ def test_ranks_are_in_step_after_an_error_meanwhile(rows):
 
 def fails_while_the_other_grows():
     """Rank 1 cannot write its rows when rank 0 takes new memory; then it can. The rows take three quarters of a memory,
-    more than one of its two buffers. The host waits for
-    what is queued where memory is replaced, and nowhere else."""
+    more than one of its two buffers. The host waits for what is queued where memory is replaced, and nowhere else."""
     exchange, memories = Exchange(dist.new_group(backend="gloo"), 2, dist.get_rank()), CountedMemories()
     transport, rank = MemoryTransport.connect(exchange, memories, tells=True), exchange.rank
     before_swaps = memories.settled

@@ -26,15 +26,9 @@ from .edge_layouts import EdgeLayouts, laid_out, stored_values
 
 _COMPUTED = frozenset(("num_nodes",))
 """Fields that a subclass may define: batches have them where the data have."""
-
-
 _OF_BATCH = ("_num_graphs", "_slice_dict", "_inc_dict")
 """What a Batch knows of its graphs beside its attributes."""
-
-
 _POINTER = "ptr"
-
-
 OF_GRAPH = object()
 """Stands for a type in the keys of attributes of a whole HeteroData."""
 
@@ -191,13 +185,9 @@ class WithRows(NamedTuple):
 Kinds: TypeAlias = dict[Any, WithRows]
 """By type, the attributes that have rows."""
 
-
 PLAIN = int, float, str  # bool is an int
 
-
 _changes = operator.attrgetter("_version")
-
-
 _requires_grad = operator.attrgetter("requires_grad")
 
 

@@ -225,8 +225,6 @@ def unsigned(keys: Sequence[int]) -> np.ndarray:
 
 
 WORD = np.uint64((1 << 32) - 1)
-
-
 _HALF = np.uint64(32)
 
 

@@ -27,8 +27,6 @@ from ..ops.tiers import MAX_SEGMENTS, MAX_TIERS
 
 ALIGNMENT = 4096
 """The offset of every array is a multiple of it, the size of a page, in bytes."""
-
-
 _REGISTER = 1 | 2  # cudaHostRegisterPortable, cudaHostRegisterMapped
 
 
@@ -264,14 +262,8 @@ class HostLayout:
 
 MOVING = "gnnscale-huge-pages"
 """The name of the threads of :func:`move_to_huge_pages`."""
-
-
 _SMALLEST = 16 << 20  # bytes of a tensor that is moved
-
-
 _PIECE = 64 << 20  # bytes that are moved between two looks at whether to stop
-
-
 _HUGE_PAGE = 2 << 20  # bytes
 
 
@@ -334,7 +326,6 @@ def move_to_huge_pages(tensors: Iterable[Tensor]) -> None:
 
 
 _UNITS = {f"{p}{s}": b**i for i, p in enumerate("KMGT", 1) for s, b in (("B", 1000), ("iB", 1024))} | {"B": 1}
-
 
 Budget: TypeAlias = int | float | str
 """A bound on memory: bytes, as an int or a string such as "8GiB"; or a share of a whole, as a float or "25%"."""

@@ -18,8 +18,6 @@ from torch_geometric.data import Batch, Data, HeteroData
 
 NodeType = str | None
 """Of a node; None in a batch of a homogeneous graph, which is one of a single type and a single relation."""
-
-
 EdgeType = tuple[str, str, str] | None
 """Of an edge; None as for nodes."""
 

@@ -15,20 +15,10 @@ from .arguments import OPS, check_ids, check_int, check_tensor, first_outside, r
 
 MAX_ROW_BYTES = 1 << 29
 """Of a row that a GPU gathers."""
-
-
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
-
-
 _ORDINARY = (Tensor, torch.nn.Parameter)
-
-
 _SELECTED = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool}
-
-
 _FEW_ROWS = 128
-
-
 _FEW_ELEMENTS = 1 << 15
 """Torch selects so many on one thread, more on all of its threads."""
 _FEW_CALLS = 2

@@ -126,8 +126,6 @@ BOOK, IDS, PART, ATTRS, COMPLETE = (
     "partition-book", "partition-ids", "partition-part", "partition-attrs", "partition-complete",
 )  # fmt: skip
 """Kinds of directories. The graph is of the kind of a saved GraphStore."""
-
-
 TOPOLOGIES = ("replicated", "partitioned")
 """Where the edges of a partitioned graph are stored: all in one place that every rank maps, or each with its part."""
 

@@ -26,8 +26,6 @@ from ..topology.csc import CHUNK
 from .directory import RowsMeta, edge_type_of
 
 _ODD = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
-
-
 _LENGTH = 1 << 17
 """Edges that are hashed at a time: what they take fits into caches."""
 

@@ -136,12 +136,8 @@ def check_no_mask(name: str, nodes: Tensor, num_nodes: int) -> None:
 
 Inputs: TypeAlias = NodeSamplerInput | EdgeSamplerInput
 """What a batch is sampled from: seeds, or links."""
-
-
 Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
 """What a sampler returns. Our own outputs (:mod:`torch_gnnscale.sampler.outputs`) add the CSC, weights and fields."""
-
-
 OWN_FIELDS = frozenset(
     ("edge_index", "adj_t", "layers", "n_id", "e_id", "batch", "num_nodes", "num_sampled_nodes", "num_sampled_edges",
      "_orig_edge_index", "input_id", "seed_time", "batch_size", "edge_label_index", "edge_label", "edge_label_time",

@@ -19,8 +19,6 @@ from .sources import Source, name
 
 MOST_ROWS = 1 << 17
 """In a batch of rows."""
-
-
 _DIGITS = 1 << 16
 """Into how many ranges times are counted at once."""
 
@@ -114,8 +112,6 @@ def nearest(whole: int) -> float:
 
 _LEAST_EXPONENT = 1074
 """The least exponent of a float64 that np.frexp finds is -1073."""
-
-
 _EXPONENTS = _LEAST_EXPONENT + 1025
 
 
