@@ -83,12 +83,15 @@ def test_an_attribute_of_all_edges_is_by_the_users_ids(tmp_path):
     assert torch.equal(found, data.kind)
 
 
-def test_a_graph_without_rows(tmp_path):
+@pytest.mark.parametrize("topology", ["replicated", "partitioned"])
+def test_a_graph_without_rows(tmp_path, topology):
+    """Also where ranks sample together, and no number of rows is asked for."""
     data, path = homogeneous(), str(tmp_path / "parts")
     for name in set(data.keys()) - {"edge_index", "num_nodes"}:
         del data[name]
     data.num_nodes = 200
-    partition.write(data, path, parts=1, method="random", splits={"train": torch.arange(0, 200, 3)})
+    splits = {"train": torch.arange(0, 200, 3)}
+    partition.write(data, path, parts=1, method="random", topology=topology, splits=splits)
     found = cluster(2).run(batches_of_rank, path, "nodes", 1, {})
     assert found == expected_batches(data, path, "nodes", 1, {}, 2)
 

@@ -13,6 +13,7 @@ from itertools import islice, repeat
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 
 from ..comm.steps import Steps
 from ..sampler.minibatch import MiniBatch
@@ -262,7 +263,7 @@ class Together:
         self.line.seconds["gather"] += took
         return prepared
 
-    def _sample_together(self, prepared: _Prepared) -> Any:
+    def _sample_together(self, prepared: _Prepared) -> torch.Tensor:
         """Samples within a step, and what is announced before it; returns what the other ranks ask this one for."""
         counts: Any = None
         error = None
@@ -278,7 +279,9 @@ class Together:
         except Exception as failed:
             error = failed
         self.steps.agree(error, "sampling")
-        return self.steps.rows.numbers(counts, "counts") if self.source.counted else counts
+        if not self.source.counted:
+            return torch.empty(self.steps.rows.size, 0, dtype=torch.int64)
+        return self.steps.rows.numbers(counts, "counts")
 
     def _sample_ahead(self, turns: Iterable[_Prepared]) -> None:
         """Within a step, samples those of the turns that are not ready yet, and announces them. An error is raised in
