@@ -45,7 +45,9 @@ from .row_source import NO_ROWS, Bounds, Ids, RowSource
 _HOST = torch.device("cpu")
 
 
-def rows_at(value: Any, ids: Ids, dim: int, below: int | None = None, read: dict[int, Tensor] | None = None) -> Any:
+def rows_at(
+    value: Any, ids: Ids, dim: int, below: int | None = None, read: dict[int, Tensor | None] | None = None
+) -> Any:
     """``value.index_select(dim, ids)``, by the native gather if it can read ``value`` and is faster. Entries of a list
     or a tuple are in a list; rows of an array whose numbers torch does not have, or of strings, in an array; those of a
     TensorFrame in one.
@@ -123,9 +125,10 @@ class _Reader:
         types, self._sampled = sampled.types, sampled
         number = types.node_number.get(storage.type_name) if storage.has_nodes else None
         self._of_nodes = NO_IDS if number is None else sampled.nodes[number]
-        self._read: dict[int, Tensor] = {}
-        """Rows that were read together, by the ``id`` of their tensor, which the data hold meanwhile; an attribute
-        takes those of its tensors out, for no two attributes of a batch share memory."""
+        self.read: dict[int, Tensor | None] = {}
+        """Rows that were read together, by the ``id`` of their tensor, which the data hold meanwhile; None for a tensor
+        that is to be read alone. An attribute takes those of its tensors out, for no two attributes of a batch share
+        memory."""
 
     @cached_property
     def nodes(self) -> Ids:
@@ -148,7 +151,7 @@ class _Reader:
         below = self.bounds.of_nodes.get(of_type) if of == "nodes" else self.bounds.of_edges(of_type)
         try:
             return rows_at(
-                value := store[name], ids, dim := self.data.__cat_dim__(name, value, store), below, self._read
+                value := store[name], ids, dim := self.data.__cat_dim__(name, value, store), below, self.read
             )
         except IndexError as error:  # it was long enough when the loader was made
             expected = f"a row for each of {'' if below is None else f'{below} '}{of}"
@@ -168,13 +171,9 @@ class _Reader:
             return None
         return tensors, self._of_nodes if self._of_nodes.is_cpu else self.nodes.on(_HOST), below
 
-    def were_read(self, tensors: list[Tensor], found: list[Tensor | None]) -> None:
-        """Keeps the rows of tensors of :meth:`together`."""
-        self._read = {id(tensor): rows for tensor, rows in zip(tensors, found, strict=True) if rows is not None}
-
     def all_rows(self, kinds: WithRows) -> dict[str, Any]:
         """:meth:`rows` of all attributes."""
-        stored, read = self.storage.store._mapping, self._read
+        stored, read = self.storage.store._mapping, self.read
         return {
             name: rows if (rows := read.pop(id(stored.get(name)), None)) is not None else self.rows(name, of)
             for name, of in kinds.names
@@ -183,7 +182,10 @@ class _Reader:
 
 def _read_together(readers: list[tuple[_Reader, WithRows]]) -> None:
     """Reads in one call what readers can read so."""
-    asked = [(reader, group) for reader, kinds in readers if (group := reader.together(kinds)) is not None]
+    asked: list[tuple[_Reader, tuple[list[Tensor], Tensor, int]]] = []
+    for reader, kinds in readers:
+        if (group := reader.together(kinds)) is not None:
+            asked.append((reader, group))
     if not asked:
         return
     try:
@@ -191,7 +193,7 @@ def _read_together(readers: list[tuple[_Reader, WithRows]]) -> None:
     except IndexError:  # :meth:`_Reader.rows` names the one
         return
     for (reader, group), rows in zip(asked, found, strict=True):
-        reader.were_read(group[0], rows)
+        reader.read = dict(zip(map(id, group[0]), rows, strict=True))
 
 
 class FoundRows(NamedTuple):
@@ -277,12 +279,12 @@ class DataRows(RowSource):
             kinds = self._kinds_of({of: store._mapping for of, store, _, _ in storages}, lambda: graph)
         else:  # of these very versions: the loop may add attributes meanwhile, and remove them before delivery
             (graph, storages), late, kinds = versions.graph, versions.learned, versions.kinds
-        found: dict[Any, dict[str, Any]] = {storage.type_name: {} for storage in storages}
-        readers = [
-            (_Reader(graph, storage, sampled, bounds), of_storage)
-            for storage in storages
-            if (of_storage := kinds[storage.type_name]).names
-        ]
+        found: dict[Any, dict[str, Any]] = {}
+        readers: list[tuple[_Reader, WithRows]] = []
+        for storage in storages:
+            found[storage.type_name] = {}
+            if (of_storage := kinds[storage.type_name]).names:
+                readers.append((_Reader(graph, storage, sampled, bounds), of_storage))
         if not late and wanted is None:
             _read_together(readers)
             for reader, of_storage in readers:

@@ -21,8 +21,6 @@ _SELECTED = {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.
 _FEW_ROWS = 128
 _FEW_ELEMENTS = 1 << 15
 """Torch selects so many on one thread, more on all of its threads."""
-_FEW_CALLS = 2
-"""Of torch's, which take less time than one of :func:`gather_rows`."""
 
 
 def can_gather_rows(src: Tensor) -> bool:
@@ -57,7 +55,8 @@ def select_rows(src: Tensor, index: Tensor, *, check: bool = True) -> Tensor:
 
 def select_each(groups: Sequence[tuple[Sequence[Tensor], Tensor, int]]) -> list[list[Tensor | None]]:
     """For each CPU tensor of each group what :func:`select_rows` returns, or None where :func:`gather_rows` would not
-    do. All are read in one call, and rows of several tensors that lie side by side, as columns of one matrix, together.
+    do. What torch does not select as fast is read in one call, and rows of several tensors that lie side by side, as
+    columns of one matrix, together.
 
     Args:
         groups: of each its tensors, of any dtype and shape; ``index``, int64, shape [n], in host memory, which is not
@@ -66,9 +65,10 @@ def select_each(groups: Sequence[tuple[Sequence[Tensor], Tensor, int]]) -> list[
     """
     found: list[list[Tensor | None]] = [[None] * len(sources) for sources, _, _ in groups]
     at_once: list[tuple[int, int]] = []
-    by_torch: list[tuple[int, int]] = []
+    tensors: list[Tensor] = []
+    counts: list[int] = []
     for group, (sources, index, below) in enumerate(groups):
-        few = index.numel() <= _FEW_ROWS
+        few, before = index.numel() <= _FEW_ROWS, len(tensors)
         for number, src in enumerate(sources):
             if src.layout != torch.strided or not src.dim() or src.is_quantized or not (
                 (whole := src.is_contiguous()) or src[0].is_contiguous()
@@ -83,24 +83,17 @@ def select_each(groups: Sequence[tuple[Sequence[Tensor], Tensor, int]]) -> list[
                 and src.dtype in _SELECTED
                 and index.numel() * (src.stride(0) if rows else 0) <= _FEW_ELEMENTS
             ):
-                by_torch.append((group, number))
+                found[group][number] = src.index_select(0, index)
             else:
                 at_once.append((group, number))
-    if at_once or len(by_torch) > _FEW_CALLS:
-        at_once = sorted(at_once + by_torch)
-        counts = [0] * len(groups)
-        for group, _ in at_once:
-            counts[group] += 1
-        tensors = [groups[group][0][number] for group, number in at_once]
+                tensors.append(src)
+        counts.append(len(tensors) - before)
+    if tensors:
         indices = [index.contiguous() for _, index, _ in groups]
         with below_autograd():
             gathered = _gather_each()(tensors, indices, counts, resolve_threads(0))
         for (group, number), rows_of in zip(at_once, gathered, strict=True):
             found[group][number] = rows_of
-    else:
-        for group, number in by_torch:
-            sources, index, _ = groups[group]
-            found[group][number] = sources[number].index_select(0, index)
     return found
 
 
