@@ -91,8 +91,9 @@ class MemoryTransport(RowTransport):
         _close(memories)  # its own, the first, last
         return problems[0]
 
-    def taken(self, values: Tensor) -> Tensor:
-        """Values on the device where ranks share memory."""
+    @override
+    def to_device(self, values: Tensor) -> Tensor:
+        """``values`` on the device where the ranks share memory."""
         return values.to(self.shared.device)
 
     @override

@@ -64,8 +64,8 @@ class RowTransport:
         self.moved: defaultdict[str, Moved] = defaultdict(Moved)
         """The rows that were exchanged, by purpose."""
 
-    def taken(self, values: Tensor) -> Tensor:
-        """Values where :meth:`swap` takes them from: here on any device."""
+    def to_device(self, values: Tensor) -> Tensor:
+        """``values`` on the device whose memory the ranks exchange; this transport takes those of any device."""
         return values
 
     def pull(self, own: Tensor, moves: RowMoves, purpose: str, meanwhile: Callable[[], None] | None = None) -> Tensor:

@@ -46,13 +46,13 @@ class Connection:
         self.all = self.exchange([list(range(world))])
         """Between all ranks: headers, and what they say when the model is made."""
         self.sums = self.exchange([list(range(world))])
-        """Between all ranks, in a group of its own: what ``of_all`` has of values in host memory."""
+        """Between all ranks, in a group of its own: what ``of_all[()]`` carries."""
         self.transports: dict[tuple[Grid, tuple[int, ...]], RowTransport] = self._held.transports
         """Keyed by (grid, devices). Each column of the grid makes one batch; ``devices[r]``: where rank r has its
         batch."""
         self.of_all: dict[tuple[int, ...], RowTransport] = self._held.of_all
-        """Between all ranks: gradients of parameters, and statistics of norms. Keyed by the number of each rank's GPU;
-        without numbers, those of values in host memory."""
+        """What carries gradients of parameters and statistics of norms between all ranks. The key is the number of each
+        rank's GPU, or () for values in host memory."""
 
     def exchange(self, of_ranks: list[list[int]], backend: str = "gloo") -> _Connected:
         """Makes a group for each list of ranks, of which this rank is in one; all ranks call it alike.
@@ -340,7 +340,7 @@ class GradientSum:
         """The sum over ranks, in their order: each rank adds up one share of ``flat``, and sends it to all. Two ranks
         send each other the whole: as many bytes, in one round instead of two."""
         transport = self.transports.get(flat.device.type, self.transports["cpu"])
-        exchange, flat = transport.exchange, transport.taken(flat)
+        exchange, flat = transport.exchange, transport.to_device(flat)
         whole = exchange.size == 2
         shares = [flat, flat] if whole else list(flat.tensor_split(exchange.size))
         own = len(shares[exchange.rank])

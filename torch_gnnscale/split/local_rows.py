@@ -371,6 +371,6 @@ def of_all_ranks(values: Tensor, transport: RowTransport, purpose: str) -> Tenso
 
 def _everyone(rows: Tensor, transport: RowTransport, purpose: str) -> Tensor:
     """Row p of the result is the row that rank p has for this one; row p of ``rows`` goes to rank p."""
-    pieces = list(transport.taken(rows).unbind())
+    pieces = list(transport.to_device(rows).unbind())
     found = transport.tensors(pieces, [rows.size(1)] * transport.exchange.size, purpose)
     return torch.stack(found).to(rows.device)
