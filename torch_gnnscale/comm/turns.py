@@ -1,4 +1,4 @@
-"""In which order ranks write and read the buffers that they share, where what a rank queues is done later."""
+"""The order in which ranks write and read shared buffers, where the work that a rank queues is done later."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class PeerEvents(ABC):
 
 
 class Turns:
-    """Whose rows are written and read when. Each rank writes rows for the others into one of its two buffers, meets
-    them, and reads theirs. Turn s is that of buffer s mod 2:
+    """When each rank may write its buffers and read those of the others. In a turn, each rank writes rows for the
+    others into one of its two buffers, meets them, and reads theirs. Turn s uses buffer s mod 2:
 
     1. A rank records that it has read what it wanted of turn s - 1.
     2. It waits until all others have read what it wrote in turn s - 2, and writes; it records that it has written.

@@ -373,7 +373,7 @@ class PartitionedRows(StoreRows, CollectiveSource):
         return left
 
     def _keep(self, needs: RowNeeds) -> None:
-        """After a step, takes rows from the buffers, and keeps those of the batch that they are to have."""
+        """After a step: takes the batch's rows that the buffers hold, and puts in the new rows that they keep."""
         assert self.buffers is not None
         if not self.rows_here:
             needs.remote = self.buffers.take(needs.asked, needs.remote)

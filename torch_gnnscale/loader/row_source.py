@@ -179,10 +179,11 @@ class CollectiveSource(BatchSource):
 
     @abstractmethod
     def read(self, needs: Any, asked: Tensor) -> Callable[[], None] | None:
-        """Gets what a batch asks of other ranks, and answers them. ``asked``: their counts. In a step.
+        """Gets what a batch asks of other ranks, and answers them. ``asked``: their counts. Called in a step.
 
-        Returns what is left to do when all ranks have taken the step, on their thread, without another rank; the others
-        are told of its error. With ``rows_here``, :meth:`arrive` follows.
+        Returns a function that is called on the thread of the steps when all ranks have taken this one; it needs no
+        other rank, and the others are told of its error. None: nothing is left to do. With ``rows_here``,
+        :meth:`arrive` follows.
         """
 
     def arrive(self, needs: Any) -> None:
