@@ -58,7 +58,7 @@ TRAINERS = {**TASKS, "relbench": RelationalTrainer}
 
 def test_every_setting_of_a_task_has_an_option():
     settings = {field.name for trainer in TRAINERS.values() for field in fields(trainer.config_type)}
-    assert settings == set(cli_train._OPTIONS) == set(VALUES)
+    assert settings == set(cli_train._settings()) == set(VALUES)
 
 
 @pytest.mark.parametrize("kind", TRAINERS)

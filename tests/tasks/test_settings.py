@@ -41,9 +41,9 @@ METHODS = "('neighbor', 'ladies', 'fastgcn', 'labor')"
 SETTINGS = [
     (Config, {"seed": 2**64}, ValueError, f"seed: expected -2^63 <= seed < 2^64, found {2**64}"),
     (Config, {"seed": -(2**63) - 1}, ValueError, f"seed: expected -2^63 <= seed < 2^64, found {-(2**63) - 1}"),
-    (HeteroConfig, {"loader": "x"}, ValueError, "loader: expected 'gnnscale' or 'pyg', found 'x'"),
-    (NodeConfig, {"loader": "x"}, ValueError, "loader: expected 'gnnscale' or 'pyg', found 'x'"),
-    (NodeConfig, {"model": "x"}, ValueError, "model: expected one of ['gat', 'gcn', 'mlp', 'sage'], found 'x'"),
+    (HeteroConfig, {"loader": "x"}, ValueError, "loader: expected one of ('gnnscale', 'pyg'), found 'x'"),
+    (NodeConfig, {"loader": "x"}, ValueError, "loader: expected one of ('gnnscale', 'pyg'), found 'x'"),
+    (NodeConfig, {"model": "x"}, ValueError, "model: expected one of ('gat', 'gcn', 'mlp', 'sage'), found 'x'"),
     (NodeConfig, {"method": "x"}, ValueError, f"method: expected one of {METHODS}, found 'x'"),
     (NodeConfig, {"method": "labor", "loader": "pyg"}, ValueError,
      "method='labor': expected loader='gnnscale', found 'pyg'"),

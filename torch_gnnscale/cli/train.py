@@ -6,10 +6,10 @@ import argparse
 import importlib.util
 import os
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import Field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import torch
 
@@ -20,10 +20,10 @@ from ..distributed import open_part
 from ..distributed.buffer import POLICIES
 from ..files import check_writable
 from ..loader.share import SharedOrder
-from ..sampler.methods import METHODS, NEIGHBOR
+from ..sampler.methods import NEIGHBOR
 from ..split import Plan
 from ..tasks import TASKS, RelationalTrainer
-from ..tasks.node_trainer import MODELS, SplitNodeTrainer, SplitRanks
+from ..tasks.node_trainer import SplitNodeTrainer, SplitRanks
 from ..training import Config, Interrupts, RankGroup, Trainer, plot_run
 from ..training.checkpoint import keep_backup
 from ..training.rank_group import launched, launched_ranks
@@ -33,41 +33,34 @@ from .options import as_option, check_at_least, naming_folder, naming_options
 _OF_PARTS = ("stage", "buffer", "policy")
 """Options that only --parts understands."""
 
-_OPTIONS: dict[str, dict[str, Any]] = {
-    "model": {"choices": sorted(MODELS)},
-    "residual": {"action": "store_true", "help": "layers with normalization and residuals"},
-    "hidden": {"type": int, "help": "width of the model"},
-    "fanouts": {"type": int, "nargs": "+", "help": "neighbors per hop, or nodes (--method), one number per layer"},
-    "method": {"choices": METHODS, "help": "how neighborhoods are drawn"},
-    "batch_size": {"type": int, "help": "nodes, links or events per batch"},
-    "epochs": {"type": int},
-    "lr": {"type": float},
-    "weight_decay": {"type": float},
-    "dropout": {"type": float},
-    "negatives": {"type": int, "help": "negatives per link"},
-    "blocks": {"type": int, "help": "blocks of the network that encodes a table's rows"},
-    "seed": {"type": int},
-    "device": {"help": "where batches are made and the model is trained: cpu, cuda, cuda:1, ..."},
-    "loader": {"choices": ("gnnscale", "pyg")},
-    "num_workers": {"type": int},
-}
-"""The options for the fields of the tasks' configurations, as arguments of ``add_argument``."""
-
 _RELBENCH = "relbench"
 _TRAINERS: dict[str, type[Trainer]] = {**TASKS, _RELBENCH: RelationalTrainer}
 
 
-def _add_options(command: argparse.ArgumentParser) -> None:
+def _settings() -> dict[str, Field]:
+    """The fields of the tasks' configurations by name, each where it is described."""
+    configs = [trainer.config_type for trainer in _TRAINERS.values()]
+    return {entry.name: entry for config in [*configs, Config] for entry in fields(config)}
+
+
+def _add_settings(command: argparse.ArgumentParser) -> None:
     """Adds an option for each field; its help shows the default of each task."""
-    configs = {name: asdict(trainer.config_type()) for name, trainer in _TRAINERS.items()}
-    for field, how in _OPTIONS.items():
-        defaults = [(task, config[field]) for task, config in configs.items() if field in config]
-        if len({str(value) for _, value in defaults}) == 1 and len(defaults) == len(_TRAINERS):
-            shown = f"default: {defaults[0][1]}"
+    configs = {name: trainer.config_type() for name, trainer in _TRAINERS.items()}
+    types = {name: hint for config in configs.values() for name, hint in get_type_hints(type(config)).items()}
+    for name, entry in _settings().items():
+        defaults = {task: getattr(config, name) for task, config in configs.items() if hasattr(config, name)}
+        if len({str(value) for value in defaults.values()}) == 1 and len(defaults) == len(configs):
+            shown = f"default: {next(iter(defaults.values()))}"
         else:
-            shown = "; ".join(f"{task}: {value}" for task, value in defaults)
-        text = f"{how.get('help', '')} ({shown})".strip()
-        command.add_argument(as_option(field), default=argparse.SUPPRESS, **{**how, "help": text})
+            shown = "; ".join(f"{task}: {value}" for task, value in defaults.items())
+        how: dict[str, Any] = {"help": f"{entry.metadata.get('help', '')} ({shown})".strip()}
+        if types[name] is bool:
+            how["action"] = "store_true"
+        elif types[name] == list[int]:
+            how |= {"nargs": "+", "type": int}
+        else:
+            how |= {"type": types[name], "choices": entry.metadata.get("choices") or None}
+        command.add_argument(as_option(name), default=argparse.SUPPRESS, **how)
 
 
 def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
@@ -133,7 +126,7 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
     )
     add("--resume", action="store_true", help="continue from the checkpoint in --out, if there is one")
     add("--checkpoint-every", type=int, default=100, help="batches between checkpoints within an epoch; 0: none")
-    _add_options(command)
+    _add_settings(command)
 
 
 def train(args: argparse.Namespace) -> None:
@@ -300,7 +293,7 @@ def _config(kind: str, args: argparse.Namespace) -> Config:
     """The settings of a task; ValueError for options of other tasks, and for values out of range."""
     config_type = _TRAINERS[kind].config_type
     known = {f.name for f in fields(config_type)}
-    given = {name: value for name, value in vars(args).items() if name in _OPTIONS}
+    given = {name: value for name, value in vars(args).items() if name in _settings()}
     if foreign := sorted(given.keys() - known):
         raise ValueError(f"{as_option(foreign[0])}: expected an option of task {kind!r}, found another's")
     check_at_least(1, {name: given.get(name, 1) for name in ("hidden", "batch_size", "epochs")})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,13 +24,13 @@ OFFERED = 20
 
 @dataclass
 class LinkConfig(Config):
-    """Settings of link prediction. ``negatives``: negatives per link."""
+    """Settings of link prediction."""
 
     hidden: int = 64
     epochs: int = 6
     lr: float = 0.01
     dropout: float = 0.1
-    negatives: int = 16
+    negatives: int = field(default=16, metadata={"help": "negatives per link"})
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from ..feature import FeatureStore
 from ..loader import NeighborLoader
 from ..loader.share import SharedOrder
 from ..nn import narrow, weigh
-from ..ops.arguments import check_choice, checked_device
+from ..ops.arguments import checked_device
 from ..sampler.methods import METHODS, NEIGHBOR
 from ..training import Config, RankGroup, Trainer
 from .metrics import METRICS
@@ -38,14 +38,14 @@ def fanouts_of_tests(fanouts: list[int], num_edges: int) -> list[int]:
 
 @dataclass
 class ClassifierConfig(Config):
-    """Settings of a node classifier. ``loader``: ``gnnscale`` or ``pyg``, the package whose loader is used."""
+    """Settings of a node classifier."""
 
-    loader: str = "gnnscale"
+    loader: str = field(
+        default="gnnscale", metadata={"help": "the package whose loader is used", "choices": ("gnnscale", "pyg")}
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.loader not in ("gnnscale", "pyg"):
-            raise ValueError(f"loader: expected 'gnnscale' or 'pyg', found {self.loader!r}")
         if self.loader == "pyg" and not (WITH_PYG_LIB or WITH_TORCH_SPARSE):
             raise ImportError(
                 "loader='pyg': expected the package pyg-lib or torch-sparse, which PyG's loader needs, found neither "
@@ -122,18 +122,18 @@ class NodeConfig(ClassifierConfig):
     """Settings of a classifier of nodes of one type. ``method``: of :class:`torch_gnnscale.NeighborLoader`; with a
     layer-wise one, ``fanouts`` are numbers of nodes per hop."""
 
-    model: str = "sage"
-    method: str = NEIGHBOR
-    residual: bool = False
-    device: str = "cpu"
+    model: str = field(default="sage", metadata={"help": "the layers", "choices": sorted(MODELS)})
+    method: str = field(default=NEIGHBOR, metadata={"help": "how neighborhoods are drawn", "choices": METHODS})
+    residual: bool = field(default=False, metadata={"help": "layers with normalization and residuals"})
+    device: str = field(
+        default="cpu", metadata={"help": "where batches are made and the model is trained: cpu, cuda, cuda:1, ..."}
+    )
 
     def __post_init__(self) -> None:
-        check_choice("method", self.method, tuple(METHODS))
-        if self.method != NEIGHBOR and self.loader == "pyg":
+        if self.method != NEIGHBOR and self.method in METHODS and self.loader == "pyg":
             raise ValueError(f"method={self.method!r}: expected loader='gnnscale', found 'pyg'")
         super().__post_init__()
         checked_device(self.device)
-        check_choice("model", self.model, sorted(MODELS))
         if self.residual and self.model == "mlp":
             raise ValueError("residual: expected a model with convolutions (sage, gcn, gat), found 'mlp'")
 

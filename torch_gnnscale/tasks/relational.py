@@ -22,13 +22,13 @@ _CLIPPED = 0.02, 0.98
 
 @dataclass
 class RelationalConfig(Config):
-    """Settings of a task of a database. ``blocks``: of the network that encodes a table's rows."""
+    """Settings of a task of a database."""
 
     hidden: int = 64
     fanouts: list[int] = field(default_factory=lambda: [16, 16])
     batch_size: int = 512
     dropout: float = 0.0
-    blocks: int = 2
+    blocks: int = field(default=2, metadata={"help": "blocks of the network that encodes a table's rows"})
 
 
 class RelationalModel(nn.Module):

@@ -8,7 +8,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from ..loader.keyed_loader import KeyedLoader
+from ..ops.arguments import check_choice
 from ..random import Purpose, batch_key
 from . import checkpoint
 from .clock import Clock
@@ -30,11 +31,15 @@ SHOWN_EVERY = 0.5
 
 @dataclass
 class Config:
-    """Settings that all tasks have."""
+    """Settings that all tasks have. Each field of a task's configuration is an option of ``gnnscale train``, with the
+    field's type and what its metadata has as ``help`` and ``choices``; other values than those are refused."""
 
-    hidden: int = 128
-    fanouts: list[int] = field(default_factory=lambda: [10, 10])
-    batch_size: int = 1024
+    hidden: int = field(default=128, metadata={"help": "width of the model"})
+    fanouts: list[int] = field(
+        default_factory=lambda: [10, 10],
+        metadata={"help": "neighbors per hop, or nodes (--method), one number per layer"},
+    )
+    batch_size: int = field(default=1024, metadata={"help": "nodes, links or events per batch"})
     epochs: int = 5
     lr: float = 0.005
     weight_decay: float = 0.0
@@ -43,6 +48,9 @@ class Config:
     num_workers: int = 0
 
     def __post_init__(self) -> None:
+        for entry in fields(self):
+            if choices := entry.metadata.get("choices"):
+                check_choice(entry.name, getattr(self, entry.name), tuple(choices))
         if not -(2**63) <= self.seed < 2**64:  # what torch.manual_seed takes
             raise ValueError(f"seed: expected -2^63 <= seed < 2^64, found {self.seed}")
         for name in ("lr", "weight_decay"):
