@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 import torch
 from helpers.slow import quick
+from pandas import DataFrame, Timestamp
+from relbench.base import AutoCompleteTask
+from torch import nn
 from torch_geometric.data import HeteroData
 
 from torch_gnnscale import relational
@@ -42,6 +45,10 @@ METRICS = {
 def test_every_kind_of_task(shop, cache, task):
     metric = METRICS[task]
     trainer = trainer_of(shop, cache, task)
+    if task == "customer-spending":
+        known = trainer.task.task.get_table("train").df[trainer.task.task.target_col].to_numpy()
+        assert trainer._range == pytest.approx(np.quantile(known, [0.02, 0.98]))
+        assert trainer.model.decide.bias.tolist() == pytest.approx([np.sort(known)[(len(known) - 1) // 2]])
     summary = trainer.run(report=lambda _: None)
     assert summary["metric"] == metric
     losses = [entry["loss"] for entry in summary["history"]]
@@ -101,6 +108,122 @@ def test_several_classes(shop, cache, more):
     assert (trainer.run(report=lambda _: None)["test"] > 0) == (more == 0)
     known = max(of.get_table("train").df[of.target_col])
     assert trainer.predictions("val").size(1) == known + 1
+
+
+KINDS = {
+    "binary_classification": (1, [1, 0, 1], nn.BCEWithLogitsLoss()),
+    "multilabel_classification": (2, [[1, 0], [0, 0], [1, 1]], nn.BCEWithLogitsLoss()),
+    "multiclass_classification": (4, [3, 0, 1], nn.CrossEntropyLoss()),
+    "regression": (1, [0.5, -2.0, 7.0], nn.L1Loss()),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_losses_are_means_over_the_seeds(kind):
+    width, y, expected = KINDS[kind]
+    scores = torch.randn(5, width, generator=torch.Generator().manual_seed(0))  # two rows are no seeds'
+    trainer = SimpleNamespace(entity="customer", recommends=False, kind=kind, forward=lambda _: {"customer": scores})
+    batch = HeteroData()
+    batch["customer"].batch_size, batch["customer"].y = 3, torch.tensor(y, dtype=torch.float64)
+    loss, count = RelationalTrainer.loss(trainer, batch)
+    target = torch.tensor(y) if kind == "multiclass_classification" else torch.tensor(y).float().view(3, width)
+    assert (float(loss), count) == (pytest.approx(float(expected(scores[:3], target))), 3)
+
+
+@pytest.mark.parametrize("destinations", [1, 3, 8])
+def test_a_recommendation_has_as_many_places_as_are_evaluated(destinations):
+    """1,025 sources are ranked in two blocks; -1 is no destination."""
+    generator = torch.Generator().manual_seed(1)
+    rows = {"val": torch.randn(1025, 4, generator=generator)}
+    rows["val_targets"] = torch.randn(destinations, 4, generator=generator)
+    of = SimpleNamespace(eval_k=5)
+    trainer = SimpleNamespace(recommends=True, task=SimpleNamespace(task=of), _rows=lambda split, name: rows[name])
+    found = RelationalTrainer.predictions(trainer, "val")
+    best = (rows["val"] @ rows["val_targets"].t()).argsort(1, descending=True)[:, :5]
+    assert found.dtype == torch.int64
+    assert torch.equal(found, nn.functional.pad(best, (0, 5 - best.size(1)), value=-1))
+    rows["val"] = rows["val"][:0]
+    assert RelationalTrainer.predictions(trainer, "val").shape == (0, 5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "out", "expected"),
+    [
+        ("regression", [[-1.0], [0.5], [3.0]], [0.0, 0.5, 2.0]),
+        ("binary_classification", [[-1.0], [0.5], [3.0]], [-1.0, 0.5, 3.0]),
+        ("multiclass_classification", [[-1.0, 4.0]], [[-1.0, 4.0]]),
+    ],
+)
+def test_predictions_of_a_regression_lie_in_its_range(kind, out, expected):
+    rows = {("val", "val"): torch.tensor(out)}
+    trainer = SimpleNamespace(recommends=False, kind=kind, _range=(0.0, 2.0), _rows=lambda *of: rows[of])
+    assert RelationalTrainer.predictions(trainer, "val").tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("metric", "predicted", "labels", "expected"),
+    [
+        ("accuracy", [[0.0, 1.0], [2.0, 1.0], [0.0, 3.0]], [1.0, 0.0, 5.0], 2 / 3),  # no class 5 is known
+        # Of the labels, the first is ranked rightly, the second wrongly, and all have the third.
+        ("mean roc_auc", [[2, 0, 1], [1, 1, 0], [0, 2, 2]], [[1, 1, 1], [0, 1, 1], [0, 0, 1]], 0.5),
+    ],
+)
+def test_scores_that_relbench_does_not_compute(metric, predicted, labels, expected):
+    given = {"val": torch.tensor(labels, dtype=torch.float64)}
+    trainer = SimpleNamespace(
+        metric=metric, predictions=lambda split: {"val": torch.tensor(predicted)}[split], _labels=given.__getitem__
+    )
+    assert RelationalTrainer.score(trainer, "val") == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("chosen", "best"), [([[4, 2], [2], [2, 4, 1], [7, 1, 7, 7, 7]], [7, 2]), ([[3]], [3, -1])])
+def test_what_most_sources_chose_is_recommended_to_all(chosen, best):
+    tables = {"train": SimpleNamespace(df=DataFrame({"product": chosen})), "test": SimpleNamespace(df=range(3))}
+    of = SimpleNamespace(eval_k=2, dst_entity_col="product")
+    asked = []
+    trainer = SimpleNamespace(
+        kind="recommendation", recommends=True, _tables=tables, task=SimpleNamespace(task=of),
+        _evaluated=lambda predicted, split: asked.append((predicted.tolist(), split)) or 0.25,
+    )  # fmt: skip
+    assert RelationalTrainer.baseline(trainer) == ("most popular", 0.25)
+    assert asked == [([best] * 3, "test")]
+
+
+def test_the_median_is_the_baseline_of_a_regression_alone():
+    asked, labels = [], {"train": torch.tensor([5.0, 1.0, 9.0])}
+    trainer = SimpleNamespace(
+        kind="regression", recommends=False, _labels=labels.__getitem__, task=SimpleNamespace(task=None),
+        _tables={"test": SimpleNamespace(df=range(2))},
+        _evaluated=lambda predicted, split: asked.append((predicted.tolist(), split)) or -0.5,
+    )  # fmt: skip
+    assert RelationalTrainer.baseline(trainer) == ("median", -0.5)
+    assert asked == [([5.0, 5.0], "test")]
+    trainer.kind = "binary_classification"
+    assert RelationalTrainer.baseline(trainer) is None
+
+
+@pytest.mark.parametrize("fills", [False, True], ids=["asks at one time", "fills in a column"])
+def test_rows_are_embedded_as_they_are_at_the_time_of_the_test_or_their_own(fills):
+    """A row of a table without times, or that has none, has no time of its own; an edge is seen from its time on."""
+    data = HeteroData()
+    data["order"].num_nodes = data["product"].num_nodes = 3
+    data["order"].time = torch.tensor([10, relational.NEVER, 40])
+    data["product", "of", "order"].edge_index = torch.tensor([[0, 1, 2], [0, 1, 2]])
+    data["order", "rev", "product"].edge_index = torch.tensor([[0, 1, 2], [0, 1, 2]])
+    of = (AutoCompleteTask if fills else SimpleNamespace).__new__(AutoCompleteTask if fills else SimpleNamespace)
+    of.dataset = SimpleNamespace(test_timestamp=Timestamp(30, unit="s"))
+    of.dst_entity_table, of.time_col = "product", "date"
+    trainer = SimpleNamespace(
+        entity="order", recommends=True, config=SimpleNamespace(fanouts=[2], batch_size=1),
+        task=SimpleNamespace(task=of, data=data),
+        _of_seeds=lambda loader, title: (title, [batch[title.split()[1]].seed_time.tolist() for batch in loader]),
+    )  # fmt: skip
+    assert RelationalTrainer.embeddings(trainer) == {
+        "order": ("embed order", [[10, 30, 40] if fills else [30, 30, 30]]),
+        "product": ("embed product", [[30, 30, 30]]),
+    }
+    trainer.recommends = False
+    assert list(RelationalTrainer.embeddings(trainer)) == ["order"]
 
 
 class Stopped(Exception):

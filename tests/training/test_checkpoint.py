@@ -94,6 +94,7 @@ def test_the_time_that_a_checkpoint_takes_is_nobody_s(task, tmp_path, monkeypatc
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     trainer = Observed(task, tmp_path, now=now)
     trainer.train_loader._seconds["sample"] = 0.0
+    trainer.train_loader.prefetch = 0  # else threads count while this compares
 
     def save():
         now[0] += 100
@@ -141,6 +142,7 @@ def test_a_write_that_fails_leaves_the_checkpoint_before_it(tmp_path, monkeypatc
     wrong = pytest.raises(RuntimeError, match=r"^no such state$")
     full = pytest.raises(OSError, match=f"the disk is full: '{tmp_path}/{CHECKPOINT}'$")
     stopped = pytest.raises(KeyboardInterrupt)
+    files = len(os.listdir("/proc/self/fd"))
     for fault, raised in ((save, full), (save_to_full_disk, full), (interrupted, stopped), (unable, wrong)):
         with monkeypatch.context() as patched:
             patched.setattr(checkpoint.torch, "save", fault)
@@ -150,6 +152,7 @@ def test_a_write_that_fails_leaves_the_checkpoint_before_it(tmp_path, monkeypatc
     assert checkpoint.read(tmp_path, {}) == {"run": {}, "step": 1}
     checkpoint.write(tmp_path, {"run": {}, "step": 3})
     assert checkpoint.read(tmp_path, {}) == {"run": {}, "step": 3}
+    assert len(os.listdir("/proc/self/fd")) == files, "none stays open"
 
 
 @pytest.mark.parametrize("state", [torch.zeros(2), {"lin.weight": torch.zeros(2)}, {"run": 3}])
