@@ -192,6 +192,9 @@ def typed() -> HeteroData:
         (ValueError, "names: expected some of ['x', 'y', 'train_mask'], found ['z']",
          lambda path: (FeatureStore.from_data(DATA).save(path / "a"),
                        Tiered.open(path / "a", torch.rand(NODES), names=["z"]))),
+        (TypeError, "names: expected a list of attributes' names, found 'x'",
+         lambda path: (FeatureStore.from_data(DATA).save(path / "a"),
+                       Tiered.open(path / "a", torch.rand(NODES), names="x"))),
         (FileNotFoundError, "", lambda path: Tiered.open(path / "b", torch.rand(3))),
     ],
 )  # fmt: skip

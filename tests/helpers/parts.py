@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import pickle
 from collections.abc import Callable
@@ -108,11 +109,14 @@ def batches_of_rank(
 
 
 def traffic_of_an_epoch(path: str, options: dict[str, Any]) -> tuple[int, dict[str, dict[str, Any]]]:
-    """(this rank's batches of an epoch, what it exchanged, by purpose)."""
+    """(this rank's batches of an epoch, what it exchanged, by purpose), which a part counts of dropped loaders, too."""
     with open_part(path) as part:
         loader = loader_of_part(part, **options)
-        steps = sum(1 for _ in loader)
-        return steps, part.stats()
+        steps, stats = sum(1 for _ in loader), part.stats()
+        del loader
+        gc.collect()
+        assert part.stats() == stats
+        return steps, stats
 
 
 def fetched(path: str, kept: dict[str, Any], epochs: int, options: dict[str, Any]) -> tuple[int, int, int]:

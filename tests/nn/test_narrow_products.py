@@ -7,6 +7,7 @@ from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_gnnscale.nn import narrow
+from torch_gnnscale.nn.products import products_of
 
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 
@@ -44,6 +45,46 @@ def test_root_products_of_hooked_layers_are_pygs():
     torch.testing.assert_close(narrowed(batch), expected, rtol=0, atol=1e-12)
     handle.remove()
     assert rows == [sum(batch.num_sampled_nodes[:2])]
+
+
+def hooked(layer, name):
+    getattr(layer, name).register_forward_pre_hook(lambda module, args: None)
+
+
+def replaced(layer, name):
+    linear = getattr(layer, name)
+    linear.forward = lambda x: 2 * type(linear).forward(linear, x)
+
+
+def of_torch(layer, name):
+    setattr(layer, name, torch.nn.Linear(4, 3, bias=name != "lin_r"))
+
+
+def with_bias(layer, name):
+    setattr(layer, name, pyg_nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "names"),
+    [
+        (pyg_nn.SAGEConv, {}, ("lin_l", "lin_r")),
+        (pyg_nn.SAGEConv, {"root_weight": False}, ("lin_l", None)),
+        (pyg_nn.SAGEConv, {"normalize": True}, None),
+        (pyg_nn.SAGEConv, {"project": True}, None),
+        (pyg_nn.GraphConv, {}, ("lin_rel", "lin_root")),
+        (pyg_nn.GCNConv, {}, None),
+    ],
+)
+def test_the_products_that_a_layer_is_the_sum_of(kind, options, names):
+    layer = kind(4, 3, **options)
+    assert products_of(layer) == (names and tuple(name and getattr(layer, name) for name in names))
+    for name in filter(None, names or ()):
+        for change in (hooked, replaced, of_torch):
+            change(layer := kind(4, 3, **options), name)
+            assert products_of(layer) is None, (name, change)
+    if names == ("lin_l", "lin_r"):
+        with_bias(layer := kind(4, 3), "lin_r")
+        assert products_of(layer) is None, "which would be added, too"
 
 
 def test_root_products_under_autocast_are_pygs():

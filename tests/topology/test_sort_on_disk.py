@@ -37,6 +37,18 @@ def test_too_few_open_files(tmp_path, more):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_another_reason_than_too_few_open_files(tmp_path):
+    resource = pytest.importorskip("resource")
+    edges, before = random_edges(300, 170, 3000), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"^\[Errno 27\] File too large"):
+            build_on_disk(tmp_path / "graph", [edges], (300, 170), memory=50 * EDGE, num_edges=3000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("edge_ids", [False, True])
 @pytest.mark.parametrize("memory", [SLOW(EDGE), 50 * EDGE, 1 << 30])
 @pytest.mark.parametrize("hub", [0, 9])
