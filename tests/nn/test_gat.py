@@ -7,10 +7,10 @@ from helpers.data import make_data
 from helpers.graphs import random_ids
 
 from torch_gnnscale import NeighborLoader
-from torch_gnnscale.nn import gat as module
+from torch_gnnscale.nn import convolutions as module
 from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.nn.aggregate import sort_edges
-from torch_gnnscale.nn.gat import gat, takes
+from torch_gnnscale.nn.convolutions import gat, gat_takes
 
 SOURCES, DESTINATIONS, EDGES, FEATURES, CHANNELS = 40, 30, 200, 6, 5
 
@@ -67,20 +67,20 @@ def test_few_destinations_and_edges(heads, destinations, number, first, monkeypa
 
 def test_what_it_does_not_compute():
     x = torch.ones(3, 2)
-    assert takes(pyg_nn.GATConv(2, 2), {"x": (x, x)})
-    assert takes(pyg_nn.GATConv(2, 2, add_self_loops=False), {"x": (x, None)})
-    assert not takes(pyg_nn.GATConv(2, 2), {"x": (x, None)})
-    assert not takes(pyg_nn.GATConv(2, 2), {"x": (x, x), "return_attention_weights": True})
-    assert not takes(pyg_nn.GATConv(2, 2, aggr="mean"), {"x": (x, x)})
-    assert not takes(pyg_nn.GATConv(-1, 2), {"x": (x, x)})
+    assert gat_takes(pyg_nn.GATConv(2, 2), {"x": (x, x)})
+    assert gat_takes(pyg_nn.GATConv(2, 2, add_self_loops=False), {"x": (x, None)})
+    assert not gat_takes(pyg_nn.GATConv(2, 2), {"x": (x, None)})
+    assert not gat_takes(pyg_nn.GATConv(2, 2), {"x": (x, x), "return_attention_weights": True})
+    assert not gat_takes(pyg_nn.GATConv(2, 2, aggr="mean"), {"x": (x, x)})
+    assert not gat_takes(pyg_nn.GATConv(-1, 2), {"x": (x, x)})
     for other in (x.half(), x.long(), x[0]):
-        assert not takes(pyg_nn.GATConv(2, 2), {"x": (other, other)})
+        assert not gat_takes(pyg_nn.GATConv(2, 2), {"x": (other, other)})
     with torch.autocast("cpu", torch.bfloat16):
-        assert not takes(pyg_nn.GATConv(2, 2), {"x": (x, x)})
-    assert not takes(Doubled(2, 2), {"x": (x, x)})
+        assert not gat_takes(pyg_nn.GATConv(2, 2), {"x": (x, x)})
+    assert not gat_takes(Doubled(2, 2), {"x": (x, x)})
     layer = pyg_nn.GATConv(2, 2)
     layer.register_edge_update_forward_hook(lambda *_: None)
-    assert not takes(layer, {"x": (x, x)})
+    assert not gat_takes(layer, {"x": (x, x)})
 
 
 class Doubled(pyg_nn.GATConv):
@@ -122,6 +122,6 @@ def test_products_that_do_more(name):
         lambda layer, linear: linear.register_forward_hook(lambda *_: None),
     ):
         layer = pyg_nn.GATConv(channels, 2)
-        assert takes(layer, {"x": (x, x)})
+        assert gat_takes(layer, {"x": (x, x)})
         replace(layer, getattr(layer, name))
-        assert not takes(layer, {"x": (x, x)})
+        assert not gat_takes(layer, {"x": (x, x)})

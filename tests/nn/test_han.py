@@ -8,8 +8,8 @@ from torch import nn
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import dictionary_layer, narrow
-from torch_gnnscale.nn import han as module
-from torch_gnnscale.nn.han import han
+from torch_gnnscale.nn import dictionary_layer as module
+from torch_gnnscale.nn.dictionary_layer import han
 
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 RELATIONS = [("b", "r0", "a"), ("a", "r1", "b"), ("b", "r2", "c")]

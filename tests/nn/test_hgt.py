@@ -11,10 +11,10 @@ from torch import nn
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import dictionary_layer, narrow
-from torch_gnnscale.nn import hgt as module
+from torch_gnnscale.nn import dictionary_layer as module
 from torch_gnnscale.nn.aggregate import sort_edges
 from torch_gnnscale.nn.batches import num_seeds
-from torch_gnnscale.nn.hgt import hgt
+from torch_gnnscale.nn.dictionary_layer import hgt
 from torch_gnnscale.nn.products import multiplies_destinations
 
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")

@@ -8,7 +8,7 @@ from helpers.graphs import random_ids
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_gnnscale.nn.aggregate import Apart, Bipartite
-from torch_gnnscale.nn.sage import sage
+from torch_gnnscale.nn.convolutions import sage
 
 SOURCES, DESTINATIONS, EDGES, WIDTH, CHANNELS = 40, 30, 200, 6, 5
 NAMES = ["x", "of_neighbors", "bias", "of_root"]

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .. import ops
-from . import gat, messages, sage
+from . import convolutions, messages
 from .aggregate import Apart, Bipartite, aggregate, aggregate_and_root
 from .batches import Read
 from .forward_pass import ForwardPass, Given, refuse_compiled
@@ -128,7 +128,7 @@ class NarrowedLayer:
                     if self._fused:
                         self._aggregate_first(given, edges)
                     if self._is_gat and self._roots_are_sources and self.layer.lin is not None:
-                        self._options.set("lin", gat.projected_once(self.layer.lin, given["x"][1]))
+                        self._options.set("lin", convolutions.projected_once(self.layer.lin, given["x"][1]))
                     args = (*(given.pop(name) for name in names[: len(args)]), *args[len(names) :])
                     with nullcontext() if self._rows_agree and not common_rows.everywhere else common_rows:
                         out = self.forward(*args, **given)
@@ -312,9 +312,9 @@ class NarrowedLayer:
             self._aggregated = x, own, out
 
     def _of_sage(self, given: dict[str, Any], edges: Bipartite) -> Tensor | None:
-        """The output of a SAGEConv, as one function; None if it does more than :func:`torch_gnnscale.nn.sage.sage`."""
+        """The output of a SAGEConv, as one function; None if more than :func:`torch_gnnscale.nn.convolutions.sage`."""
         layer, x = self.layer, given.get("x")
-        if not isinstance(x, tuple) or not sage.takes(layer, x[1]):
+        if not isinstance(x, tuple) or not convolutions.sage_takes(layer, x[1]):
             return None
         reduce, weight = self._weighed(x[0], None)
         if not self._can_aggregate(x[0], weight) or (weight is not None and weight.requires_grad):
@@ -322,15 +322,15 @@ class NarrowedLayer:
         of_neighbors, of_root = layer.lin_l, layer.lin_r
         root = None if self._roots_are_sources else x[1]
         given_to = of_neighbors.weight, of_neighbors.bias, of_root.weight, edges, reduce, self._apart
-        out = sage.sage(x[0], root, weight, *given_to)
+        out = convolutions.sage(x[0], root, weight, *given_to)
         return functional.normalize(out, p=2.0, dim=-1) if layer.normalize else out
 
     def _of_gat(self, given: dict[str, Any], edges: Bipartite) -> Tensor | None:
-        """The output of a GATConv by :func:`torch_gnnscale.nn.gat.gat`; None if it does something else."""
+        """The output of a GATConv by :func:`torch_gnnscale.nn.convolutions.gat`; None if it does something else."""
         x = given.get("x")
-        if not isinstance(x, tuple) or self._of_edges is not None or not gat.takes(self.layer, given):
+        if not isinstance(x, tuple) or self._of_edges is not None or not convolutions.gat_takes(self.layer, given):
             return None
-        return gat.gat(self.layer, x[0], x[1], edges, given.get("edge_attr"))
+        return convolutions.gat(self.layer, x[0], x[1], edges, given.get("edge_attr"))
 
     def _reads_sum_alone(self, x: Any, weight: Any) -> bool:
         """Whether the layer reads nothing of the sources' rows x but their sum or mean, which
