@@ -8,7 +8,7 @@ from torch import nn
 from torch_geometric.data import Data
 
 from torch_gnnscale import NeighborLoader
-from torch_gnnscale.nn import narrow, products
+from torch_gnnscale.nn import narrow, pyg_layers
 
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 SEEDS = torch.arange(12)
@@ -18,7 +18,7 @@ SEEDS = torch.arange(12)
 def multiplied(monkeypatch):
     """The numbers of rows of the products that linear modules compute; all are worth it."""
     found, multiply = [], nn.functional.linear
-    monkeypatch.setattr(products, "OF_NUMBER", 0)
+    monkeypatch.setattr(pyg_layers, "OF_NUMBER", 0)
     monkeypatch.setattr(
         nn.functional, "linear", lambda x, *given: (found.append((len(x), x.size(1))), multiply(x, *given))[1]
     )
@@ -92,11 +92,11 @@ def test_lazy_modules(lazy, multiplied):
 @pytest.mark.slow
 def test_compiled_modules_are_left_alone():
     model = OneType(torch.compile(nn.Linear(FEATURES, HIDDEN), backend="eager"))
-    assert not products.linear_modules(model)
+    assert not pyg_layers.linear_modules(model)
     model = OneType(nn.Linear(FEATURES, HIDDEN))
-    assert products.linear_modules(model) == [model.encode]
+    assert pyg_layers.linear_modules(model) == [model.encode]
     model.encode.compile(backend="eager")
-    assert not products.linear_modules(model)
+    assert not pyg_layers.linear_modules(model)
 
 
 @pytest.mark.parametrize("change", ["rows", "gradient", "no trees", "a subclass", "too small"])
@@ -114,7 +114,7 @@ def test_what_is_computed_as_it_is(change, multiplied, monkeypatch):
     elif change == "no trees":
         batch = trees(disjoint=False)
     elif change == "too small":
-        monkeypatch.setattr(products, "OF_NUMBER", FEATURES * HIDDEN)
+        monkeypatch.setattr(pyg_layers, "OF_NUMBER", FEATURES * HIDDEN)
     narrowed = narrow(model, lambda model, batch: model(batch), check=False)
     narrowed_as_whole(model, batch, narrowed)
     rows = [count for count, width in multiplied if width == FEATURES]

@@ -7,7 +7,7 @@ from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_gnnscale.nn import narrow
-from torch_gnnscale.nn.products import products_of
+from torch_gnnscale.nn.pyg_layers import products_of
 
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import narrow, weigh
-from torch_gnnscale.nn.messages import BY_EDGE
+from torch_gnnscale.nn.pyg_layers import BY_EDGE
 from torch_gnnscale.nn.weigh import _is_prefix
 
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")

@@ -6,7 +6,7 @@ import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor
 
-from ..nn.messages import BY_EDGE, has_own_propagate, is_basis
+from ..nn.pyg_layers import BY_EDGE, has_own_propagate, is_basis
 
 _REDUCTIONS = ("sum", "add", "mean", "max", "min")
 _STEPS = ("propagate", "edge_update", "message", "aggregate")

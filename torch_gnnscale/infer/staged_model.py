@@ -19,8 +19,8 @@ from ..nn.forward_pass import ForwardPass, JoinOfPass, LayerOfPass
 from ..nn.hops import BatchHops, HopEdges, NodeRows, Relation
 from ..nn.layered import Layered
 from ..nn.merged import Merged, MergedRelation, MergedTrace, merges
-from ..nn.messages import NORMALIZES
 from ..nn.narrowed_layer import NarrowedLayer
+from ..nn.pyg_layers import NORMALIZES
 from .hubs import Pieces
 from .plan import DEGREE, Input
 

@@ -15,7 +15,7 @@ from torch_geometric.utils import add_self_loops, remove_self_loops
 
 from .. import ops
 from .aggregate import Apart, Bipartite, RowGradient, aggregate, by_head, sort_edges, sum_up
-from .products import is_plain, is_wide, multiplies_destinations
+from .pyg_layers import is_plain, is_wide, multiplies_destinations
 
 
 def _computed(

@@ -19,8 +19,7 @@ from .batches import EdgeType
 from .convolutions import attention, folded, product_of_sums
 from .forward_pass import ForwardPass, Given, refuse_compiled
 from .hops import first_rows
-from .messages import parameters_of, sums_as
-from .products import is_plain, multiplies_destinations, occurring, takes_rows
+from .pyg_layers import is_plain, multiplies_destinations, occurring, parameters_of, sums_as, takes_rows
 from .saving import LayerSize
 from .wrapper import Shadow, title_of
 

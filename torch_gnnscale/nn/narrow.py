@@ -23,7 +23,7 @@ from .hops import BatchHops, seed_rows
 from .joins import JoinedHeteroConv, JoinedTrace
 from .layered import Layered
 from .merged import MergedTrace, merges
-from .products import DistinctRows, linear_modules
+from .pyg_layers import DistinctRows, linear_modules
 from .trial import agree, first_difference, has_nodes_as_edges, outputs, with_nodes_in_every_group
 from .weigh import default_call
 

@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from .. import ops
-from . import convolutions, messages
+from . import convolutions, pyg_layers
 from .aggregate import Apart, Bipartite, aggregate, aggregate_and_root
 from .batches import Read
 from .forward_pass import ForwardPass, Given, refuse_compiled
 from .hops import HopEdges, Relation, first_rows
-from .products import WIDE, is_called_plainly, is_wide, products_of
+from .pyg_layers import WIDE, is_called_plainly, is_wide, products_of
 from .saving import LayerSize
 from .sums import Share
 from .wrapper import Shadow, title_of
@@ -38,15 +38,15 @@ class NarrowedLayer:
         self._methods, self._options = Shadow(layer), Shadow(layer)
         self._read_signature()
         self.reduce = "sum" if layer.aggr == "add" else layer.aggr
-        self.weight = messages.WEIGHT_OF_MESSAGE.get(kind.message)
+        self.weight = pyg_layers.WEIGHT_OF_MESSAGE.get(kind.message)
         self._known = (
-            kind.message in messages.WEIGHT_OF_MESSAGE
+            kind.message in pyg_layers.WEIGHT_OF_MESSAGE
             and kind.aggregate is pyg_nn.MessagePassing.aggregate
             and kind.update is pyg_nn.MessagePassing.update
             and self.reduce in ops.REDUCTIONS
-            and not messages.has_own_propagate(kind)
+            and not pyg_layers.has_own_propagate(kind)
         )
-        self._hooks = messages.hooks_of(layer)
+        self._hooks = pyg_layers.hooks_of(layer)
         self._is_gat = kind.forward is pyg_nn.GATConv.forward
         self._relation: Relation | None = None  # within a call
         self._edges: Bipartite | None = None  # within a call
@@ -62,7 +62,9 @@ class NarrowedLayer:
         parameters = sum(parameter.numel() for parameter in layer.parameters())
         channels, heads = getattr(layer, "out_channels", 0), getattr(layer, "heads", 1)
         channels = channels * heads if isinstance(channels, int) and isinstance(heads, int) else 0
-        of_destinations = type(layer).forward in messages.MULTIPLIES_DESTINATIONS or (self._is_gat and layer.heads == 1)
+        of_destinations = type(layer).forward in pyg_layers.MULTIPLIES_DESTINATIONS or (
+            self._is_gat and layer.heads == 1
+        )
         return LayerSize(parameters, of_destinations, channels)
 
     def enter(self, forward_pass: ForwardPass) -> None:
@@ -76,11 +78,11 @@ class NarrowedLayer:
             self._known
             and layer.decomposed_layers == 1
             and not layer.explain
-            and (not any(self._hooks) or (messages.is_basis(layer) and self.weight != "alpha"))
-            and messages.REPLACED.isdisjoint(vars(layer))
-            and type(layer.aggr_module) is messages.AGGREGATIONS[self.reduce]
+            and (not any(self._hooks) or (pyg_layers.is_basis(layer) and self.weight != "alpha"))
+            and pyg_layers.REPLACED.isdisjoint(vars(layer))
+            and type(layer.aggr_module) is pyg_layers.AGGREGATIONS[self.reduce]
         )
-        self._rows_agree = self._fused and self._own_forward is None and type(layer).forward in messages.KNOWN_FORWARD
+        self._rows_agree = self._fused and self._own_forward is None and type(layer).forward in pyg_layers.KNOWN_FORWARD
         self._adds = self._rows_agree and not any(self._hooks) and is_called_plainly(layer)
         self._products = products_of(layer) if self._adds else None
         self._is_sage = self._rows_agree and type(layer).forward is pyg_nn.SAGEConv.forward
@@ -94,7 +96,7 @@ class NarrowedLayer:
 
     def _read_signature(self) -> None:
         self._own_forward = vars(self.layer).get("forward")
-        parameters = messages.parameters_of(self.layer)
+        parameters = pyg_layers.parameters_of(self.layer)
         self.names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self._takes_pair = {p.name for p in parameters if "Tuple[" in str(p.annotation)}
 
@@ -110,17 +112,17 @@ class NarrowedLayer:
             groups = self.groups(given)
             hop_edges, destinations = self._relation.edges, self._relation.dst
             try:
-                if isinstance(self.layer, messages.NORMALIZES) and self.layer.normalize:
+                if isinstance(self.layer, pyg_layers.NORMALIZES) and self.layer.normalize:
                     hop_edges, given["edge_weight"] = self._normalized(given)
                     self._options.set("normalize", False)
                 edges = self._edges = hop_edges.prefix(groups)
-                if messages.has_bases(self.layer):
+                if pyg_layers.has_bases(self.layer):
                     self._options.set("_edge_type", kinds := self.layer._edge_type[: edges.num_edges])
                     self._of_kinds = self.layer.edge_type_weight.view(-1)[kinds]
                 self._cut(given, self.read(given, hop_edges.edges.num_edges), groups, edges)
                 if self.forward_pass.weights is not None:
                     self._of_edges = self.forward_pass.weights[self._relation.key][: edges.num_edges]
-                    messages.refuse_twice(self.title, given, self._of_edges)
+                    pyg_layers.refuse_twice(self.title, given, self._of_edges)
                 out = self._of_sage(given, edges) if self._is_sage else None
                 if self._is_gat and self._rows_agree:
                     out = self._of_gat(given, edges)
@@ -216,7 +218,7 @@ class NarrowedLayer:
         """How many rows of sources the layer gets, and how many of destinations, if it gets a pair of tensors."""
         for key, value in given.items():
             if key != "edge_index":
-                first, second = value if messages.is_pair(value) else (value, None)
+                first, second = value if pyg_layers.is_pair(value) else (value, None)
                 if isinstance(first, Tensor) and first.dim() > 0:
                     return first.size(0), None if second is None else second.size(0)
         raise ValueError(f"{self.title}: expected input rows of whole hops {self._rows_expected()}, found no tensor")
@@ -260,7 +262,7 @@ class NarrowedLayer:
         for key, value in given.items():
             if key == "edge_index":
                 continue
-            if messages.is_pair(value):
+            if pyg_layers.is_pair(value):
                 nodes.append(key)
             elif isinstance(value, Tensor) and value.dim() > 0:
                 of_one_type = relation.src is relation.dst and not key.startswith("edge")
@@ -339,7 +341,7 @@ class NarrowedLayer:
         of_batch = None if weights is None or relation is None else weights[relation.key]
         return (
             self._rows_agree
-            and type(self.layer).forward in messages.MULTIPLIES_DESTINATIONS
+            and type(self.layer).forward in pyg_layers.MULTIPLIES_DESTINATIONS
             and not getattr(self.layer, "project", False)
             and self.reduce in ("sum", "mean")
             and "x" in self._takes_pair
@@ -380,7 +382,7 @@ class NarrowedLayer:
                 return found
         if self._of_edges is None:
             return self.propagate(edge_index, size=size, **kwargs)
-        with messages.weigh_messages(self.layer, self._of_edges):
+        with pyg_layers.weigh_messages(self.layer, self._of_edges):
             return self.propagate(edge_index, size=size, **kwargs)
 
     def _over_csc(self, edge_index: Any, kwargs: dict[str, Any]) -> Tensor | None:
