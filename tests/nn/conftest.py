@@ -3,7 +3,7 @@
 import pytest
 from torch_geometric.nn import Sequential
 
-from torch_gnnscale.nn import saving
+from torch_gnnscale.nn import forward_pass
 
 
 @pytest.fixture(autouse=True)
@@ -15,4 +15,4 @@ def the_forward_of_sequential(monkeypatch):
 @pytest.fixture
 def every_batch_is_narrowed(monkeypatch):
     """Also those of which narrowing saves nothing."""
-    monkeypatch.setattr(saving, "LEAST_SAVED", 0)
+    monkeypatch.setattr(forward_pass, "LEAST_SAVED", 0)

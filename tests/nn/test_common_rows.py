@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from torch_gnnscale.nn.common_rows import CommonRows
+from torch_gnnscale.nn.forward_pass import CommonRows
 from torch_gnnscale.nn.hops import NodeRows
 
 HOPS = SimpleNamespace(are_rows={1, 5, 9}.issuperset)

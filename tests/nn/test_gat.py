@@ -8,7 +8,7 @@ from helpers.graphs import random_ids
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import convolutions as module
-from torch_gnnscale.nn import narrow, saving
+from torch_gnnscale.nn import forward_pass, narrow
 from torch_gnnscale.nn.aggregate import sort_edges
 from torch_gnnscale.nn.convolutions import gat, gat_takes
 
@@ -92,7 +92,7 @@ class Doubled(pyg_nn.GATConv):
 
 @pytest.mark.parametrize("heads", [1, 2])
 def test_narrowed_layers_with_coefficients_of_their_own(heads, monkeypatch):
-    monkeypatch.setattr(saving, "LEAST_SAVED", 0)
+    monkeypatch.setattr(forward_pass, "LEAST_SAVED", 0)
     batch = next(iter(NeighborLoader(make_data(), [3, 2], torch.arange(5), batch_size=5)))
     layer = Doubled(batch.num_features, 4, heads).double()
     found = narrow(layer, lambda layer, batch: layer(batch.x, batch.edge_index), check=False)(batch)
@@ -105,7 +105,7 @@ def test_narrowed_layers_with_coefficients_of_their_own(heads, monkeypatch):
 def test_narrowed_layers_are_computed_by_it(options, times, monkeypatch):
     called = []
     monkeypatch.setattr(module, "gat", lambda *given: (called.append(given), gat(*given))[1])
-    monkeypatch.setattr(saving, "LEAST_SAVED", 0)
+    monkeypatch.setattr(forward_pass, "LEAST_SAVED", 0)
     batch = next(iter(NeighborLoader(make_data(), [3, 2], torch.arange(5), batch_size=5)))
     narrowed = narrow(pyg_nn.GAT(batch.num_features, 4, 2, **options).double(), check=False)
     narrowed(batch)

@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from torch_geometric.sampler import NegativeSampling
 
 from torch_gnnscale import LayerSampler, LinkNeighborLoader
-from torch_gnnscale.nn import narrow, saving, weigh
+from torch_gnnscale.nn import forward_pass, narrow, weigh
 
 OPTIONS = {
     "links": {},
@@ -46,12 +46,12 @@ def scores(batch: Data, rows: torch.Tensor) -> torch.Tensor:
         ("negatives", "sage", 0),
         ("triplets", "gat", 0),
         ("disjoint", "gin", 0),
-        ("links", "sage", saving.LEAST_SAVED),  # computes whole batches
+        ("links", "sage", forward_pass.LEAST_SAVED),  # computes whole batches
         *(SLOW(*case, 0) for case in product(OPTIONS, ["sage max", "gcn2", "residual"])),
     ],
 )
 def test_rows_of_ends_and_gradients(options, name, least, monkeypatch):
-    monkeypatch.setattr(saving, "LEAST_SAVED", least)
+    monkeypatch.setattr(forward_pass, "LEAST_SAVED", least)
     data = make_data()
     data.x = data.x / 200
     torch.manual_seed(0)
@@ -76,7 +76,7 @@ def test_rows_of_ends_and_gradients(options, name, least, monkeypatch):
 
 @pytest.mark.parametrize("weighed", [False, True])
 def test_links_of_layer_wise_samples(weighed, monkeypatch):
-    monkeypatch.setattr(saving, "LEAST_SAVED", 0)
+    monkeypatch.setattr(forward_pass, "LEAST_SAVED", 0)
     data = make_data()
     data.x = data.x / 200
     model = MODELS["sage"]().double().eval()
@@ -92,7 +92,7 @@ def test_links_of_layer_wise_samples(weighed, monkeypatch):
 @pytest.mark.parametrize("check", [False, True])
 @pytest.mark.parametrize("least", [0, 1 << 62])
 def test_scores_of_as_many_links_as_a_hop_has_nodes_are_no_rows(least, check, monkeypatch):
-    monkeypatch.setattr(saving, "LEAST_SAVED", least)
+    monkeypatch.setattr(forward_pass, "LEAST_SAVED", least)
     batch = next(iter(LinkNeighborLoader(make_data(), [4, 3, 2], links_of(make_data()), batch_size=8)))
     seeds, found = batch.num_sampled_nodes[0], sum(batch.num_sampled_nodes[:2])
     expected = seeds if check or least == 0 else batch.num_nodes

@@ -16,7 +16,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn.norm import HeteroBatchNorm
 
 from torch_gnnscale import NeighborLoader
-from torch_gnnscale.nn import narrow, saving
+from torch_gnnscale.nn import forward_pass, narrow
 from torch_gnnscale.nn.hops import BatchHops
 from torch_gnnscale.nn.trial import with_nodes_in_every_group
 
@@ -147,7 +147,7 @@ def test_no_layer_computes_more_rows_than_it_must_where_a_hop_finds_no_node():
 @pytest.mark.slow
 def test_batches_that_are_not_worth_it_are_narrowed_all_the_same(monkeypatch):
     """In training, where they would otherwise be normalized over other rows than the next batch."""
-    monkeypatch.setattr(saving, "LEAST_SAVED", 1 << 62)
+    monkeypatch.setattr(forward_pass, "LEAST_SAVED", 1 << 62)
     for make in (pyg_nn.BatchNorm, nn.BatchNorm1d, lambda width: HeteroBatchNorm(width, 1)):
         model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
         model.norms = nn.ModuleList(make(HIDDEN).double() for _ in range(2))
@@ -189,7 +189,7 @@ def test_norms_that_read_other_rows_in_evaluation_mode_too_are_refused(norm, tra
 @pytest.mark.parametrize("norm", [pyg_nn.MessageNorm(), pyg_nn.LayerNorm(HIDDEN, mode="node"), nn.LayerNorm(HIDDEN)],
                          ids=lambda norm: type(norm).__name__)  # fmt: skip
 def test_norms_of_single_rows_are_narrowed_where_it_pays(norm, monkeypatch):
-    monkeypatch.setattr(saving, "LEAST_SAVED", 1 << 62)
+    monkeypatch.setattr(forward_pass, "LEAST_SAVED", 1 << 62)
     given, norm = isinstance(norm, pyg_nn.MessageNorm), copy.deepcopy(norm).double()
     model, rows = Normed().double(), []
     model.norms[0] = norm
@@ -244,7 +244,7 @@ class Noise(nn.Module):
 
 
 def test_a_norm_of_ones_own_is_named_and_gets_the_same_rows_in_every_batch(monkeypatch):
-    monkeypatch.setattr(saving, "LEAST_SAVED", 1 << 62)
+    monkeypatch.setattr(forward_pass, "LEAST_SAVED", 1 << 62)
     model, batch = Normed().double(), batch_whose_last_hop_finds_nothing()
     model.norms = nn.ModuleList(Centered() for _ in range(3))
     narrowed = narrow(model)

@@ -23,7 +23,7 @@ from torch import nn
 from torch_geometric.data import Data
 
 from torch_gnnscale import LinkNeighborLoader, NeighborLoader
-from torch_gnnscale.nn import narrow, saving
+from torch_gnnscale.nn import forward_pass, narrow
 from torch_gnnscale.nn.hops import BatchHops
 from torch_gnnscale.nn.narrow import Narrowed
 
@@ -85,7 +85,7 @@ def test_edges_that_are_read_before_the_first_layer():
 
 @pytest.mark.parametrize("least", [0, 1 << 62])
 def test_scores_of_links_are_not_rows_of_nodes(least, monkeypatch):
-    monkeypatch.setattr(saving, "LEAST_SAVED", least)
+    monkeypatch.setattr(forward_pass, "LEAST_SAVED", least)
 
     def score(model, batch):
         rows, (src, dst) = model(batch.x, batch.edge_index), batch.edge_label_index

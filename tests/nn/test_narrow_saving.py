@@ -12,13 +12,13 @@ from helpers.narrow_types import make_types
 from torch import nn
 
 from torch_gnnscale import NeighborLoader
-from torch_gnnscale.nn import narrow, saving
+from torch_gnnscale.nn import forward_pass, narrow
 from torch_gnnscale.nn.narrowed_layer import NarrowedLayer
 
 
 def saved_in_order(nodes, edges, sizes, others):
     """What is left out of a batch by layers that are called one after the other."""
-    savings = saving.Savings(saving.in_order(sizes, len(edges)), len(edges), others)
+    savings = forward_pass.Savings(forward_pass.in_order(sizes, len(edges)), len(edges), others)
     return savings.of({None: nodes}, {None: edges})
 
 
@@ -42,9 +42,9 @@ def test_a_batch_that_is_not_worth_it_is_computed_whole(few, monkeypatch):
     loader = NeighborLoader(make_data(), [3], torch.arange(20), batch_size=10, seed=1)
     batch = next(iter(loader))
     nodes, edges, size = batch.num_sampled_nodes, batch.num_sampled_edges, sum(p.numel() for p in model.parameters())
-    saved = (size + saving.CHANNEL * CLASSES) * nodes[1]
-    assert saved_in_order(nodes, edges, [saving.LayerSize(size, True, CLASSES)], 0) == saved
-    monkeypatch.setattr(saving, "LEAST_SAVED", saved + few)
+    saved = (size + forward_pass.CHANNEL * CLASSES) * nodes[1]
+    assert saved_in_order(nodes, edges, [forward_pass.LayerSize(size, True, CLASSES)], 0) == saved
+    monkeypatch.setattr(forward_pass, "LEAST_SAVED", saved + few)
     narrowed = narrow(model)
     expected = model(batch.x, batch.edge_index)[:10]
     model.seen().clear()
@@ -57,7 +57,7 @@ def test_a_batch_that_is_not_worth_it_is_computed_whole(few, monkeypatch):
 
 @pytest.mark.parametrize("check", [False, True])
 def test_sizes_that_the_first_batch_decides(check, monkeypatch):
-    monkeypatch.setattr(saving, "LEAST_SAVED", 1 << 62)
+    monkeypatch.setattr(forward_pass, "LEAST_SAVED", 1 << 62)
     model = pyg_nn.GraphSAGE(-1, HIDDEN, 3, CLASSES).double()
     narrowed = narrow(model, check=check)
     for batch in batches():
@@ -69,7 +69,7 @@ def test_sizes_that_the_first_batch_decides(check, monkeypatch):
 @pytest.mark.parametrize("least", [0, 1 << 62])
 def test_the_first_batch_of_lazy_layers_is_computed_as_it_is_after_resuming(check, least, monkeypatch):
     """BatchNorm's statistics show which rows were computed: those that seeds need, however little it saves."""
-    monkeypatch.setattr(saving, "LEAST_SAVED", least)
+    monkeypatch.setattr(forward_pass, "LEAST_SAVED", least)
     make = partial(pyg_nn.GraphSAGE, -1, HIDDEN, 3, CLASSES, norm="BatchNorm", dropout=0.5)
     model, resumed, rows = make().double(), make().double(), []
     for norm in model.norms[:2]:
@@ -90,7 +90,7 @@ def test_the_first_batch_of_lazy_layers_is_computed_as_it_is_after_resuming(chec
 
 
 def test_parameters_that_no_batch_gives_a_size(monkeypatch):
-    monkeypatch.setattr(saving, "LEAST_SAVED", 1 << 62)
+    monkeypatch.setattr(forward_pass, "LEAST_SAVED", 1 << 62)
     model = Rows(pyg_nn.SAGEConv(-1, CLASSES))
     model.unused = nn.LazyLinear(2)
     model.double()
@@ -102,37 +102,45 @@ def test_parameters_that_no_batch_gives_a_size(monkeypatch):
 
 
 def test_what_narrowing_saves():
-    of_dst, of_src = saving.LayerSize(100, True, 0), saving.LayerSize(10, False, 0)
-    wide = saving.LayerSize(0, True, 7)
+    of_dst, of_src = forward_pass.LayerSize(100, True, 0), forward_pass.LayerSize(10, False, 0)
+    wide = forward_pass.LayerSize(0, True, 7)
     nodes, edges = [2, 3, 5], [4, 6]
-    assert saved_in_order(nodes, edges, [of_dst, of_dst], 0) == 100 * (5 + 8) + saving.EDGE * 6
-    assert saved_in_order(nodes, edges, [of_src, of_src], 0) == 10 * (0 + 5) + saving.EDGE * 6
-    assert saved_in_order(nodes, edges, [of_src, of_dst], 40) == 10 * 0 + 100 * 8 + 20 * (5 + 8) + saving.EDGE * 6
-    assert saved_in_order(nodes, edges, [wide, of_src], 0) == saving.CHANNEL * 7 * 5 + 10 * 5 + saving.EDGE * 6
+    assert saved_in_order(nodes, edges, [of_dst, of_dst], 0) == 100 * (5 + 8) + forward_pass.EDGE * 6
+    assert saved_in_order(nodes, edges, [of_src, of_src], 0) == 10 * (0 + 5) + forward_pass.EDGE * 6
+    assert saved_in_order(nodes, edges, [of_src, of_dst], 40) == 10 * 0 + 100 * 8 + 20 * (5 + 8) + forward_pass.EDGE * 6
+    assert (
+        saved_in_order(nodes, edges, [wide, of_src], 0) == forward_pass.CHANNEL * 7 * 5 + 10 * 5 + forward_pass.EDGE * 6
+    )
     assert saved_in_order(nodes, edges, [of_src], 0) == 0
     assert saved_in_order([2], [], [of_src], 0) == 0
 
 
 def test_what_narrowing_saves_of_types():
-    of_dst, of_src = saving.LayerSize(100, True, 0), saving.LayerSize(10, False, 3)
+    of_dst, of_src = forward_pass.LayerSize(100, True, 0), forward_pass.LayerSize(10, False, 3)
     writes, cites = ("author", "writes", "paper"), ("paper", "cites", "paper")
-    places = [saving.Place(of_dst, writes, 3), saving.Place(of_src, cites, 2), saving.Place(of_dst, writes, 2)]
+    places = [
+        forward_pass.Place(of_dst, writes, 3),
+        forward_pass.Place(of_src, cites, 2),
+        forward_pass.Place(of_dst, writes, 2),
+    ]
     nodes, edges = {"paper": [2, 3, 5], "author": [0, 4, 6]}, {writes: [4, 7], cites: [3, 9]}
-    expected = 100 * (5 + 3 + 5) + 10 * 5 + 3 * saving.CHANNEL * (3 + 5) + saving.EDGE * (9 + 7) + 20 * (5 + 8 + 8)
-    assert saving.Savings(places, 2, 60).of(nodes, edges) == expected
+    expected = (
+        100 * (5 + 3 + 5) + 10 * 5 + 3 * forward_pass.CHANNEL * (3 + 5) + forward_pass.EDGE * (9 + 7) + 20 * (5 + 8 + 8)
+    )
+    assert forward_pass.Savings(places, 2, 60).of(nodes, edges) == expected
 
 
 @pytest.mark.parametrize("merged", [False, True])
 def test_what_pays_saves_the_least(merged, monkeypatch):
     """The bound by which batches that are too small are passed over is one; in a merged graph nodes count twice."""
-    of_dst, writes = saving.LayerSize(100, True, 2), ("author", "writes", "paper")
-    places = [saving.Place(of_dst, writes, 2)] + [saving.Place(of_dst, None, 2)] * merged
-    savings = saving.Savings(places, 2, 0)
+    of_dst, writes = forward_pass.LayerSize(100, True, 2), ("author", "writes", "paper")
+    places = [forward_pass.Place(of_dst, writes, 2)] + [forward_pass.Place(of_dst, None, 2)] * merged
+    savings = forward_pass.Savings(places, 2, 0)
     for paper, author, edge in ((9, 0, 0), (0, 9, 0), (0, 0, 9), (9, 9, 9)):
         given = {"paper": [1, paper, paper], "author": [0, author, author]}, {writes: [1, edge]}
         saved = savings.of(*given)
         for least in (saved, saved + 1):
-            monkeypatch.setattr(saving, "LEAST_SAVED", least * 3 // 2 if least == saved else least * 3)
+            monkeypatch.setattr(forward_pass, "LEAST_SAVED", least * 3 // 2 if least == saved else least * 3)
             assert savings.pay(*given) == (least == saved)
 
 
@@ -159,9 +167,9 @@ def test_savings_are_those_of_the_order_in_which_layers_are_called(monkeypatch):
     narrowed = narrow(model, lambda model, batch: model(batch.x_dict, batch.edge_index_dict), check=False)
     nodes, edges = batch["a"].num_sampled_nodes, batch[relation].num_sampled_edges
     sizes = [NarrowedLayer("", conv).size() for conv in model.convs]
-    places = [saving.Place(size, relation, groups) for size, groups in zip(sizes, (3, 2), strict=True)]
-    saved = saving.Savings(places, 2, 0).of({"a": nodes}, {relation: edges})
-    monkeypatch.setattr(saving, "LEAST_SAVED", saved * 3 // 4)  # of two calls
+    places = [forward_pass.Place(size, relation, groups) for size, groups in zip(sizes, (3, 2), strict=True)]
+    saved = forward_pass.Savings(places, 2, 0).of({"a": nodes}, {relation: edges})
+    monkeypatch.setattr(forward_pass, "LEAST_SAVED", saved * 3 // 4)  # of two calls
     for expected in ([sum(nodes[:2]), nodes[0]], [sum(nodes[:2]), nodes[0]], [sum(nodes)] * 2):
         found = narrowed(batch)
         assert rows[-2:] == expected, "the last one is computed whole, for its savings are known again"

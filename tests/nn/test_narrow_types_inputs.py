@@ -20,7 +20,7 @@ from helpers.narrow_types import (
 from torch import nn
 
 from torch_gnnscale import NeighborLoader
-from torch_gnnscale.nn import narrow, saving
+from torch_gnnscale.nn import forward_pass, narrow
 
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 @pytest.mark.slow
 @pytest.mark.parametrize("least", [0, 1 << 62])
 def test_lazy_layers(least, monkeypatch):
-    monkeypatch.setattr(saving, "LEAST_SAVED", least)
+    monkeypatch.setattr(forward_pass, "LEAST_SAVED", least)
     lazy = lambda relation, number: pyg_nn.SAGEConv((-1, -1), HIDDEN)  # noqa: E731
     for check_first in (False, True):
         model = ByRelation(GRAPH, lazy).double()

@@ -20,7 +20,7 @@ from torch import nn
 from torch_geometric.data import HeteroData
 
 from torch_gnnscale import LinkNeighborLoader, NeighborLoader
-from torch_gnnscale.nn import narrow, saving
+from torch_gnnscale.nn import forward_pass, narrow
 from torch_gnnscale.nn.narrow import Narrowed
 
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
@@ -188,7 +188,7 @@ OUTPUTS = [
 
 @pytest.mark.parametrize("least", [0, 1 << 62])
 def test_as_many_rows_of_another_type_as_a_hop_has(least, monkeypatch):
-    monkeypatch.setattr(saving, "LEAST_SAVED", least)
+    monkeypatch.setattr(forward_pass, "LEAST_SAVED", least)
     batch = batch_of("a", (3, 1, 4, 5))
     found = sum(batch["a"].num_sampled_nodes[:2])
 
@@ -206,7 +206,7 @@ def test_as_many_rows_of_another_type_as_a_hop_has(least, monkeypatch):
 @pytest.mark.parametrize("least", [0, 1 << 62])
 @pytest.mark.parametrize(("choose", "message"), OUTPUTS)
 def test_outputs_without_the_rows_of_the_seeds(choose, message, least, check, monkeypatch):
-    monkeypatch.setattr(saving, "LEAST_SAVED", least)
+    monkeypatch.setattr(forward_pass, "LEAST_SAVED", least)
     narrowed = narrow(made("SAGE", GRAPH), lambda model, batch: choose(call(model, batch)), check)
     with pytest.raises(ValueError, match=f"^model: expected {message}"):
         narrowed(batch_of("a", (3, 1, 4, 5)))
@@ -221,7 +221,7 @@ def test_an_output_that_is_none_is_left_out():
 @pytest.mark.slow
 @pytest.mark.parametrize("least", [0, 1 << 62])
 def test_scores_of_links_of_one_type(least, monkeypatch):
-    monkeypatch.setattr(saving, "LEAST_SAVED", least)
+    monkeypatch.setattr(forward_pass, "LEAST_SAVED", least)
     relation = RELATIONS[2]
 
     def score(model, batch):

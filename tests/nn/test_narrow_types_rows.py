@@ -9,7 +9,7 @@ from helpers.narrow_types import FEATURES, GRAPH, HIDDEN, RELATIONS, ByRelation,
 from torch import nn
 
 from torch_gnnscale import NeighborLoader, ops
-from torch_gnnscale.nn import narrow, saving
+from torch_gnnscale.nn import forward_pass, narrow
 from torch_gnnscale.nn.hops import BatchHops
 from torch_gnnscale.nn.merged import Merged
 from torch_gnnscale.nn.narrow import Narrowed
@@ -60,7 +60,7 @@ class Normed(ByRelation):
 @pytest.mark.parametrize("fanouts", [(2, 2), (2, 0), (0, 2)])
 def test_norms_in_training_read_the_rows_that_are_computed(fanouts, monkeypatch):
     """Also of a batch of which a hop finds no node, where numbers of rows do not tell."""
-    monkeypatch.setattr(saving, "LEAST_SAVED", 1 << 62)
+    monkeypatch.setattr(forward_pass, "LEAST_SAVED", 1 << 62)
     torch.manual_seed(0)
     model, rows = Normed().double().train(), {}
     for layer, norms in enumerate(model.norms):
@@ -140,15 +140,15 @@ def test_batches_that_are_not_worth_it_are_computed_whole(monkeypatch):
     model.convs[0].convs[RELATIONS[0]].register_forward_hook(lambda _, args, out: rows.append(len(out)))
     narrowed = narrow(model, call, check=False)
     size = sum(p.numel() for p in model.convs[0].convs[RELATIONS[0]].parameters())
-    of_row, saved = size + saving.CHANNEL * HIDDEN, 0
+    of_row, saved = size + forward_pass.CHANNEL * HIDDEN, 0
     others = sum(p.numel() for p in model.encode.parameters()) // (2 * len(RELATIONS))
     for relation in RELATIONS:
         nodes, edges = batch[relation[-1]].num_sampled_nodes, batch[relation].num_sampled_edges
-        saved += (of_row + others) * (nodes[2] + nodes[1] + nodes[2]) + saving.EDGE * edges[1]
+        saved += (of_row + others) * (nodes[2] + nodes[1] + nodes[2]) + forward_pass.EDGE * edges[1]
     whole, computed = batch["b"].num_nodes, sum(batch["b"].num_sampled_nodes[:2])
     for least, expected in ((saved // 8, computed), (saved // 8 + 1, whole)):  # of 12 calls
         rows.clear()
-        monkeypatch.setattr(saving, "LEAST_SAVED", least)
+        monkeypatch.setattr(forward_pass, "LEAST_SAVED", least)
         narrowed(batch)
         assert rows[-1] == expected
         assert computed < whole
@@ -164,12 +164,12 @@ def test_which_batches_are_worth_it_to_a_layer_of_dictionaries(monkeypatch):
         parameters = sum(p.numel() for p in conv.parameters()) // len(RELATIONS)
         for relation in RELATIONS:
             src, dst = (batch[relation[end]].num_sampled_nodes for end in (0, 2))
-            saved += parameters * sum(src[groups:]) + saving.CHANNEL * HIDDEN * sum(dst[groups - 1 :])
-            saved += saving.EDGE * sum(batch[relation].num_sampled_edges[groups - 1 :])
+            saved += parameters * sum(src[groups:]) + forward_pass.CHANNEL * HIDDEN * sum(dst[groups - 1 :])
+            saved += forward_pass.EDGE * sum(batch[relation].num_sampled_edges[groups - 1 :])
     whole, computed = batch["b"].num_nodes, sum(batch["b"].num_sampled_nodes[:2])
     assert computed < whole
     for least, expected in ((saved // 8, computed), (saved // 8 + 1, whole)):  # of 12 calls
-        monkeypatch.setattr(saving, "LEAST_SAVED", least)
+        monkeypatch.setattr(forward_pass, "LEAST_SAVED", least)
         narrowed(batch)
         assert rows[-1] == expected
 
@@ -183,11 +183,11 @@ def test_relations_that_are_merged_are_worth_it_as_one_graph(monkeypatch):
     narrowed = narrow(model, call, check=False)
     nodes = [sum(sizes) for sizes in zip(*(batch[t].num_sampled_nodes for t in batch.node_types), strict=True)]
     edges = sum(batch[t].num_sampled_edges[1] for t in batch.edge_types)
-    of_basis = sum(p.numel() for p in model.model.first.convs[0].parameters()) + saving.CHANNEL * HIDDEN
-    of_model = sum(p.numel() for p in model.parameters()) - 4 * (of_basis - saving.CHANNEL * HIDDEN)
-    saved = 2 * ((of_basis + of_model // 4) * (nodes[1] + 2 * nodes[2]) + saving.EDGE * edges)
+    of_basis = sum(p.numel() for p in model.model.first.convs[0].parameters()) + forward_pass.CHANNEL * HIDDEN
+    of_model = sum(p.numel() for p in model.parameters()) - 4 * (of_basis - forward_pass.CHANNEL * HIDDEN)
+    saved = 2 * ((of_basis + of_model // 4) * (nodes[1] + 2 * nodes[2]) + forward_pass.EDGE * edges)
     for least, expected, sums in ((saved, sum(nodes[:2]), 4), (saved + 1, sum(nodes), 0)):  # of two layers of two bases
-        monkeypatch.setattr(saving, "LEAST_SAVED", least)
+        monkeypatch.setattr(forward_pass, "LEAST_SAVED", least)
         narrowed(batch)
         rows.clear()
         summed.clear()

@@ -14,7 +14,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
 
 from torch_gnnscale import NeighborLoader
-from torch_gnnscale.nn import Weighed, narrow, saving, weigh
+from torch_gnnscale.nn import Weighed, forward_pass, narrow, weigh
 from torch_gnnscale.nn.narrowed_layer import NarrowedLayer
 
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
@@ -298,7 +298,7 @@ def test_any_batch(data):
 
 
 def test_batches_that_are_too_small_are_computed_whole_with_weights(monkeypatch):
-    monkeypatch.setattr(saving, "LEAST_SAVED", float("inf"))
+    monkeypatch.setattr(forward_pass, "LEAST_SAVED", float("inf"))
     model = basic(pyg_nn.GraphSAGE)().double()
     narrowed = narrow(weigh(model), check=False)
     monkeypatch.setattr(NarrowedLayer, "enter", None)

@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 
 from torch_gnnscale.comm.mesh import Grid
 from torch_gnnscale.comm.rendezvous import rank_and_world
-from torch_gnnscale.nn import narrow, saving
+from torch_gnnscale.nn import forward_pass, narrow
 from torch_gnnscale.split import parallelize
 from torch_gnnscale.split.agreement import _COMMON, Description, _grid_of, compare_headers, own_header
 from torch_gnnscale.split.rank_rows import ShuffleIndex
@@ -30,7 +30,7 @@ def sage():
 def differs(what, parts):
     """Rank 1 is another in its second step; returns its error, which comes long before the timeout."""
     rank, _ = rank_and_world()
-    saving.LEAST_SAVED = 0
+    forward_pass.LEAST_SAVED = 0
     model, (_, batch, _) = sage(), next(own_batches(parts, rank % parts))
     split = parallelize(model, timeout=20.0)
     split(batch).sum().backward()

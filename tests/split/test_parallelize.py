@@ -15,7 +15,7 @@ from torch import distributed as dist
 from torch import nn
 
 from torch_gnnscale.comm.exchange import Exchange
-from torch_gnnscale.nn import narrow, saving
+from torch_gnnscale.nn import forward_pass, narrow
 from torch_gnnscale.split import parallelize
 
 
@@ -70,7 +70,7 @@ def make(name):
 
 def check_model(rank, name, owners, parts, with_halo, training, transport="auto"):
     """Outputs and gradients of two batches against narrow on the whole ones; returns the rounds of the last."""
-    saving.LEAST_SAVED = 0
+    forward_pass.LEAST_SAVED = 0
     torch.manual_seed(rank)  # the weights are those of rank 0
     model = make(name).double().train(training)
     split = parallelize(model, call_of(name), transport)

@@ -14,7 +14,7 @@ from helpers.split_models import NODES, Begins, own_batches, with_norm
 from torch import nn
 
 from torch_gnnscale.comm.rendezvous import rank_and_world
-from torch_gnnscale.nn import narrow, saving
+from torch_gnnscale.nn import forward_pass, narrow
 from torch_gnnscale.split import parallelize
 
 
@@ -47,7 +47,7 @@ class Chunks(nn.Module):
 
 def scaled(how):
     """A step on batches whose features were changed after the halo's had come, against narrow."""
-    saving.LEAST_SAVED = 0
+    forward_pass.LEAST_SAVED = 0
     rank, world = rank_and_world()
     torch.manual_seed(0)
     model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
@@ -152,7 +152,7 @@ def test_a_norm_that_leaves_single_rows_as_they_are():
 
 def frozen():
     """Steps between which parameters, the last among them, are frozen and trained again."""
-    saving.LEAST_SAVED = 0
+    forward_pass.LEAST_SAVED = 0
     rank, world = rank_and_world()
     torch.manual_seed(0)
     model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()

@@ -15,14 +15,14 @@ from helpers.split_models import NODES, own_batches, weights_of
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.comm.exchange import Traffic
 from torch_gnnscale.comm.rendezvous import rank_and_world
-from torch_gnnscale.nn import narrow, saving
+from torch_gnnscale.nn import forward_pass, narrow
 from torch_gnnscale.split import Moved, parallelize
 
 
 def of_type(name, dtype, casts):
     """A step with a model in another type, or under autocast to it, against narrow."""
     rank, world = rank_and_world()
-    saving.LEAST_SAVED = 0
+    forward_pass.LEAST_SAVED = 0
     bound = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}[dtype]
     torch.manual_seed(0)
     model = MODELS[name]().to(torch.float32 if casts else dtype)
@@ -132,7 +132,7 @@ def test_inference_mode(name):
 
 def repeated(name):
     rank, world = rank_and_world()
-    saving.LEAST_SAVED = 0
+    forward_pass.LEAST_SAVED = 0
     torch.manual_seed(0)
     model = MODELS[name]().double()
     alone = copy.deepcopy(model)

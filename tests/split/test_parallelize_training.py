@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from torch_gnnscale.comm.exchange import Exchange
 from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.comm.row_transport import RowTransport
-from torch_gnnscale.nn import narrow, saving, weigh
+from torch_gnnscale.nn import forward_pass, narrow, weigh
 from torch_gnnscale.split import parallelize
 from torch_gnnscale.split.connection import GradientSum
 
@@ -47,7 +47,7 @@ class Dropping(nn.Module):
 
 def train(world, make_model, steps, options):
     """Losses and weights after some steps of training with Adam."""
-    saving.LEAST_SAVED = 0
+    forward_pass.LEAST_SAVED = 0
     rank, found = rank_and_world()
     assert found == world
     torch.manual_seed(0)
@@ -146,7 +146,7 @@ CLEARS = {
 def clears(how):
     """A pass that is summed, one held, a change of gradients, one held and one summed, against one process."""
     rank, world = rank_and_world()
-    saving.LEAST_SAVED = 0
+    forward_pass.LEAST_SAVED = 0
     torch.manual_seed(0)
     model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
     split, alone = parallelize(model), copy.deepcopy(model)
@@ -189,7 +189,7 @@ class Partly(nn.Module):
 
 def check_partly():
     rank, world = rank_and_world()
-    saving.LEAST_SAVED = 0
+    forward_pass.LEAST_SAVED = 0
     torch.manual_seed(rank)
     model = Partly().double()
     model.frozen.requires_grad_(False)
@@ -232,7 +232,7 @@ def test_frozen_and_unused_parameters():
 def check_inputs():
     """Gradients of x on its way through the halo, edge weights, and a weighed model."""
     rank, world = rank_and_world()
-    saving.LEAST_SAVED = 0
+    forward_pass.LEAST_SAVED = 0
     torch.manual_seed(0)
     model = pyg_nn.GCN(FEATURES, HIDDEN, 3, CLASSES).double()
     owners = random_owners(NODES, world, 3)
@@ -294,7 +294,7 @@ def test_lazy_parameters_are_those_of_rank_0():
 def two_by_two():
     """Two groups of two ranks, each with a batch of its own: the gradient is that of both batches."""
     rank = dist.get_rank()
-    saving.LEAST_SAVED = 0
+    forward_pass.LEAST_SAVED = 0
     torch.manual_seed(rank)
     model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
     split = parallelize(model)

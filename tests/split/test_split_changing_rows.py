@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader
 from torch_gnnscale.comm.rendezvous import rank_and_world
-from torch_gnnscale.nn import narrow, saving
+from torch_gnnscale.nn import forward_pass, narrow
 from torch_gnnscale.split import parallelize
 from torch_gnnscale.split.rank_rows import SplitRows
 
@@ -25,7 +25,7 @@ def run(learns, stores, prefetch, split):
 
     ``split``: over the ranks; else in one process."""
     rank, world = rank_and_world()
-    saving.LEAST_SAVED = 0
+    forward_pass.LEAST_SAVED = 0
     torch.manual_seed(0)
     data = make_data()
     data.x = data.x / 200

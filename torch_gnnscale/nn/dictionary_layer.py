@@ -17,10 +17,9 @@ from .. import ops
 from .aggregate import Bipartite, aggregate, by_head
 from .batches import EdgeType
 from .convolutions import attention, folded, product_of_sums
-from .forward_pass import ForwardPass, Given, refuse_compiled
+from .forward_pass import ForwardPass, Given, LayerSize, refuse_compiled
 from .hops import first_rows
 from .pyg_layers import is_plain, multiplies_destinations, occurring, parameters_of, sums_as, takes_rows
-from .saving import LayerSize
 from .wrapper import Shadow, title_of
 
 

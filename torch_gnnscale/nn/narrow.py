@@ -14,11 +14,19 @@ from torch_geometric.nn.norm import HeteroBatchNorm
 
 from .._private import NormBase
 from .._warn import warn
-from . import saving
 from .batches import Call, EdgeType, Functions, NodeType, SampledNumbers, node_stores, sampled_numbers
-from .common_rows import CommonRows
 from .dictionary_layer import DictionaryLayer, takes_dictionaries
-from .forward_pass import ForwardPass, JoinOfPass, LayerOfPass, NormOfPass, refuse_compiled
+from .forward_pass import (
+    CommonRows,
+    ForwardPass,
+    JoinOfPass,
+    LayerOfPass,
+    NormOfPass,
+    Place,
+    Savings,
+    in_order,
+    refuse_compiled,
+)
 from .hops import BatchHops, seed_rows
 from .joins import JoinedHeteroConv, JoinedTrace
 from .layered import Layered
@@ -43,7 +51,7 @@ class Narrowed(Layered):
     _norm_types = NormBase, HeteroBatchNorm
 
     def __init__(self, module: nn.Module, call: Callable[[Any, Any], Any] = default_call, check: bool = True) -> None:
-        self._savings: dict[tuple[int, bool], saving.Savings] = {}
+        self._savings: dict[tuple[int, bool], Savings] = {}
         """What narrowing leaves out, by (number of hops, mode), until other layers or calls of layers are found."""
         self._distinct = DistinctRows([])
         self._to_size = True
@@ -156,7 +164,7 @@ class Narrowed(Layered):
         savings = self._savings_of(batch, depth) if depth else None
         return savings is None or savings.pay(numbers.nodes, numbers.edges)
 
-    def _savings_of(self, batch: Any, depth: int) -> saving.Savings | None:
+    def _savings_of(self, batch: Any, depth: int) -> Savings | None:
         """What narrowing leaves out of batches of this many hops; None if that cannot be known."""
         key = depth, self._model.training
         if key not in self._savings:
@@ -167,17 +175,17 @@ class Narrowed(Layered):
             others = sum(parameter.numel() for parameter in self.module.parameters())
             others = max(0, others - sum(size.parameters for size in sizes.values()))
             if None in node_stores(batch):
-                places = saving.in_order([*sizes.values()], depth)
+                places = in_order([*sizes.values()], depth)
             else:
                 hops = BatchHops(batch, verify=False)
                 if not hops.has_seeds or (calls := self._known_calls(batch, hops)) is None:
                     return None
                 places = [
-                    saving.Place(sizes[call.title].of_one(len(call.relations)), relation, call.groups)
+                    Place(sizes[call.title].of_one(len(call.relations)), relation, call.groups)
                     for call in calls
                     for relation in call.relations
                 ]
-            self._savings[key] = saving.Savings(places, depth, others)
+            self._savings[key] = Savings(places, depth, others)
         return self._savings[key]
 
     def _reads_statistics(self) -> bool:
@@ -300,7 +308,7 @@ def narrow(model: nn.Module, call: Callable[[Any, Any], Any] = default_call, che
     that all of their operands have. Where a layer's message is its source's row, or that row times a weight, messages
     are not stored: they are aggregated over the CSC, on a CPU and on a GPU.
 
-    Where narrowing would save less than it costs (:mod:`torch_gnnscale.nn.saving`), the whole batch is computed.
+    Where narrowing would save less than it costs (:mod:`torch_gnnscale.nn.forward_pass`), the whole batch is computed.
 
     Gradients can be taken once, not gradients of gradients. Modules between the layers may be compiled; the model, a
     layer and what calls the narrowed model may not.

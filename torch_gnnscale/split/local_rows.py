@@ -17,7 +17,7 @@ from .. import ops
 from ..comm.exchange import Moved
 from ..comm.row_transport import RowTransport
 from ..nn.aggregate import Apart, Bipartite, Entries
-from ..nn.common_rows import JOINS, NARROWED, CommonRows
+from ..nn.forward_pass import JOINS, NARROWED, CommonRows
 from ..nn.hops import BatchHops, HopEdges, first_rows
 from ..nn.trial import DROPOUTS, OTHER_DROPOUTS
 from ..nn.wrapper import running_here
