@@ -14,7 +14,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.nn import to_hetero, to_hetero_with_bases
 
 from torch_gnnscale import NeighborLoader
-from torch_gnnscale.nn.batches import num_seeds
+from torch_gnnscale.nn.hops import num_seeds
 
 FEATURES, HIDDEN, CLASSES, ATTRIBUTES = 3, 8, 4, 2
 

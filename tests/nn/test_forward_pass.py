@@ -3,9 +3,9 @@
 import pytest
 from helpers.narrow import batches
 
-from torch_gnnscale.nn.batches import Call
 from torch_gnnscale.nn.forward_pass import ForwardPass, Given
 from torch_gnnscale.nn.hops import BatchHops
+from torch_gnnscale.nn.wrapper import Call
 
 
 @pytest.mark.parametrize(

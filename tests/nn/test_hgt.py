@@ -13,8 +13,8 @@ from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import dictionary_layer, narrow
 from torch_gnnscale.nn import dictionary_layer as module
 from torch_gnnscale.nn.aggregate import sort_edges
-from torch_gnnscale.nn.batches import num_seeds
 from torch_gnnscale.nn.dictionary_layer import hgt
+from torch_gnnscale.nn.hops import num_seeds
 from torch_gnnscale.nn.pyg_layers import multiplies_destinations
 
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")

@@ -10,8 +10,8 @@ from helpers.split import cut_batches, random_owners
 
 from torch_gnnscale.comm.exchange import Exchange
 from torch_gnnscale.comm.row_transport import RowTransport
-from torch_gnnscale.nn.batches import Call, Calls, Read
 from torch_gnnscale.nn.narrowed_layer import ForwardPass
+from torch_gnnscale.nn.wrapper import Call, Calls, Read
 from torch_gnnscale.split.local_rows import OwnHops
 from torch_gnnscale.split.split_layer import SplitLayer, SplitPass
 

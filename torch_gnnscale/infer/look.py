@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from .._warn import warn
 from ..loader.fields import storage_of
-from ..nn.batches import node_stores
+from ..nn.hops import node_stores
 from ..nn.trial import agree, first_difference, outputs
 from .hubs import refusal
 from .plan import DEGREE, Input, OutputMark, Reads, SeenAttribute, SeenCall, SeenInput, StagePlan, identity, make_plan

@@ -13,10 +13,9 @@ from torch_geometric.utils import add_remaining_self_loops, scatter
 
 from ..loader.fields import storage_of
 from ..nn.aggregate import Bipartite, sort_edges
-from ..nn.batches import NodeType, relations_of
 from ..nn.dictionary_layer import DictionaryLayer, takes_dictionaries
 from ..nn.forward_pass import ForwardPass, JoinOfPass, LayerOfPass
-from ..nn.hops import BatchHops, HopEdges, NodeRows, Relation
+from ..nn.hops import BatchHops, HopEdges, NodeRows, NodeType, Relation, relations_of
 from ..nn.layered import Layered
 from ..nn.merged import Merged, MergedRelation, MergedTrace, merges
 from ..nn.narrowed_layer import NarrowedLayer

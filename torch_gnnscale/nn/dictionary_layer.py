@@ -15,10 +15,9 @@ from torch.nn import functional
 
 from .. import ops
 from .aggregate import Bipartite, aggregate, by_head
-from .batches import EdgeType
 from .convolutions import attention, folded, product_of_sums
 from .forward_pass import ForwardPass, Given, LayerSize, refuse_compiled
-from .hops import first_rows
+from .hops import EdgeType, first_rows
 from .pyg_layers import is_plain, multiplies_destinations, occurring, parameters_of, sums_as, takes_rows
 from .wrapper import Shadow, title_of
 

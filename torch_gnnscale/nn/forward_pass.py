@@ -16,9 +16,8 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from .._private import current_function_mode, get_eval_frame_callback
 from .aggregate import sort_edges
-from .batches import Call, Calls, EdgeType, Functions, NodeType
-from .hops import BatchHops, HopEdges, NodeRows, Relation
-from .wrapper import Shadow, running_here
+from .hops import BatchHops, EdgeType, HopEdges, NodeRows, NodeType, Relation
+from .wrapper import Call, Calls, Functions, Shadow, running_here
 
 LEAST_SAVED = 3 << 20
 """Multiply-adds of the forward pass: if narrowing saves fewer, the whole batch is computed. With this constant and the

@@ -13,13 +13,12 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
-from .batches import Call, EdgeType, Functions, device_of
 from .forward_pass import ForwardPass, JoinOfPass, LayerOfPass
-from .hops import seed_rows
+from .hops import EdgeType, device_of, seed_rows
 from .narrowed_layer import NarrowedLayer
 from .trial import trial
 from .weigh import Weighed, default_call
-from .wrapper import Wrapper, modules_of, running_module
+from .wrapper import Call, Functions, Wrapper, modules_of, running_module
 
 
 def _has_own_code(model: nn.Module) -> bool:

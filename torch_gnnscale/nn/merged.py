@@ -14,9 +14,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.nn import to_hetero_with_bases_transformer as pygs
 
 from .aggregate import sort_edges
-from .batches import EdgeType, NodeType
 from .forward_pass import ForwardPass
-from .hops import BatchHops, NodeRows, Relation
+from .hops import BatchHops, EdgeType, NodeRows, NodeType, Relation
 from .wrapper import Shadow
 
 

@@ -14,7 +14,6 @@ from torch_geometric.nn.norm import HeteroBatchNorm
 
 from .._private import NormBase
 from .._warn import warn
-from .batches import Call, EdgeType, Functions, NodeType, SampledNumbers, node_stores, sampled_numbers
 from .dictionary_layer import DictionaryLayer, takes_dictionaries
 from .forward_pass import (
     CommonRows,
@@ -27,13 +26,14 @@ from .forward_pass import (
     in_order,
     refuse_compiled,
 )
-from .hops import BatchHops, seed_rows
+from .hops import BatchHops, EdgeType, NodeType, SampledNumbers, node_stores, sampled_numbers, seed_rows
 from .joins import JoinedHeteroConv, JoinedTrace
 from .layered import Layered
 from .merged import MergedTrace, merges
 from .pyg_layers import DistinctRows, linear_modules
 from .trial import agree, first_difference, has_nodes_as_edges, outputs, with_nodes_in_every_group
 from .weigh import default_call
+from .wrapper import Call, Functions
 
 ALL: Mapping[NodeType, int] = {}
 """Of a model that runs on a whole batch: its layers return the rows of all nodes."""

@@ -12,12 +12,11 @@ from torch.nn import functional
 from .. import ops
 from . import convolutions, pyg_layers
 from .aggregate import Apart, Bipartite, aggregate, aggregate_and_root
-from .batches import Read
 from .forward_pass import ForwardPass, Given, LayerSize, refuse_compiled
 from .hops import HopEdges, Relation, first_rows
 from .pyg_layers import WIDE, is_called_plainly, is_wide, products_of
 from .sums import Share
-from .wrapper import Shadow, title_of
+from .wrapper import Read, Shadow, title_of
 
 _EDGES_OF_X = ("x", "edge_index")
 

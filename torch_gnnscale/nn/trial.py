@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch_geometric import EdgeIndex
 
 from .._warn import warn
-from .batches import NodeType, device_of, node_stores, relations_of
+from .hops import NodeType, device_of, node_stores, relations_of
 from .wrapper import modules_of, title_of
 
 LARGE = 2**20

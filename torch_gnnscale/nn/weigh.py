@@ -14,7 +14,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.nn import to_hetero_with_bases_transformer as pygs
 
 from ..sampler.base import check_weight_name
-from .batches import EdgeType, relations_of
+from .hops import EdgeType, relations_of
 from .merged import forward_with, merges
 from .pyg_layers import refuse_twice, refuse_unfit, weigh_messages
 from .wrapper import Shadow, Wrapper, title_of

@@ -22,12 +22,11 @@ from ..comm.mesh import Grid, TransportName, transport_named, transport_of
 from ..comm.peer_memory import HostMemories, memories_on
 from ..comm.rendezvous import rank_and_world
 from ..comm.row_transport import ENDED, NcclTransport, RowTransport
-from ..nn.batches import Call
 from ..nn.forward_pass import refuse_compiled
 from ..nn.layered import Layered
 from ..nn.trial import agree, first_difference, outputs
 from ..nn.weigh import default_call
-from ..nn.wrapper import Wrapper, modules_of
+from ..nn.wrapper import Call, Wrapper, modules_of
 from ..ops.shuffle import MAX_TABLES
 from .agreement import SEEDS, Agreed, Description, compare_headers, cut_probe, fields_of, own_header, probe_batch
 from .connection import Connection, GradientSum, nccl_exchange

@@ -16,11 +16,10 @@ from .. import ops
 from .._private import BatchNorm
 from ..comm.row_transport import RowTransport
 from ..nn.aggregate import Apart, Bipartite, sort_edges
-from ..nn.batches import Call, EdgeType, Read
 from ..nn.forward_pass import ForwardPass
-from ..nn.hops import HopEdges, Relation, first_rows
+from ..nn.hops import EdgeType, HopEdges, Relation, first_rows
 from ..nn.narrowed_layer import NarrowedLayer
-from ..nn.wrapper import Shadow
+from ..nn.wrapper import Call, Read, Shadow
 from ..random import Purpose, batch_key
 from .local_rows import OwnHops, OwnNodeRows, apart, mixed, of_all_ranks
 from .rank_rows import Moves
