@@ -12,8 +12,8 @@ from torch import nn
 from torch_geometric.data import Data
 
 from torch_gnnscale.infer import infer, inference, work
-from torch_gnnscale.infer.hubs import Pieces
 from torch_gnnscale.infer.staged_graph import WholeGraph
+from torch_gnnscale.infer.staged_model import Pieces
 
 
 def small_data() -> Data:

@@ -14,11 +14,10 @@ from .._warn import warn
 from ..loader.fields import storage_of
 from ..nn.hops import node_stores
 from ..nn.trial import agree, first_difference, outputs
-from .hubs import refusal
 from .plan import DEGREE, Input, OutputMark, Reads, SeenAttribute, SeenCall, SeenInput, StagePlan, identity, make_plan
 from .stage import Rows, Stage, by_type
 from .staged_graph import Key, StagedGraph, WholeGraph
-from .staged_model import Caller, Layer, StagedModel, row_of
+from .staged_model import Caller, Layer, StagedModel, refusal, row_of
 
 
 class Look(NamedTuple):

@@ -155,7 +155,7 @@ class LayerCall:
     outputs: dict[Any, StandIn | None]
     """By node type."""
     refusal: str | None
-    """Why it cannot aggregate pieces of a node's edges: :func:`.hubs.refusal`."""
+    """Why it cannot aggregate pieces of a node's edges: :func:`.staged_model.refusal`."""
     inputs: dict[Input, Table] = field(default_factory=dict)
     """The rows that it gets for nodes."""
     kept: dict[Any, Table] = field(default_factory=dict)

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from .hubs import Pieces
 from .plan import DEGREE, Input, LayerCall, StagePlan, Table
 from .staged_graph import ALL, NONE, OneHop, StagedGraph
-from .staged_model import Caller, Layer, StagedModel, row_of
+from .staged_model import Caller, Layer, Pieces, StagedModel, row_of
 from .work import Piece
 
 
