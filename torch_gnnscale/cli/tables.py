@@ -9,7 +9,7 @@ from typing import Any
 from ..tables import Schema, build, read_manifest
 from ..tables.build import ENGINES
 from ..tables.guess import guess
-from ..tables.yaml_reader import pyyaml
+from ..tables.schema import pyyaml
 from .options import naming_options
 
 

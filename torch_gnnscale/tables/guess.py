@@ -14,9 +14,8 @@ from .. import machine
 from ..remote import hiding_secrets, is_url, without_secrets
 from .columns import INTEGER, time_text
 from .database import Database, reading
-from .schema import Schema
+from .schema import Schema, pyyaml
 from .sources import ROW, Source, name, source
-from .yaml_reader import pyyaml
 
 MOST_CATEGORIES = 1000
 """Text with at most so many values, each in two rows on average, is a category."""
