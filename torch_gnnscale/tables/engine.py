@@ -12,8 +12,7 @@ from typing import Any
 from typing_extensions import override
 
 from .database import Database
-from .sources import Source, absolute
-from .table_files import torn_file
+from .sources import Source, absolute, torn_file
 
 
 @dataclass(frozen=True)
