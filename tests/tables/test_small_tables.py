@@ -13,7 +13,7 @@ from reference import tables as reference
 
 from torch_gnnscale import files, partition, tables
 from torch_gnnscale.tables import Schema
-from torch_gnnscale.tables.database import Database
+from torch_gnnscale.tables.engine import Database
 from torch_gnnscale.tables.layout import degrees_of
 
 USERS = {

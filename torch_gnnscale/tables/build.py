@@ -24,8 +24,7 @@ from ..topology.sort_on_disk import id_dtype, write_relation
 from . import edges as edge_tables
 from . import nodes as node_tables
 from .clusters import Ray, Spark
-from .database import Database
-from .engine import DuckDB, Engine
+from .engine import Database, DuckDB, Engine
 from .id_map import IdWriter
 from .layout import FeatureWriter
 from .part_rows import TablesByPart

@@ -13,8 +13,7 @@ from torch_geometric.typing import EdgeType
 from ..splits import SUBSETS
 from ..topology.csc import CHUNK
 from .columns import Check, feature, is_inexact, key_value, no_key, split_value, time_value, weight_value
-from .database import Database, Place, case_of, error_at, first_row, reading, values_of
-from .engine import Engine, Join
+from .engine import Database, Engine, Join, Place, case_of, error_at, first_row, reading, values_of
 from .layout import (
     Feature,
     RowWriter,

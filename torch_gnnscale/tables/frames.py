@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from typing_extensions import override
 
-from .database import Database
-from .engine import Engine, Join
+from .engine import Database, Engine, Join
 from .sources import Source, name, quoted, source
 
 Batches: TypeAlias = Iterator[Any]

@@ -13,7 +13,7 @@ from typing import Any
 from .. import machine
 from ..remote import hiding_secrets, is_url, without_secrets
 from .columns import INTEGER, time_text
-from .database import Database, reading
+from .engine import Database, reading
 from .schema import Schema, pyyaml
 from .sources import ROW, Source, name, source
 

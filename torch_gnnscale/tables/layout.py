@@ -20,8 +20,7 @@ from .. import files
 from ..feature.feature_store import KIND as FEATURES
 from ..splits import SUBSETS
 from .columns import vector_size
-from .database import Database
-from .engine import Engine
+from .engine import Database, Engine
 from .schema import Column
 from .sources import Source, name
 from .survey import MOST_ROWS, distinct, missing_of, moments_of, numbered

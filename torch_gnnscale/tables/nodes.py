@@ -9,8 +9,7 @@ import torch
 
 from ..splits import SUBSETS
 from .columns import Check, Value, check_family, feature, key_value, label_value, split_value, time_value
-from .database import Database, case_of, error_at, first_row, reading, shortened, values_of
-from .engine import Engine, Join
+from .engine import Database, Engine, Join, case_of, error_at, first_row, reading, shortened, values_of
 from .id_map import IdWriter
 from .layout import (
     Feature,

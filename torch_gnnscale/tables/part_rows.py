@@ -27,9 +27,8 @@ from ..topology.csc import CHUNK
 from ..topology.graph_store import relation_entry
 from . import edges as edge_tables
 from . import nodes as node_tables
-from .database import Database
 from .edges import Edges, Order
-from .engine import Engine
+from .engine import Database, Engine
 from .layout import KnownRows, RowWriter, batch_rows, integers
 from .nodes import Nodes
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from ..splits import first_of
 from .columns import INTEGER, ZONED, TextKinds
-from .database import Database, error_at, first_row
-from .engine import Engine
+from .engine import Database, Engine, error_at, first_row
 from .schema import Split
 from .sources import Source, name
 
