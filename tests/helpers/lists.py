@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from torch_gnnscale.tables.frames import Frames
+from torch_gnnscale.tables.clusters import Frames
 
 
 def alike(batches, schema):
