@@ -14,7 +14,7 @@ from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
 from torch_geometric.sampler import BaseSampler
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops
-from torch_gnnscale.loader.streams import Unpacked, tensors_of
+from torch_gnnscale.loader.execution import Unpacked, tensors_of
 from torch_gnnscale.topology import segmented
 from torch_gnnscale.topology.segmented import SegmentedCSC
 

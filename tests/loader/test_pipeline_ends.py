@@ -20,8 +20,8 @@ from helpers.data import (
 
 from torch_gnnscale import NeighborLoader, machine
 from torch_gnnscale.comm.exchange import OneThread
+from torch_gnnscale.loader.execution import Failed, Unpacked
 from torch_gnnscale.loader.pipeline import Pipeline, Stage
-from torch_gnnscale.loader.streams import Failed, Unpacked
 
 pytestmark = pytest.mark.usefixtures("threads_end")
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from torch_gnnscale.laps import StreamTime
-from torch_gnnscale.loader import streams as loader_streams
-from torch_gnnscale.loader.streams import Streams
+from torch_gnnscale.loader import execution as loader_streams
+from torch_gnnscale.loader.execution import Streams
 
 GPU = torch.device("cuda", 0)
 

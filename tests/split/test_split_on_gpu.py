@@ -27,8 +27,7 @@ from torch import distributed as dist
 from torch_geometric.data import Data
 
 from torch_gnnscale.comm.memory_transport import MemoryTransport
-from torch_gnnscale.loader.execution import Execution
-from torch_gnnscale.loader.streams import tensors_of
+from torch_gnnscale.loader.execution import Execution, tensors_of
 from torch_gnnscale.split import parallelize
 from torch_gnnscale.split.rank_rows import ShuffleIndex
 
