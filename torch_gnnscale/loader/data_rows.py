@@ -24,22 +24,9 @@ from ..feature.contract import changed
 from ..ops.rows import select_each
 from ..sampler.base import OWN_FIELDS
 from ..sampler.minibatch import NO_EDGES, NO_IDS, MiniBatch, SampledEdges
+from .data_versions import PLAIN, DataVersions, Kinds, WithRows, fields_of
 from .edge_layouts import EdgeLayout, EdgeLayouts, adj_t_of, has_own_values, stored_values
-from .fields import (
-    OF_GRAPH,
-    PLAIN,
-    DataVersions,
-    Kinds,
-    WithRows,
-    as_batch,
-    edge_device,
-    fields_of,
-    put,
-    put_edges,
-    storage_of,
-    stores_of,
-    with_fields,
-)
+from .fields import OF_GRAPH, as_batch, edge_device, put, put_edges, storage_of, stores_of, with_fields
 from .row_source import NO_ROWS, Bounds, Ids, RowSource
 
 _HOST = torch.device("cpu")
