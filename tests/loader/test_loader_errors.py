@@ -18,9 +18,8 @@ from torch_gnnscale.comm.mesh import Ranks
 from torch_gnnscale.feature.contract import RowStore
 from torch_gnnscale.loader import checks, share
 from torch_gnnscale.loader.adapter import InputPositions
-from torch_gnnscale.loader.edge_layouts import stored_values
 from torch_gnnscale.loader.execution import Execution
-from torch_gnnscale.loader.fields import edge_device
+from torch_gnnscale.loader.fields import edge_device, stored_values
 from torch_gnnscale.loader.given_data import given_data
 from torch_gnnscale.loader.order import Followed
 from torch_gnnscale.sampler.base import keyed

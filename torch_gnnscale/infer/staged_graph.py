@@ -12,8 +12,7 @@ from torch_geometric.data.data import BaseData
 
 from .. import ops
 from ..feature.contract import is_collective
-from ..loader.edge_layouts import EdgeLayouts, has_own_values
-from ..loader.fields import storage_of
+from ..loader.fields import EdgeLayouts, has_own_values, storage_of
 from ..loader.given_data import given_data
 from ..loader.row_source import Bounds
 from ..sampler.graph import GraphTypes, end_types

@@ -15,7 +15,7 @@ from ..ops.arguments import check_flags, check_tensor, to_int
 from ..sampler import NeighborSampler
 from ..sampler.base import KeyedSampler, name_of
 from ..sampler.layerwise import LayerSampler
-from .edge_layouts import EdgeLayouts
+from .fields import EdgeLayouts
 from .given_data import GivenData
 
 

@@ -25,8 +25,21 @@ from ..ops.rows import select_each
 from ..sampler.base import OWN_FIELDS
 from ..sampler.minibatch import NO_EDGES, NO_IDS, MiniBatch, SampledEdges
 from .data_versions import PLAIN, DataVersions, Kinds, WithRows, fields_of
-from .edge_layouts import EdgeLayout, EdgeLayouts, adj_t_of, has_own_values, stored_values
-from .fields import OF_GRAPH, as_batch, edge_device, put, put_edges, storage_of, stores_of, with_fields
+from .fields import (
+    OF_GRAPH,
+    EdgeLayout,
+    EdgeLayouts,
+    adj_t_of,
+    as_batch,
+    edge_device,
+    has_own_values,
+    put,
+    put_edges,
+    storage_of,
+    stored_values,
+    stores_of,
+    with_fields,
+)
 from .row_source import NO_ROWS, Bounds, Ids, RowSource
 
 _HOST = torch.device("cpu")

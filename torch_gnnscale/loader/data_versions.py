@@ -16,8 +16,7 @@ from torch_geometric.data import Data, HeteroData
 from ..feature.attributes import EDGES, TypedStorage, typed_storages
 from ..feature.composite import is_composite
 from ..feature.contract import Version, version_of, without_number
-from .edge_layouts import stored_values
-from .fields import stores_of, with_fields
+from .fields import stored_values, stores_of, with_fields
 
 
 class WithRows(NamedTuple):

@@ -25,8 +25,7 @@ from ..feature.contract import (
     without_number,
 )
 from ..sampler.minibatch import NO_EDGES, MiniBatch, SampledEdges
-from .edge_layouts import EdgeLayout, EdgeLayouts
-from .fields import put_edges, storage_of
+from .fields import EdgeLayout, EdgeLayouts, put_edges, storage_of
 from .row_source import NO_ROWS, Bounds, Ids, RowSource
 
 

@@ -27,9 +27,8 @@ from ..sampler.sources import check_data
 from ..topology import CSC, GraphStore
 from ..topology.reorder import Numbering
 from .data_rows import DataRows
-from .edge_layouts import EdgeLayout, EdgeLayouts, edge_layouts_of
 from .fetch import StoreRows
-from .fields import hidden_fields, plain_kind
+from .fields import EdgeLayout, EdgeLayouts, edge_layouts_of, hidden_fields, plain_kind
 from .row_source import RowSource
 
 
@@ -66,7 +65,7 @@ class GivenData(ABC):
 
     @abstractmethod
     def edge_layouts(self, asked: EdgeLayout | None) -> EdgeLayouts:
-        """By edge type, the layout of a batch's edges (:func:`.edge_layouts.edge_layouts_of`)."""
+        """By edge type, the layout of a batch's edges (:func:`.fields.edge_layouts_of`)."""
 
     @abstractmethod
     def check_features(self, sampler: KeyedSampler) -> None:

@@ -37,9 +37,8 @@ from ..sampler.outputs import output_of, write_output
 from . import checks
 from .adapter import BatchesOfWorkers, PyGLoaderAdapter, RowsOfWorkers, without_processes
 from .checks import warn_of_unused_arguments
-from .edge_layouts import EdgeLayout
 from .execution import Execution, samples
-from .fields import FieldsByType
+from .fields import EdgeLayout, FieldsByType
 from .given_data import GivenData
 from .given_links import LinkLabels
 from .line import Collator, Line

@@ -21,8 +21,7 @@ from ..sampler.graph import end_types
 from ..sampler.minibatch import MiniBatch
 from ..sampler.outputs import drawing_into_batches, drawn_by_type, output_of, write_output
 from ..topology.reorder import Numbering
-from .edge_layouts import SORTED, EdgeLayouts, edges_sorted, put_layers
-from .fields import FieldsByType
+from .fields import SORTED, EdgeLayouts, FieldsByType, edges_sorted, put_layers
 from .given_links import LinkLabels
 from .order import SeedOrder
 from .row_source import BatchSource, Bounds, CollectiveSource

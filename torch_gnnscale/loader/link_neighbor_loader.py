@@ -23,8 +23,7 @@ from ..sampler.graph import end_types
 from ..sampler.links import ExcludeSeedEdges, Negatives, StrictNegatives, negatives_of
 from ..sampler.methods import NEIGHBOR, chosen_sampler
 from .checks import warn_of_negatives
-from .edge_layouts import EdgeLayout
-from .fields import FieldsByType, put
+from .fields import EdgeLayout, FieldsByType, put
 from .given_data import given_data
 from .given_links import GivenLinks, in_stored, to_stored
 from .given_seeds import GivenWindows
@@ -106,7 +105,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         prefetch: how many batches threads prepare while the model trains; the default is that of
             :class:`torch_gnnscale.NeighborLoader`.
         bulk: how many batches are sampled by one call, as in :class:`torch_gnnscale.NeighborLoader`.
-        edge_layout: the layout of a batch's edges (see :data:`torch_gnnscale.loader.edge_layouts.EdgeLayout`).
+        edge_layout: the layout of a batch's edges (see :data:`torch_gnnscale.loader.fields.EdgeLayout`).
         shard, seed_order, uneven, device, graph_on_gpu, graph_on_peers: as in :class:`torch_gnnscale.NeighborLoader`.
             With a GPU as ``device``, the host draws negatives, and the GPU the neighborhoods.
         edge_label_start_time: a time per link, in the form of ``edge_label_time``, which is needed beside it: the trees

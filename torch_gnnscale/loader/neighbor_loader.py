@@ -21,7 +21,7 @@ from ..sampler.base import each_type
 from ..sampler.fanouts import NumNeighborsLike, SamplingOptions
 from ..sampler.methods import NEIGHBOR, chosen_sampler
 from .checks import warn_of_options_of_links
-from .edge_layouts import EdgeLayout
+from .fields import EdgeLayout
 from .given_data import given_data
 from .given_seeds import GivenSeeds, GivenWindows
 from .keyed_loader import KeyedLoader, LoaderOptions
@@ -80,7 +80,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             a ``neighbor_sampler`` that is not a KeyedSampler. By default 0 or 4, whichever is faster in the first 72
             batches (:mod:`torch_gnnscale.loader.pipeline`); always 4 on a GPU, in bulks, and where sampling or reading
             rows is collective.
-        edge_layout: the layout of a batch's edges (see :data:`torch_gnnscale.loader.edge_layouts.EdgeLayout`); by
+        edge_layout: the layout of a batch's edges (see :data:`torch_gnnscale.loader.fields.EdgeLayout`); by
             default that of the input, for each relation: ``edge_index`` and ``adj_t`` if it has both.
         shard: which batches this process makes, where several train together. True: its share among the ranks of
             torch.distributed; (rank, number of ranks): that share; False: all. By default all, and the ranks' share

@@ -14,7 +14,7 @@ from typing_extensions import override
 from ..comm.steps import Steps
 from ..sampler.base import KeyedSampler
 from ..sampler.minibatch import MiniBatch, SampledEdges
-from .edge_layouts import EdgeLayout, EdgeLayouts
+from .fields import EdgeLayout, EdgeLayouts
 
 
 class Ids:

@@ -29,8 +29,8 @@ from ..sampler.base import Inputs, KeyedSampler
 from ..sampler.graph import subgraph_kind
 from ..sampler.minibatch import MiniBatch
 from . import checks
-from .edge_layouts import EdgeLayouts
 from .execution import Execution
+from .fields import EdgeLayouts
 from .given_data import GivenData
 from .line import Line
 from .order import BatchChunks, SeedOrder

@@ -26,7 +26,7 @@ from ..feature.feature_store import KIND
 from ..feature.tier_builder import Source, attributes_of
 from ..feature.tier_overlay import own_view
 from ..feature.tiered_rows import FileRows, sent
-from ..loader.edge_layouts import EdgeLayouts
+from ..loader.fields import EdgeLayouts
 from ..loader.row_source import Bounds, CollectiveSource, RowSource
 from ..memory import Budget
 from ..nn.aggregate import sort_edges
