@@ -6,8 +6,7 @@ from torch_geometric.data import TensorAttr
 
 from torch_gnnscale import FeatureStore
 from torch_gnnscale.loader.data_rows import rows_at
-from torch_gnnscale.loader.fetch import StoreRows
-from torch_gnnscale.loader.row_source import Ids
+from torch_gnnscale.loader.row_source import Ids, StoreRows
 from torch_gnnscale.ops import rows as feature_rows
 
 

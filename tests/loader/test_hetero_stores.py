@@ -21,7 +21,7 @@ from helpers.tiers import node_data
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler, TieredFeatureStore
-from torch_gnnscale.loader.fetch import StoreRows
+from torch_gnnscale.loader.row_source import StoreRows
 from torch_gnnscale.sampler import KeyedSampler, NeighborOutput
 
 

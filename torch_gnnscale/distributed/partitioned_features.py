@@ -20,14 +20,13 @@ from ..comm.steps import Steps
 from ..feature import TieredFeatureStore
 from ..feature.contract import BoundedAttr, CollectiveRowStore
 from ..feature.feature_store import row_ids
-from ..loader.fetch import StoreRows, sampled_ids
 from ..loader.fields import EdgeLayouts
-from ..loader.row_source import Bounds, CollectiveSource
+from ..loader.row_source import Bounds, CollectiveSource, StoreRows
 from ..ops.arguments import check_ids
 from ..partition import RowsMeta, StoredPart, StoredParts
 from ..partition.all_parts import WrittenRows
 from ..partition.directory import edge_type_of
-from ..sampler.minibatch import MiniBatch
+from ..sampler.minibatch import MiniBatch, sampled_ids
 from .buffer import Asked, Kept, LoaderBuffers, PrefetchBuffer, capacities, check_halo
 from .partitioned_graph import numbering_of
 from .row_exchange import Located, MappedRows, OwnRows, PartTables, RowKind, TierRows

@@ -18,8 +18,7 @@ from ..distributed.partitioned_features import PartitionedFeatureStore
 from ..distributed.partitioned_graph import PartitionedGraphStore
 from ..distributed.row_exchange import OwnRows, PartTables, RowKind, counts_by_part
 from ..distributed.rows_here import exchange_ids
-from ..loader.fetch import StoreRows
-from ..loader.row_source import Bounds
+from ..loader.row_source import Bounds, StoreRows
 from ..partition.directory import PartitionBook, edge_type_of
 from ..partition.reading import StoredPart, StoredParts
 from ..sampler.executor import Drawing, Executor, sampled_store

@@ -27,9 +27,8 @@ from ..sampler.sources import check_data
 from ..topology import CSC, GraphStore
 from ..topology.reorder import Numbering
 from .data_rows import DataRows
-from .fetch import StoreRows
 from .fields import EdgeLayout, EdgeLayouts, edge_layouts_of, hidden_fields, plain_kind
-from .row_source import RowSource
+from .row_source import RowSource, StoreRows
 
 
 class GivenData(ABC):

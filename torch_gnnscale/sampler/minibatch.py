@@ -4,7 +4,7 @@ seeds, their times and excluded edges, checked, as executors take them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -123,6 +123,18 @@ class MiniBatch:
         """The edges of a type; None if it was not sampled."""
         number = self.types.edge_number.get(edge_type)
         return None if number is None else self.edges[number]
+
+
+def sampled_ids(sampled: MiniBatch, groups: Iterable[Any]) -> list[Tensor | None]:
+    """By group of rows, the ids of its sampled nodes or edges; None of a group that was not sampled."""
+    types, found = sampled.types, list[Tensor | None]()
+    for group in groups:
+        of, key = types.edge_number if isinstance(group, tuple) else types.node_number, group if types.hetero else None
+        if (number := of.get(key)) is None:
+            found.append(None)
+        else:
+            found.append(sampled.edges[number].edge_id if isinstance(group, tuple) else sampled.nodes[number])
+    return found
 
 
 Seeds: TypeAlias = Tensor | dict[NodeType, Tensor]

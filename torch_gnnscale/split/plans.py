@@ -26,9 +26,8 @@ from ..comm.rendezvous import Rendezvous, rank_and_world
 from ..comm.steps import Steps
 from ..distributed.partitioned_features import PartRows
 from ..feature import FeatureStore, TieredFeatureStore
-from ..loader.fetch import StoreRows
 from ..loader.given_data import given_data
-from ..loader.row_source import CollectiveSource, RowSource
+from ..loader.row_source import CollectiveSource, RowSource, StoreRows
 from ..loader.sharing import Split, SplitBatches
 from ..memory import Budget
 from ..ops.arguments import check_int
