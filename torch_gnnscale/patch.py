@@ -14,7 +14,7 @@ from torch_geometric.sampler.base import SubgraphType
 
 from .loader.given_data import given_data
 from .loader.line import Collator, label_seeds
-from .loader.link_neighbor_loader import label_links
+from .loader.neighbor_loaders import label_links
 from .random import draw_seed
 from .sampler import NeighborSampler
 from .sampler.base import keyed
