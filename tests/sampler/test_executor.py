@@ -10,9 +10,8 @@ from helpers.hetero import make_hetero
 from helpers.loader_cases import draw_by_phases
 
 from torch_gnnscale import NeighborLoader, NeighborSampler
-from torch_gnnscale.sampler.executor import GPUExecutor
+from torch_gnnscale.sampler.executor import GPUExecutor, HostExecutor
 from torch_gnnscale.sampler.minibatch import PreparedSeeds
-from torch_gnnscale.sampler.neighbor import HostExecutor
 from torch_gnnscale.topology.segmented import SegmentedCSC
 
 

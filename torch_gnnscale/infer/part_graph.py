@@ -21,10 +21,9 @@ from ..distributed.rows_here import exchange_ids
 from ..loader.row_source import Bounds, StoreRows
 from ..partition.directory import PartitionBook, edge_type_of
 from ..partition.reading import StoredPart, StoredParts
-from ..sampler.executor import Drawing, Executor, sampled_store
+from ..sampler.executor import Drawing, Executor, HostExecutor, sampled_store
 from ..sampler.graph import end_types
 from ..sampler.minibatch import MiniBatch, PreparedSeeds
-from ..sampler.neighbor import HostExecutor
 from ..sampler.on_executor import write_sample
 from ..sampler.relations import sampled_graph
 from ..topology import CSC

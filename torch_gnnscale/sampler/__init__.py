@@ -2,10 +2,10 @@
 
 from .base import KeyedSampler
 from .bidirectional import BidirectionalNeighborSampler
+from .executor import EdgesInto, Neighbors
 from .layerwise import LayerSampler
 from .methods import register_method
 from .neighbor import NeighborSampler
-from .neighbors import EdgesInto, Neighbors
 from .outputs import HeteroNeighborOutput, Layer, NeighborOutput, WeightedLayer
 
 __all__ = [

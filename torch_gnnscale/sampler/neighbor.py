@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import GraphStore as PyGGraphStore
@@ -21,7 +20,7 @@ from ..memory import Budget
 from ..ops.arguments import check_flags, checked_device
 from ..topology.segmented import check_graph_budgets
 from .base import Inputs
-from .executor import Drawing, Executor, GPUExecutor, on_gpu, sampled_store
+from .executor import Drawing, Executor, GPUExecutor, HostExecutor, on_gpu, sampled_store
 from .fanouts import DrawingOptions, NumNeighborsLike, as_num_neighbors, drawable, fanouts_of
 from .graph import subgraph_kind
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
@@ -305,30 +304,3 @@ _OF_DRAWING = frozenset(
     ("fanouts", "replace", "_disjoint", "temporal_strategy", "layers", "_subgraph_type", "keep_orig_edges")
 )
 """The attributes that :attr:`NeighborSampler.drawing` is made of."""
-
-
-class HostExecutor(Executor):
-    """Draws on the CPU from a graph in host memory or in mapped files, in every mode."""
-
-    _last: tuple[Drawing, ops.PreparedNeighbors] | None = None
-    """The options of the last sample, and what was prepared of them."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_last": None}  # as SampledGraph leaves out what is stored
-
-    def draw(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int], options: Drawing) -> list[ops.Sample]:
-        """As :meth:`Executor.draw`; threads take whole batches."""
-        last = self._last
-        if last is None or (last[0] is not options and last[0] != options):
-            last = self._last = options, ops.PreparedNeighbors(self.graph.stored, **options._asdict())
-        if len(keys) == 1:
-            of = seeds[0]
-            return [last[1].sample(of.nodes, keys[0], of.times, of.start_times, of.pairs)]
-        nodes, _, times, starts, pairs, *_ = map(list, zip(*seeds, strict=True))
-        return last[1].sample_many(nodes, keys, times, starts, pairs)
-
-    @override
-    def edges_into(self, nodes: Tensor, relation: int, limits: Tensor | None) -> ops.Picks:
-        stored = self.graph.stored
-        time = limits if stored.time[relation] is not None else None
-        return ops.pick_neighbors(stored, nodes, [0, len(nodes)], [0], 0, -1, relation=relation, time=time)
