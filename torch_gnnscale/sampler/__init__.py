@@ -1,11 +1,10 @@
 """Samplers: the contract of keyed samplers, neighbor sampling and layer-wise sampling."""
 
 from .base import KeyedSampler
-from .bidirectional import BidirectionalNeighborSampler
 from .executor import EdgesInto, Neighbors
 from .layerwise import LayerSampler
 from .methods import register_method
-from .neighbor import NeighborSampler
+from .neighbor import BidirectionalNeighborSampler, NeighborSampler
 from .outputs import HeteroNeighborOutput, Layer, NeighborOutput, WeightedLayer
 
 __all__ = [
