@@ -17,8 +17,7 @@ from .. import ops
 from ..partition import StoredPart, StoredParts
 from ..sampler.executor import Executor, LayerOptions, SampledStore
 from ..sampler.graph import Relation, SampledGraph, check_exact, check_times, end_types
-from ..sampler.relations import prepared_edges
-from ..sampler.sources import StoreSource, of_type
+from ..sampler.relations import StoreSource, of_type, prepared_edges
 from ..topology import CSC
 from .layerwise_sampling import GridLayers, OwnersLayers
 from .neighbor_sampling import PartitionedExecutor, not_implemented

@@ -15,7 +15,7 @@ from ..nn.layered import Layered
 from ..nn.weigh import Weighed, default_call
 from ..ops.arguments import as_ids, as_tensor
 from ..sampler.graph import end_types
-from ..sampler.sources import of_type
+from ..sampler.relations import of_type
 from .plan import StagePlan, Table
 from .staged_graph import StagedGraph
 from .staged_model import StagedModel

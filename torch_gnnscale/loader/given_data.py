@@ -23,7 +23,7 @@ from ..ops.arguments import as_tensor
 from ..ops.rows import has_contiguous_rows
 from ..sampler.base import KeyedSampler
 from ..sampler.graph import end_types
-from ..sampler.sources import check_data
+from ..sampler.relations import check_data
 from ..topology import CSC, GraphStore
 from ..topology.reorder import Numbering
 from .data_rows import DataRows

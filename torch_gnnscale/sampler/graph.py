@@ -279,3 +279,43 @@ def ordered_limit(name: str, time: Tensor, floating: bool, start: bool = False) 
         inside = whole.clamp(low, -low - 1024).to(torch.int64)
         return torch.where(whole >= high, limits.max, torch.where(whole < low, limits.min, inside))
     return time.to(torch.int64)
+
+
+class ReverseIds:
+    """The ids of the edges that are the reverses of others, for each relation of a graph. Made on first use.
+
+    The reverse of an edge of a relation is an edge of its reverse relation between the same nodes and, where edges have
+    times, at the same time; of several, the k-th that is stored belongs to the k-th. Relations have ids of reverses if
+    every edge of both has a reverse.
+    """
+
+    def __init__(self, graph: SampledGraph) -> None:
+        self._graph = graph
+        self._tables: dict[int, Tensor | None] = {}
+        self._copies: dict[tuple[int, torch.device], Tensor] = {}
+        """Tables where samples are."""
+
+    def __getitem__(self, number: int) -> Tensor | None:
+        """For a relation that has a reverse relation: result[id of an edge of that one] is the id of this relation's
+        edge that leads the other way; None unless every edge has such an edge."""
+        if number not in self._tables:
+            graph = self._graph
+            reverse = graph.relations[graph.stored.reverse[number]]
+            self._tables[number] = ops.reverse_edges(
+                graph.stored, number, reverse.id_bound, same_time=graph.edge_time is not None
+            )
+        return self._tables[number]
+
+    def found(self, number: int, edge: Tensor) -> Tensor | None:
+        """The ids of a relation's sampled edges, of which those that were turned have -1 - (the id of the edge of the
+        reverse relation); None if there are reverses that the graph does not have."""
+        if self._graph.stored.reverse[number] < 0:
+            return edge
+        if (table := self[number]) is None:
+            return None
+        turned = edge < 0
+        if edge.device.type == "cpu" and not bool(turned.any()):
+            return edge
+        if (there := self._copies.get((number, edge.device))) is None:
+            there = self._copies[number, edge.device] = table.to(edge.device)
+        return torch.where(turned, there[(-1 - edge).clamp(min=0)].to(edge.dtype), edge)

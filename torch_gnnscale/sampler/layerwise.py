@@ -29,8 +29,7 @@ from .graph import SampledGraph
 from .links import LinkSampling, StrictNegatives
 from .minibatch import PreparedSeeds
 from .on_executor import OnExecutor
-from .relations import sampled_graph
-from .sources import warn_of_sorted
+from .relations import sampled_graph, warn_of_sorted
 
 
 class LayerSampler(OnExecutor):

@@ -11,11 +11,21 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 from torch_geometric.sampler import NodeSamplerInput
+from torch_geometric.sampler.utils import to_bidirectional
 from torch_geometric.typing import NodeType
 
 from ..ops.arguments import as_ids, check_ids, check_tensor
 from .base import ByType, check_no_mask
-from .graph import GraphTypes, SampledGraph, check_times, check_windows, end_types, ordered_limit, outside_integers
+from .graph import (
+    GraphTypes,
+    ReverseIds,
+    SampledGraph,
+    check_times,
+    check_windows,
+    end_types,
+    ordered_limit,
+    outside_integers,
+)
 
 NO_IDS = torch.empty(0, dtype=torch.int64)
 """No ids of nodes or edges."""
@@ -328,3 +338,23 @@ def _sorted_pairs(pairs: Tensor | None, backward: bool) -> Tensor | None:
     pairs = pairs.flip(0) if backward else pairs
     pairs = pairs[:, torch.argsort(pairs[0], stable=True)]
     return pairs[:, torch.argsort(pairs[1], stable=True)]
+
+
+def add_reverses(batch: MiniBatch, graph: SampledGraph, reverse_ids: ReverseIds) -> None:
+    """Adds to a batch of drawn edges their reverses, each once, and keeps the drawn ones as ``original``; like PyG's
+    ``to_bidirectional(keep_orig_edges=True)``, but for the ids of edges."""
+    drawn = batch.edges
+    batch.original = [edges.edge_index for edges in drawn]
+    batch.edges = []
+    for number, edges in enumerate(drawn):
+        if (reverse := graph.stored.reverse[number]) < 0:
+            batch.edges.append(edges._replace(colptr=None))
+            continue
+        others = drawn[reverse]
+        assert edges.edge_id is not None
+        assert others.edge_id is not None
+        row, col, ids = to_bidirectional(
+            *edges.edge_index, *others.edge_index, edges.edge_id, -1 - others.edge_id
+        )  # fmt: skip
+        assert ids is not None
+        batch.edges.append(SampledEdges(torch.stack([row, col]), None, reverse_ids.found(number, ids), edges.weight))

@@ -23,12 +23,11 @@ from ..topology.segmented import check_graph_budgets
 from .base import Inputs
 from .executor import Drawing, Executor, GPUExecutor, HostExecutor, on_gpu, sampled_store
 from .fanouts import DrawingOptions, NumNeighborsLike, as_num_neighbors, drawable, fanouts_of
-from .graph import subgraph_kind
+from .graph import ReverseIds, subgraph_kind
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
 from .minibatch import MiniBatch, PreparedSeeds, SampledEdges, exclusions
 from .on_executor import OnExecutor
-from .relations import ReverseIds, sampled_graph
-from .sources import warn_of_sorted
+from .relations import sampled_graph, warn_of_sorted
 
 
 class NeighborSampler(OnExecutor):

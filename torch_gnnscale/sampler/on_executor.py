@@ -20,20 +20,20 @@ from ..random import draw_seed
 from .anchors import AnchorInput
 from .base import Inputs, KeyedSampler, each_type
 from .executor import Executor
-from .graph import SampledGraph
+from .graph import ReverseIds, SampledGraph
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
 from .minibatch import (
     MiniBatch,
     PreparedSeeds,
     SampledEdges,
     Seeds,
+    add_reverses,
     check_starts,
     prepared_seeds,
     seeds_of_nodes,
     without_times,
 )
 from .outputs import output_of
-from .relations import ReverseIds, add_reverses
 
 
 class PyGAttributes:

@@ -1,20 +1,218 @@
-"""Builds the relations that the operator samples from PyG's data; adds the reverse of each drawn edge to samples."""
+"""Reads a graph's edges, times and weights from PyG's data or from a pair of stores, and builds of them the relations
+that the operator samples."""
 
 from __future__ import annotations
 
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import FeatureStore as PyGFeatureStore
+from torch_geometric.data import GraphStore as PyGGraphStore
+from torch_geometric.data.graph_store import EdgeLayout
 from torch_geometric.sampler.base import DataType
-from torch_geometric.sampler.utils import to_bidirectional
 from torch_geometric.typing import EdgeType, NodeType
+from typing_extensions import override
 
 from .. import ops
-from ..topology import CSC
+from .._warn import warn
+from ..feature.contract import all_attrs
+from ..ops.arguments import check_tensor
+from ..topology import CSC, GraphStore
+from ..topology.graph_store import count_nodes, edges_of
 from .graph import Relation, SampledGraph, check_exact, check_times, end_types, ordered
-from .minibatch import MiniBatch, SampledEdges
-from .sources import DataSource, Source, StoreSource, check_data, of_type
+
+_PREFERRED = [EdgeLayout.CSC, EdgeLayout.COO, EdgeLayout.CSR]
+"""The layout that is read if a store has several: the first of these, as in PyG."""
+
+
+def check_data(data: Any) -> None:
+    """Raises TypeError unless it is a Data, a HeteroData or a (FeatureStore, GraphStore) pair.
+
+    PyG's Data is both kinds of store, but a pair of two, or of one twice, is refused: it is taken for two graphs.
+    """
+    if isinstance(data, (Data, HeteroData)):
+        return
+    pair = isinstance(data, (tuple, list)) and len(data) == 2
+    kinds = (Data, HeteroData)
+    if pair and all(isinstance(store, kinds) for store in data):
+        raise TypeError(
+            f"data: expected one graph, or a (FeatureStore, GraphStore) pair, found a {type(data).__name__} of two "
+            f"graphs; make one graph of them (torch_geometric.data.Batch.from_data_list), or a loader for each"
+        )
+    if not (pair and isinstance(data[0], PyGFeatureStore) and isinstance(data[1], PyGGraphStore)):
+        raise TypeError(
+            f"data: expected a Data, a HeteroData or a (FeatureStore, GraphStore) pair, found {type(data).__name__}"
+        )
+
+
+def warn_of_sorted(data: Any, is_sorted: bool) -> None:
+    """Warns of ``is_sorted`` where the data themselves say how their edges are sorted."""
+    if is_sorted and isinstance(data, (tuple, list)):
+        warn("is_sorted=True has no effect with stores: a GraphStore says itself how its edges are sorted")
+
+
+class Source(ABC):
+    """Edges and attributes by type. The only type of a homogeneous graph is None."""
+
+    is_hetero: bool
+
+    @abstractmethod
+    def edges(self) -> dict[EdgeType | None, CSC]:
+        """The edges of each type."""
+
+    @abstractmethod
+    def num_nodes(self) -> dict[NodeType | None, int | None]:
+        """The number of nodes per type; None where the data do not tell."""
+
+    @abstractmethod
+    def of_nodes(self, name: str, sizes: dict) -> dict[NodeType | None, Tensor]:
+        """The attribute ``name`` per node type that has it. ``sizes``: the number of nodes per type."""
+
+    @abstractmethod
+    def of_edges(self, name: str, edges: dict) -> dict[EdgeType | None, Tensor]:
+        """The attribute ``name`` per edge type that has it. ``edges``: what :meth:`edges` returned."""
+
+    @abstractmethod
+    def shapes(self, name: str) -> list[tuple[int, ...]]:
+        """The shapes of all tensors of this name, of nodes, of edges or of neither."""
+
+
+class DataSource(Source):
+    """A Data or HeteroData. ``is_sorted``: its edges are sorted by destination already."""
+
+    def __init__(self, data: Data | HeteroData, is_sorted: bool) -> None:
+        self.data, self.is_sorted = data, is_sorted
+        self.is_hetero = isinstance(data, HeteroData)
+
+    @override
+    def num_nodes(self) -> dict[NodeType | None, int | None]:
+        if not self.is_hetero:
+            return {None: self.data.num_nodes}
+        return dict(count_nodes(self.data))
+
+    @override
+    def edges(self) -> dict[EdgeType | None, CSC]:
+        return edges_of(self.data, self.is_sorted)
+
+    @override
+    def of_nodes(self, name: str, sizes: dict) -> dict[NodeType | None, Tensor]:
+        if not self.is_hetero:
+            return {None: _tensor(name, self.data[name])} if name in self.data and self.data.is_node_attr(name) else {}
+        return {t: _tensor(name, store[name]) for t, store in self.data.node_items() if name in store}
+
+    @override
+    def of_edges(self, name: str, edges: dict) -> dict[EdgeType | None, Tensor]:
+        if self.is_hetero:
+            return {t: _tensor(name, store[name]) for t, store in self.data.edge_items() if name in store}
+        if name not in self.data:
+            return {}
+        value = _tensor(name, self.data[name])
+        return {None: value} if value.shape[:1] == (edges[None].num_edges,) else {}
+
+    @override
+    def shapes(self, name: str) -> list[tuple[int, ...]]:
+        return [tuple(_tensor(name, store[name]).shape) for store in self.data.stores if name in store]
+
+
+class StoreSource(Source):
+    """A pair of stores, ours or foreign ones."""
+
+    def __init__(self, features: PyGFeatureStore, graph: PyGGraphStore) -> None:
+        self.features, self.graph = features, graph
+        self.attrs = graph.get_all_edge_attrs()
+        self.edge_types = list(dict.fromkeys(attr.edge_type for attr in self.attrs))
+        self.is_hetero = self.edge_types != [None]
+        if self.is_hetero and None in self.edge_types:
+            raise ValueError(f"data: expected typed edges, or only edges of type None, found {self.edge_types}")
+
+    @override
+    def num_nodes(self) -> dict[NodeType | None, int | None]:
+        named = [attr for attr in self.features.get_all_tensor_attrs() if isinstance(attr.group_name, str)]
+        counts: dict[NodeType | None, int | None] = {attr.group_name: None for attr in named if self.is_hetero}
+        for attr in self.attrs:
+            ends = (attr.edge_type[0], attr.edge_type[-1]) if attr.edge_type is not None else (None, None)
+            for node_type, count in zip(ends, attr.size or (None, None), strict=True):
+                if counts.get(node_type) is not None and count is not None and count != counts[node_type]:
+                    found = f"{counts[node_type]} and {count}"
+                    raise ValueError(
+                        f"data: expected one number of nodes{of_type(node_type)} in all edges, found {found}; "
+                        f"pass size= to put_edge_index"
+                    )
+                counts[node_type] = count if counts.get(node_type) is None else counts[node_type]
+        for attr in named:
+            if attr.group_name in counts and counts[attr.group_name] is None:
+                size = self.features.get_tensor_size(attr)
+                counts[attr.group_name] = None if size is None else size[0]
+        return counts
+
+    @override
+    def edges(self) -> dict[EdgeType | None, CSC]:
+        if isinstance(self.graph, GraphStore):
+            return {edge_type: self.graph.relation(edge_type) for edge_type in self.edge_types}
+        ours = GraphStore()  # converts every layout by a stable sort, so that samples do not depend on the store
+        counts = self.num_nodes()
+        for edge_type in self.edge_types:
+            attrs = [attr for attr in self.attrs if attr.edge_type == edge_type]
+            attr = min(attrs, key=lambda attr: _PREFERRED.index(attr.layout))
+            put = copy.copy(attr)
+            if put.size is None and edge_type is not None:  # a pointer says how many nodes its own end has
+                src, dst = counts[edge_type[0]], counts[edge_type[-1]]
+                put.size = None if put.layout == EdgeLayout.CSR else src, None if put.layout == EdgeLayout.CSC else dst
+            ours.put_edge_index(self.graph.get_edge_index(attr), put)
+        return {edge_type: ours.relation(edge_type) for edge_type in self.edge_types}
+
+    @override
+    def of_nodes(self, name: str, sizes: dict) -> dict[NodeType | None, Tensor]:
+        if self.is_hetero:
+            return self._groups(name, lambda group: isinstance(group, str))
+        # A tuple as group means edges. Else PyG decides: "time" belongs to nodes, others to what has their length.
+        found = self._groups(name, lambda group: not isinstance(group, tuple))
+        return _only({g: v for g, v in found.items() if name == "time" or len(v) == sizes[None]})
+
+    @override
+    def of_edges(self, name: str, edges: dict) -> dict[EdgeType | None, Tensor]:
+        if self.is_hetero:
+            return self._groups(name, lambda group: isinstance(group, tuple))
+        found = self._groups(name, lambda group: isinstance(group, tuple))
+        if not found:
+            others = self._groups(name, lambda group: not isinstance(group, tuple))
+            found = {} if name == "time" else {g: v for g, v in others.items() if len(v) == edges[None].num_edges}
+        return _only(found)
+
+    @override
+    def shapes(self, name: str) -> list[tuple[int, ...]]:
+        return [tuple(value.shape) for value in self._groups(name, lambda group: True).values()]
+
+    def _groups(self, name: str, wanted: Callable[[Any], bool]) -> dict:
+        found = {}
+        for attr in all_attrs(self.features):
+            if attr.attr_name == name and wanted(attr.group_name):
+                attr.index = None
+                found[attr.group_name] = _tensor(name, self.features.get_tensor(attr))
+        return found
+
+
+def _only(found: dict) -> dict[None, Any]:
+    """{None: value} of the first group: a homogeneous graph has one, of any name."""
+    return dict.fromkeys([None], next(iter(found.values()))) if found else {}
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        value = torch.from_numpy(value)
+    check_tensor(name, value)
+    return value.detach().cpu()
+
+
+def of_type(type_name: Any) -> str:
+    """ " of TYPE" for error texts; "" in a homogeneous graph."""
+    return "" if type_name is None else f" of {type_name!r}"
 
 
 def sampled_graph(
@@ -207,63 +405,3 @@ def _check_type(name: str, type_name: NodeType | EdgeType | None, types: dict) -
     """Raises ValueError for an attribute of a type that the graph does not have, as stores may."""
     if type_name not in types:
         raise ValueError(f"{name}: expected a type of {list(types)}, found {type_name!r}")
-
-
-class ReverseIds:
-    """The ids of the edges that are the reverses of others, for each relation of a graph. Made on first use.
-
-    The reverse of an edge of a relation is an edge of its reverse relation between the same nodes and, where edges have
-    times, at the same time; of several, the k-th that is stored belongs to the k-th. Relations have ids of reverses if
-    every edge of both has a reverse.
-    """
-
-    def __init__(self, graph: SampledGraph) -> None:
-        self._graph = graph
-        self._tables: dict[int, Tensor | None] = {}
-        self._copies: dict[tuple[int, torch.device], Tensor] = {}
-        """Tables where samples are."""
-
-    def __getitem__(self, number: int) -> Tensor | None:
-        """For a relation that has a reverse relation: result[id of an edge of that one] is the id of this relation's
-        edge that leads the other way; None unless every edge has such an edge."""
-        if number not in self._tables:
-            graph = self._graph
-            reverse = graph.relations[graph.stored.reverse[number]]
-            self._tables[number] = ops.reverse_edges(
-                graph.stored, number, reverse.id_bound, same_time=graph.edge_time is not None
-            )
-        return self._tables[number]
-
-    def found(self, number: int, edge: Tensor) -> Tensor | None:
-        """The ids of a relation's sampled edges, of which those that were turned have -1 - (the id of the edge of the
-        reverse relation); None if there are reverses that the graph does not have."""
-        if self._graph.stored.reverse[number] < 0:
-            return edge
-        if (table := self[number]) is None:
-            return None
-        turned = edge < 0
-        if edge.device.type == "cpu" and not bool(turned.any()):
-            return edge
-        if (there := self._copies.get((number, edge.device))) is None:
-            there = self._copies[number, edge.device] = table.to(edge.device)
-        return torch.where(turned, there[(-1 - edge).clamp(min=0)].to(edge.dtype), edge)
-
-
-def add_reverses(batch: MiniBatch, graph: SampledGraph, reverse_ids: ReverseIds) -> None:
-    """Adds to a batch of drawn edges their reverses, each once, and keeps the drawn ones as ``original``; like PyG's
-    ``to_bidirectional(keep_orig_edges=True)``, but for the ids of edges."""
-    drawn = batch.edges
-    batch.original = [edges.edge_index for edges in drawn]
-    batch.edges = []
-    for number, edges in enumerate(drawn):
-        if (reverse := graph.stored.reverse[number]) < 0:
-            batch.edges.append(edges._replace(colptr=None))
-            continue
-        others = drawn[reverse]
-        assert edges.edge_id is not None
-        assert others.edge_id is not None
-        row, col, ids = to_bidirectional(
-            *edges.edge_index, *others.edge_index, edges.edge_id, -1 - others.edge_id
-        )  # fmt: skip
-        assert ids is not None
-        batch.edges.append(SampledEdges(torch.stack([row, col]), None, reverse_ids.found(number, ids), edges.weight))
