@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torch_gnnscale import _library, ops
-from torch_gnnscale.ops import negatives, tiers
+from torch_gnnscale.ops import random_draws, tiers
 from torch_gnnscale.ops.arguments import check_same, checked_device
 from torch_gnnscale.ops.rows import MAX_ROW_BYTES, check_row_bytes
 
@@ -47,7 +47,7 @@ def test_numbers_of_nodes_that_local_ids_do_not_have():
 
 
 def test_weights_that_their_integers_have_no_room_for(monkeypatch):
-    monkeypatch.setattr(negatives, "MAX_WEIGHTED", 3)
+    monkeypatch.setattr(random_draws, "MAX_WEIGHTED", 3)
     expected = "weight: expected at most 3 numbers above 0, found 4"
     assert text_of(ValueError, lambda: ops.candidates(6, torch.tensor([1.0, 2, 0, 1, 0, 1]))) == expected
     assert ops.candidates(6, torch.tensor([1.0, 2, 0, 1, 0, 0])).size == 3

@@ -20,7 +20,6 @@ from .aggregation import (
 from .arguments import ID_DTYPES, MAX_COUNT, first_outside, limit_threads
 from .bulk import PreparedBulks, sample_bulk
 from .bulk_input import MAX_BATCHES, StoredEdges, in_halves
-from .generate import dropout_rows, permutation, random_bits, rmat_edges
 from .graph_arguments import MAX_FANOUT, MAX_HOPS, Relations, Sample, Subgraph, relations
 from .layer_drawing import (
     MAX_ITERATIONS,
@@ -48,8 +47,18 @@ from .memory import (
     pool_trim,
     release_pages,
 )
-from .negatives import Candidates, EdgeSet, candidates, edge_set, sample_negatives
 from .neighbor_drawing import PreparedNeighbors, sample_neighbors, weight_sums
+from .random_draws import (
+    Candidates,
+    EdgeSet,
+    candidates,
+    dropout_rows,
+    edge_set,
+    permutation,
+    random_bits,
+    rmat_edges,
+    sample_negatives,
+)
 from .rows import can_gather_rows, gather_nested, gather_rows, join_rows, pack_rows, select_rows
 from .shuffle import MAX_PARTS, Cut, cut_batch, shuffle_rows
 from .single_hop import Picks, Relabelled, pick_neighbors, relabel
