@@ -61,7 +61,7 @@ PooledArray<T> zeros(int64_t count) {
   return made;
 }
 
-constexpr int64_t kMostParts = 1 << 16;  // as in ops/shuffle.py
+constexpr int64_t kMostParts = 1 << 16;  // as in ops/ranks.py
 
 // Levels fit a byte: there are at most 64 hops.
 template <typename Owner>

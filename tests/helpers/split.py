@@ -21,7 +21,7 @@ from torch_geometric.data import Data
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, TieredFeatureStore, ops
 from torch_gnnscale.comm.memory_transport import MemoryTransport
 from torch_gnnscale.comm.mesh import Grid
-from torch_gnnscale.ops.shuffle import Cut
+from torch_gnnscale.ops.ranks import Cut
 from torch_gnnscale.random import Purpose, batch_key
 from torch_gnnscale.sampler.minibatch import MiniBatch
 from torch_gnnscale.split.plans import Plan

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torch_gnnscale import ops
 from torch_gnnscale.matrix.algebra import WORD
-from torch_gnnscale.ops import graph_arguments, layer_drawing, random_draws, rows, shuffle, single_hop, tiers
+from torch_gnnscale.ops import graph_arguments, layer_drawing, random_draws, ranks, rows, tiers
 from torch_gnnscale.ops.bulk import sample_bulk
 
 SOURCES = Path(__file__).parents[2] / "cuda"
@@ -28,7 +28,7 @@ SEEDS = torch.tensor([0, 2])
         ("tier.h", "kMaxSegments", tiers.MAX_SEGMENTS),
         ("pick.h", "kMaxHops", graph_arguments.MAX_HOPS),
         ("pick.h", "kMaxRelations", graph_arguments.MAX_RELATIONS),
-        ("shuffle/shuffle.h", "kMaxShuffleParts", shuffle.MAX_TABLES),
+        ("shuffle/shuffle.h", "kMaxShuffleParts", ranks.MAX_TABLES),
         ("gather/gather_cuda.h", "kMaxRowBytes", rows.MAX_ROW_BYTES),
     ],
 )
@@ -41,7 +41,7 @@ def test_native_code_has_the_same(file, constant, value):
 
 def test_what_is_documented():
     assert (ops.MAX_COUNT, ops.MAX_BATCHES, ops.MAX_STEPS, ops.MAX_PARTS) == (2**40, 2**24 - 1, 2**12, 2**16)
-    assert (single_hop.MAX_TREES, layer_drawing.MAX_DRAWN, random_draws.MAX_WEIGHTED) == (2**31, 2**31, 2**30)
+    assert (ranks.MAX_TREES, layer_drawing.MAX_DRAWN, random_draws.MAX_WEIGHTED) == (2**31, 2**31, 2**30)
     assert graph_arguments.MAX_RELATIONS == 1024
     assert int(WORD) == draws.WORD == 2**32 - 1
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reference.draws import philox
 
 from torch_gnnscale import ops
-from torch_gnnscale.ops.shuffle import FLOATS
+from torch_gnnscale.ops.ranks import FLOATS
 
 SHAPES = [(), (1,), (7,), (33,), (130,), (2, 3, 2), (0,)]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torch_gnnscale.ops.shuffle import Cut
+from torch_gnnscale.ops.ranks import Cut
 
 
 def cut_batch(

@@ -21,7 +21,7 @@ from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, Neighbo
 from torch_gnnscale.comm.exchange import Exchange
 from torch_gnnscale.comm.mesh import Grid
 from torch_gnnscale.comm.rendezvous import rank_and_world
-from torch_gnnscale.ops.shuffle import MAX_TABLES
+from torch_gnnscale.ops.ranks import MAX_TABLES
 from torch_gnnscale.sampler.base import KeyedSampler, keyed
 from torch_gnnscale.split import parallelize, plans
 from torch_gnnscale.split.agreement import _grid_of

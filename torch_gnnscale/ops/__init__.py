@@ -59,9 +59,8 @@ from .random_draws import (
     rmat_edges,
     sample_negatives,
 )
+from .ranks import MAX_PARTS, Cut, Picks, Relabelled, cut_batch, pick_neighbors, relabel, shuffle_rows
 from .rows import can_gather_rows, gather_nested, gather_rows, join_rows, pack_rows, select_rows
-from .shuffle import MAX_PARTS, Cut, cut_batch, shuffle_rows
-from .single_hop import Picks, Relabelled, pick_neighbors, relabel
 from .tiers import TieredTable, can_widen, gather_tables, gather_tiers, place_dtype
 from .topology import (
     MAX_ROUNDS,

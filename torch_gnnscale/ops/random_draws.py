@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .arguments import MAX_COUNT, OPS, check_ids, check_int, check_key, check_tensor, check_vector, resolve_threads
 from .neighbor_drawing import weight_sums
-from .shuffle import FLOATS
+from .ranks import FLOATS
 from .topology import coo_to_csc
 
 

@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 from ..comm.exchange import Exchange
 from ..comm.mesh import DTYPES, Grid, dtype_text, kind_of, kind_text
 from ..nn.wrapper import modules_of
-from ..ops.shuffle import cut_batch
+from ..ops.ranks import cut_batch
 from ..random import digest
 from .rank_rows import ShuffleIndex
 

@@ -18,7 +18,7 @@ from .._host import on_host
 from ..comm.steps import Steps
 from ..distributed.neighbor_sampling import PartitionedExecutor, not_implemented
 from ..loader.sharing import check_modes
-from ..ops.shuffle import Cut
+from ..ops.ranks import Cut
 from ..partition import PartitionBook
 from ..random import ids_key
 from ..sampler.base import Inputs, KeyedSampler, keyed, name_of

@@ -27,7 +27,7 @@ from ..nn.layered import Layered
 from ..nn.trial import agree, first_difference, outputs
 from ..nn.weigh import default_call
 from ..nn.wrapper import Call, Wrapper, modules_of
-from ..ops.shuffle import MAX_TABLES
+from ..ops.ranks import MAX_TABLES
 from .agreement import SEEDS, Agreed, Description, compare_headers, cut_probe, fields_of, own_header, probe_batch
 from .connection import Connection, GradientSum, nccl_exchange
 from .local_rows import OwnHops, OwnNodeRows, Work
