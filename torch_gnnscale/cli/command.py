@@ -14,7 +14,7 @@ import torch
 
 from .. import __version__, _library, machine, ops
 from ..ops.arguments import resolve_threads
-from ..training import interrupts
+from ..training import checkpoint
 from . import bench, convert, embed, options, partition, split, tables, train
 from .options import one_line
 
@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         if args.debug:
             raise
-        parser.exit(interrupts.CODE, "\ngnnscale: interrupted\n")
+        parser.exit(checkpoint.CODE, "\ngnnscale: interrupted\n")
     except BrokenPipeError:  # who reads the output, such as head, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         parser.exit(141)

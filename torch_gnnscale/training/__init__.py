@@ -1,8 +1,7 @@
 """What all training jobs share: the loop, its ranks, its clock, checkpoints, and the plot of a run."""
 
-from .checkpoint import CHECKPOINT
+from .checkpoint import CHECKPOINT, Interrupts
 from .clock import plot_run
-from .interrupts import Interrupts
 from .rank_group import RankGroup
 from .trainer import Config, Trainer
 
