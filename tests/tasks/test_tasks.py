@@ -15,11 +15,10 @@ from torch_gnnscale import LayerSampler, NeighborSampler, tasks
 from torch_gnnscale.datasets import EventTask, LinkTask, NodeTask, planted, planted_events, planted_links, planted_types
 from torch_gnnscale.datasets.planted import with_reverses
 from torch_gnnscale.tasks import TASKS, EventConfig, EventTrainer, NodeConfig, NodeTrainer
-from torch_gnnscale.tasks.hetero_trainer import Categories, Encoder, HeteroSAGE
-from torch_gnnscale.tasks.link_trainer import LinkTrainer, _among
 from torch_gnnscale.tasks.metrics import Accuracy, RocAuc, average_precision, ranking, roc_auc
 from torch_gnnscale.tasks.node_trainer import SeedScores, SplitNodeTrainer, fanouts_of_tests
 from torch_gnnscale.tasks.temporal import Pairs
+from torch_gnnscale.tasks.typed_trainers import Categories, Encoder, HeteroSAGE, LinkTrainer, _among
 from torch_gnnscale.training import RankGroup
 
 SMALL = {
@@ -234,7 +233,7 @@ def test_links_of_earlier_splits_are_not_recommended(monkeypatch):
     trainer, found = trainer_of("links"), {}
     links, sizes = trainer.task.links, trainer.task.sizes
     recall = lambda s, d, asked, known, *_: found.update(known=known) or {"recall": 0.0}  # noqa: E731
-    monkeypatch.setattr(tasks.link_trainer, "ranking", recall)
+    monkeypatch.setattr(tasks.typed_trainers, "ranking", recall)
     ids, destinations = torch.arange(sizes["user"].num_nodes), torch.zeros(sizes["item"].num_nodes, 2)
     for subset, before in (("train", []), ("val", ["train"]), ("test", ["train", "val"])):
         trainer._recall(subset, ids, torch.zeros(len(ids), 2), destinations)

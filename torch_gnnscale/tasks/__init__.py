@@ -1,11 +1,10 @@
-"""The tasks of ``gnnscale train --task``, one module each."""
+"""The tasks of ``gnnscale train --task``, and what they train."""
 
 from ..training import Trainer
-from .hetero_trainer import HeteroConfig, HeteroTrainer
-from .link_trainer import LinkConfig, LinkTrainer
 from .node_trainer import NodeConfig, NodeTrainer
 from .relational import RelationalConfig, RelationalTrainer
 from .temporal import EventConfig, EventTrainer
+from .typed_trainers import HeteroConfig, HeteroTrainer, LinkConfig, LinkTrainer
 
 TASKS: dict[str, type[Trainer]] = {
     "nodes": NodeTrainer,

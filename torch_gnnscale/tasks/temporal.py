@@ -15,8 +15,8 @@ from ..datasets import EventTask, load_events
 from ..loader import LinkNeighborLoader
 from ..nn import narrow
 from ..training import Config, Trainer
-from .hetero_trainer import Encoder
 from .metrics import average_precision
+from .typed_trainers import Encoder
 
 TIMES = 32
 """Width of the encoding of the time since an event."""
