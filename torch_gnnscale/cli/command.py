@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         if args.debug:
             raise
-        parser.exit(checkpoint.CODE, "\ngnnscale: interrupted\n")
+        parser.exit(checkpoint.INTERRUPTED, "\ngnnscale: interrupted\n")
     except BrokenPipeError:  # who reads the output, such as head, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         parser.exit(141)

@@ -151,7 +151,7 @@ def load(folder: Path) -> dict[str, Any] | None:
     return state
 
 
-CODE = 130
+INTERRUPTED = 130
 """The exit code of an interrupted program."""
 _AFTER_THIS = b"\ngnnscale: ends after this batch (a second Ctrl-C: at once)\n"
 _AT_ONCE = b"\ngnnscale: interrupted\n"
@@ -192,7 +192,7 @@ class Interrupts:
             with suppress(Exception):
                 sys.stdout.flush()
             os.write(2, _AT_ONCE)
-            os._exit(CODE)
+            os._exit(INTERRUPTED)
         self.noted = True
         if not self._deferred:
             raise KeyboardInterrupt
