@@ -46,7 +46,7 @@ def test_the_batches_of_training_are_measured(saved, tmp_path, monkeypatch):
     def measure(plan, loader, epochs):
         raise Asked([out.node for epoch in epochs for out in loader.samples(epoch)])
 
-    monkeypatch.setattr("torch_gnnscale.cli.split.measure", measure)
+    monkeypatch.setattr("torch_gnnscale.cli.partition.measure", measure)
     options = ["--weights", "random", "--epochs", "0", "--fanouts", "2", "--batch-size", "100", "--seed", "9"]
     with pytest.raises(Asked) as asked:
         main(["split", "--dataset", saved[0], "--out", str(tmp_path / "plan"), *options])
@@ -75,7 +75,7 @@ def test_options_reach_the_plan(saved, tmp_path, monkeypatch):
     def plan(data, seeds, fanouts, parts, **options):
         raise Asked(fanouts, parts, options)
 
-    monkeypatch.setattr("torch_gnnscale.cli.split.plan", plan)
+    monkeypatch.setattr("torch_gnnscale.cli.partition.plan", plan)
     given = {"epochs": 2, "weights": "node", "load": "layers", "batch_size": 7, "seed": 3, "method": "labor"}
     options = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     command = ["split", "--dataset", saved[0], "--out", str(tmp_path / "plan"), "--parts", "5"]

@@ -15,7 +15,7 @@ import torch
 from .. import __version__, _library, machine, ops
 from ..ops.arguments import resolve_threads
 from ..training import checkpoint
-from . import bench, convert, embed, options, partition, split, tables, train
+from . import bench, convert, embed, options, partition, tables, train
 from .options import one_line
 
 
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
     tables.add_command(commands, [common])
     convert.add_command(commands, [common])
     partition.add_command(commands, [common, options.parent()])
-    split.add_command(commands, [common, options.parent()])
+    partition.add_split(commands, [common, options.parent()])
     bench.add_command(commands, [common, options.parent()])
     args = parser.parse_args(arguments)
     try:
@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> None:
             "tables": tables.tables,
             "convert": convert.convert,
             "partition": partition.partition,
-            "split": split.split,
+            "split": partition.split,
             "bench": bench.bench,
         }
         run[args.command](args)
