@@ -24,7 +24,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamp
 from typed_graphs import TIMES, academic, knowledge_graph
 
 from torch_gnnscale import NeighborSampler, ops
-from torch_gnnscale.memory.host import MOVING
+from torch_gnnscale.memory import MOVING
 from torch_gnnscale.topology import rmat
 
 NODES, EDGES, BATCH = 1_000_000, 16_000_000, 1024

@@ -21,11 +21,13 @@ from torch_gnnscale import ops
 LISTED = Path(__file__).parent / "defaults.txt"
 
 
-def packages() -> Iterator[ModuleType]:
+def public_modules() -> Iterator[ModuleType]:
     yield torch_gnnscale
     for found in pkgutil.iter_modules(torch_gnnscale.__path__, "torch_gnnscale."):
-        if found.ispkg:
-            yield importlib.import_module(found.name)
+        if not found.name.startswith("torch_gnnscale._"):
+            module = importlib.import_module(found.name)
+            if hasattr(module, "__all__"):
+                yield module
 
 
 def defaults_of(function: Any) -> dict[str, Any]:
@@ -49,7 +51,7 @@ def called(value: Any) -> Iterator[tuple[str, Any]]:
 def lines() -> Iterator[str]:
     """One for each function with defaults, and for each constant; under the first name that it has."""
     seen = set()
-    for package in packages():
+    for package in public_modules():
         for name in getattr(package, "__all__", []):
             value = getattr(package, name)
             if id(value) in seen or inspect.ismodule(value):

@@ -121,7 +121,7 @@ torch.set_num_threads(1)
 print(machine.cores(), resolve_threads(0), resolve_threads(40))
 print(*{*Pipeline(iter(range(64)), [Stage(lambda item: resolve_threads(0))], lambda item: item, 64)})
 print(ops.pool_stats().limit_bytes)
-memory.host.available_memory = lambda: 10
+memory.available_memory = lambda: 10
 try:
     memory.HostMemory(4096)
 except MemoryError as error:

@@ -17,13 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import distributed as dist
 
-from torch_gnnscale import CSC, TieredFeatureStore, partition
+from torch_gnnscale import CSC, TieredFeatureStore, memory, partition
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.own_tiers import _within, opened_once
 from torch_gnnscale.distributed.row_exchange import MappedRows, joined_there
 from torch_gnnscale.feature import hotness
 from torch_gnnscale.loader import accesses
-from torch_gnnscale.memory import host
 from torch_gnnscale.ops.rows import as_words
 
 
@@ -328,13 +327,13 @@ def test_what_one_rank_is_given_is_checked_also_where_another_one_fills_them(par
 
 
 def short_of_memory(path):
-    available = host.available_memory
-    host.available_memory = lambda: 100
+    available = memory.available_memory
+    memory.available_memory = lambda: 100
     try:
         with open_part(path, tiers={}):
             pass
     finally:
-        host.available_memory = available
+        memory.available_memory = available
 
 
 def test_too_little_memory_on_the_rank_that_fills_them(parts):

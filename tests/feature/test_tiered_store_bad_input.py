@@ -14,7 +14,7 @@ from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, files
 from torch_gnnscale import TieredFeatureStore as Tiered
-from torch_gnnscale.memory import host as host_memory
+from torch_gnnscale import memory as host_memory
 from torch_gnnscale.topology import reorder
 from torch_gnnscale.topology.reorder import by_score
 

@@ -8,7 +8,7 @@ from torch_gnnscale import TieredFeatureStore, _library
 from torch_gnnscale.feature import tier_builder, tiered_store
 from torch_gnnscale.feature.tier_builder import check_room, devices_of
 from torch_gnnscale.feature.tier_plan import Tier, TierPlan
-from torch_gnnscale.memory.host import unreadable_peer
+from torch_gnnscale.memory import unreadable_peer
 
 GPU, OTHER, META = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("meta")
 

@@ -10,18 +10,18 @@ import torch
 from helpers import forked
 from helpers.data import status_of_fork, wait_for
 
-from torch_gnnscale.memory import HostMemory, host
-from torch_gnnscale.memory.host import HostLayout
+from torch_gnnscale import memory
+from torch_gnnscale.memory import HostLayout, HostMemory
 
 # A process of its own: garbage of other tests that is collected meanwhile would give memory back to the pool.
 SHORT_OF_MEMORY = """
 import torch
-from torch_gnnscale import ops
-from torch_gnnscale.memory import HostMemory, host
+from torch_gnnscale import memory, ops
+from torch_gnnscale.memory import HostMemory
 
 output = ops.gather_rows(torch.zeros(1, 1 << 20), torch.zeros(4, dtype=torch.int64))
 del output
-host.available_memory = lambda: 0 if ops.pool_stats().idle_bytes else 4096
+memory.available_memory = lambda: 0 if ops.pool_stats().idle_bytes else 4096
 assert ops.pool_stats().idle_bytes == 16 << 20, ops.pool_stats()
 HostMemory(4096).close()
 assert ops.pool_stats().idle_bytes == 0, ops.pool_stats()
@@ -52,8 +52,8 @@ def test_without_memfds_the_memory_is_an_unnamed_file(tmp_path, monkeypatch):
 
 
 def test_processes_that_share_memory_have_the_shares_of_all_of_them(monkeypatch):
-    monkeypatch.setattr(host, "available_memory", lambda: 3000)
-    monkeypatch.setattr(host, "local_world_size", lambda: 4)
+    monkeypatch.setattr(memory, "available_memory", lambda: 3000)
+    monkeypatch.setattr(memory, "local_world_size", lambda: 4)
     HostMemory(4096, sharers=2).close()
     text = r"^host: expected 6001 bytes of memory, found 6000 available to 2 of LOCAL_WORLD_SIZE=4 processes; less as"
     with pytest.raises(MemoryError, match=text):

@@ -10,8 +10,8 @@ from helpers import forked
 from helpers.data import wait_for
 from torch_geometric.data import Data
 
-from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops
-from torch_gnnscale.memory import host, move_to_huge_pages
+from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, NeighborSampler, memory, ops
+from torch_gnnscale.memory import move_to_huge_pages
 
 
 def in_huge_pages(tensor) -> int:
@@ -46,44 +46,44 @@ def test_a_samplers_graph_and_large_features_move_to_huge_pages():
 
 def test_only_large_tensors_of_ones_own_are_moved(monkeypatch):
     moved = []
-    monkeypatch.setattr(host, "_SMALLEST", 4096)
-    monkeypatch.setattr(host, "_Move", lambda tensors: threading.Thread(target=moved.extend, args=(tensors,)))
+    monkeypatch.setattr(memory, "_SMALLEST", 4096)
+    monkeypatch.setattr(memory, "_Move", lambda tensors: threading.Thread(target=moved.extend, args=(tensors,)))
     large = torch.zeros(4096, dtype=torch.uint8)
     others = [large[1:], torch.zeros(2, 4096, dtype=torch.uint8).T, torch.zeros(4096).share_memory_(),
               torch.zeros(4096, device="meta"), torch.zeros(3, 64, 64).to_sparse()]  # fmt: skip
     move_to_huge_pages([*others, large])
-    for thread in list(host._moves):
+    for thread in list(memory._moves):
         thread.join()
     assert [id(tensor) for tensor in moved] == [id(large)]
 
 
 def test_pieces_have_the_page_across_their_border(monkeypatch):
     moved, tensor = [], torch.arange(70)
-    monkeypatch.setattr(host.ops, "huge_pages", lambda piece, threads: moved.append((int(piece[0]), len(piece))))
-    monkeypatch.setattr(host, "_PIECE", 32 * 8)
-    monkeypatch.setattr(host, "_HUGE_PAGE", 4 * 8)
-    host._Move([tensor]).run()
+    monkeypatch.setattr(memory.ops, "huge_pages", lambda piece, threads: moved.append((int(piece[0]), len(piece))))
+    monkeypatch.setattr(memory, "_PIECE", 32 * 8)
+    monkeypatch.setattr(memory, "_HUGE_PAGE", 4 * 8)
+    memory._Move([tensor]).run()
     assert moved == [(0, 36), (32, 36), (64, 6)]
 
 
 def test_a_move_that_is_stopped_leaves_the_rest(monkeypatch):
-    moved, move = [], host._Move([torch.arange(70), torch.arange(70)])
+    moved, move = [], memory._Move([torch.arange(70), torch.arange(70)])
 
     def stopped_at_the_second(piece, threads):
         moved.append(len(piece))
         if len(moved) == 2:
             move._stopped.set()
 
-    monkeypatch.setattr(host.ops, "huge_pages", stopped_at_the_second)
-    monkeypatch.setattr(host, "_PIECE", 32 * 8)
-    monkeypatch.setattr(host, "_HUGE_PAGE", 4 * 8)
+    monkeypatch.setattr(memory.ops, "huge_pages", stopped_at_the_second)
+    monkeypatch.setattr(memory, "_PIECE", 32 * 8)
+    monkeypatch.setattr(memory, "_HUGE_PAGE", 4 * 8)
     move.run()
     assert moved == [36, 36]
 
 
 MOVES = """
 import os, threading, time, torch
-from torch_gnnscale.memory.host import MOVING, move_to_huge_pages
+from torch_gnnscale.memory import MOVING, move_to_huge_pages
 tensor = torch.ones(256 << 20, dtype=torch.uint8)
 moving = lambda: sum(thread.name == MOVING for thread in threading.enumerate())
 """

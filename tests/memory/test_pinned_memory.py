@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from torch_gnnscale import ops
-from torch_gnnscale.memory import HostMemory, free_on_gpu, peer_budgets, unreadable_peer
-from torch_gnnscale.memory.host import MAX_PEERS
+from torch_gnnscale.memory import MAX_PEERS, HostMemory, free_on_gpu, peer_budgets, unreadable_peer
 
 GPUS = [torch.device("cuda", number) for number in range(2)]
 

@@ -15,8 +15,8 @@ from helpers.graphs import assert_same
 from helpers.hetero import make_hetero
 
 from torch_gnnscale import CSC, LayerSampler, NeighborSampler, ops
+from torch_gnnscale import memory as host_memory
 from torch_gnnscale.memory import format_bytes
-from torch_gnnscale.memory import host as host_memory
 from torch_gnnscale.sampler.executor import GPUExecutor, on_gpu
 from torch_gnnscale.sampler.minibatch import PreparedSeeds
 from torch_gnnscale.topology import segmented

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from .. import files
-from ..memory.host import format_bytes
+from ..memory import format_bytes
 from ..nn.trial import agree
 from .plan import StagePlan, Table
 from .stage import Places, Rows

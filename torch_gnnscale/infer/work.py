@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import machine, ops
-from ..memory.host import budget_bytes, format_bytes, is_bytes
+from ..memory import budget_bytes, format_bytes, is_bytes
 from ..nn.layered import Layered
 from ..nn.weigh import Weighed, default_call
 from ..ops.arguments import as_ids, as_tensor

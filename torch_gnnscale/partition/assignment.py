@@ -23,8 +23,7 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from .. import machine, ops
 from .._warn import warn
-from ..memory import Budget, budget_bytes
-from ..memory.host import memory_file
+from ..memory import Budget, budget_bytes, memory_file
 from ..ops.arguments import check_choice, check_int, to_int
 from ..random import Purpose, batch_key
 from ..topology import CSC

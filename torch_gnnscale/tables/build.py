@@ -13,7 +13,7 @@ import torch
 
 from .. import files, machine
 from ..feature import FeatureStore
-from ..memory.host import Budget, budget_bytes
+from ..memory import Budget, budget_bytes
 from ..ops.arguments import check_choice, check_int
 from ..remote import hiding_secrets
 from ..splits import SUBSETS

@@ -18,12 +18,17 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from .. import ops
-from .._private import before_threads_end
-from .._warn import warn
-from ..machine import available_memory, local_world_size
-from ..ops.arguments import check_int, check_tensor
-from ..ops.tiers import MAX_SEGMENTS, MAX_TIERS
+from . import ops
+from ._private import before_threads_end
+from ._warn import warn
+from .machine import available_memory, local_world_size
+from .ops.arguments import check_int, check_tensor
+from .ops.tiers import MAX_SEGMENTS, MAX_TIERS
+
+__all__ = [
+    "Budget", "HostArray", "HostLayout", "HostMemory", "budget_bytes", "format_bytes", "free_on_gpu",
+    "is_bytes", "move_to_huge_pages", "peer_budgets", "unreadable_peer",
+]  # fmt: skip
 
 ALIGNMENT = 4096
 """The offset of every array is a multiple of it, the size of a page, in bytes."""
