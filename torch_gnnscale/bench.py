@@ -22,12 +22,16 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 
-from .. import ops
-from ..loader import NeighborLoader
-from ..nn import narrow
-from ..text import table
-from ..topology import rmat
-from ..version import __version__
+from . import ops
+from .loader import NeighborLoader
+from .nn import narrow
+from .text import table
+from .topology import rmat
+from .version import __version__
+
+__all__ = [
+    "FIGURES", "Case", "compare", "generated_cases", "machine", "measure", "step", "table_of", "trimmed", "whole",
+]  # fmt: skip
 
 LEAST_ROUNDS = 3
 """Rounds that are made however long they take."""
