@@ -23,9 +23,9 @@ from torch_geometric.nn import GraphSAGE
 from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 
 from . import ops
+from ._user import table
 from .loader import NeighborLoader
 from .nn import narrow
-from .text import table
 from .topology import rmat
 from .version import __version__
 

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from . import machine, ops
-from ._warn import warn
+from ._user import warn
 
 FORMAT = 2
 MANIFEST = "gnnscale.json"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from ._warn import warn
+from ._user import warn
 
 _ROOT = Path("/")
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from . import ops
 from ._private import before_threads_end
-from ._warn import warn
+from ._user import warn
 from .machine import available_memory, local_world_size
 from .ops.arguments import check_int, check_tensor
 from .ops.tiers import MAX_SEGMENTS, MAX_TIERS

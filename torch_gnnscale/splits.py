@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import ops
-from ._warn import warn
+from ._user import warn
 from .ops.arguments import as_tensor, check_int
 from .random import Purpose, batch_key
 

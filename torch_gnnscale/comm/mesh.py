@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from .._warn import warn
+from .._user import warn
 from ..ops.arguments import check_choice
 from ..random import digest
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
-from .._warn import warn
+from .._user import warn
 from ..comm.exchange import Traffic
 from ..comm.liveness import AT_EXIT, close_at_exit
 from ..comm.mesh import Consecutive, Grid, RowGroup, Transport, check_one_machine, transport_of

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .. import files
-from .._warn import warn
+from .._user import warn
 from ..comm.mesh import Consecutive, Grid
 from ..comm.rendezvous import Rendezvous
 from ..partition import directory, open_parts

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.typing import TensorFrame
 
-from .._warn import warn
+from .._user import warn
 
 _OF_NODES = frozenset({"x", "feat", "pos", "y", "node_type", "n_id", "tf"})
 _OF_EDGES = frozenset({"edge_attr", "edge_weight", "edge_type", "e_id", "adj"})

@@ -17,7 +17,7 @@ from torch_geometric.data import TensorAttr
 from torch_geometric.typing import TensorFrame
 
 from .. import files, ops
-from .._warn import warn
+from .._user import warn
 
 Key = tuple[Any, str]
 _SIZES, _CELLS = "sizes", "cells"

@@ -13,8 +13,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData, TensorAttr
 
 from .. import files, ops
-from .._host import on_host
-from .._warn import warn
+from .._user import on_host, warn
 from ..ops.arguments import check_ids, found_instead
 from ..ops.rows import has_contiguous_rows
 from ..topology.reorder import Numbering, Order, TypedOrder, order_arrays, orders_of, saved_order

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from .. import _library, files, ops
-from .._warn import warn
+from .._user import warn
 from ..memory import Budget, HostArray, HostLayout, HostMemory, budget_bytes, free_on_gpu, peer_budgets, unreadable_peer
 from ..ops.arguments import checked_device
 from ..topology.reorder import Order

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._user import table
 from ..memory import Budget, budget_bytes, format_bytes, peer_budgets
 from ..ops import place_dtype
 from ..ops.arguments import check_int
-from ..text import table
 from ..topology.reorder import Order, by_score
 from .feature_store import HOMOGENEOUS_EDGES
 

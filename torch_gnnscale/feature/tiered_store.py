@@ -17,7 +17,7 @@ from torch_geometric.data import Data, HeteroData, TensorAttr
 from torch_geometric.typing import NodeType
 from typing_extensions import override
 
-from .._host import on_host
+from .._user import on_host
 from ..memory import Budget, HostArray, HostMemory, is_bytes
 from ..ops.arguments import checked_device
 from ..topology.csc import check_graph

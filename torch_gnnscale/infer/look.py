@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from typing_extensions import override
 
-from .._warn import warn
+from .._user import warn
 from ..loader.fields import storage_of
 from ..nn.hops import node_stores
 from ..nn.trial import agree, first_difference, outputs

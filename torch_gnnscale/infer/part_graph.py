@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from .._warn import warn
+from .._user import warn
 from ..comm.exchange import Exchange
 from ..comm.mesh import check_alike
 from ..comm.rendezvous import outcomes

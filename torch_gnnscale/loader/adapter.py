@@ -36,7 +36,7 @@ import torch
 from torch.utils.data import DataLoader, get_worker_info
 from torch_geometric.sampler import BaseSampler
 
-from .._warn import warn
+from .._user import warn
 from ..feature.contract import is_collective, may_be_read_by_threads
 from ..ops.arguments import to_int
 from ..sampler.base import KeyedSampler

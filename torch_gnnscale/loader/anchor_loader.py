@@ -18,8 +18,7 @@ from torch_geometric.sampler import NegativeSampling, NodeSamplerInput
 from torch_geometric.typing import EdgeType, InputNodes
 
 from .. import ops
-from .._host import on_host
-from .._warn import warn
+from .._user import on_host, warn
 from ..ops.arguments import check_int, check_tensor
 from ..random import ids_key
 from ..sampler import LayerSampler, NeighborSampler

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DistributedSampler
 from torch_geometric.sampler import NegativeSampling
 
-from .._warn import warn
+from .._user import warn
 from ..ops.arguments import check_flags, check_tensor, to_int
 from ..sampler import NeighborSampler
 from ..sampler.base import KeyedSampler, name_of

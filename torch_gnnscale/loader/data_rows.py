@@ -17,7 +17,7 @@ from torch_geometric.loader.utils import index_select
 from typing_extensions import override
 
 from .. import ops
-from .._warn import warn
+from .._user import warn
 from ..feature.attributes import TypedStorage, typed_storages, warn_of_whole_attributes
 from ..feature.composite import composite_rows, is_composite, plain_tensors
 from ..feature.contract import changed

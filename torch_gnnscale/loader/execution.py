@@ -19,7 +19,7 @@ from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.data.data import BaseData
 
-from .._host import of_user, users_device
+from .._user import of_user, users_device
 from ..laps import StreamTime
 from ..sampler.minibatch import MiniBatch
 from .line import Line

@@ -16,7 +16,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Batch, Data, HeteroData
 
 from .._private import column_pointer
-from .._warn import warn
+from .._user import warn
 from ..ops.arguments import as_tensor, check_choice
 from ..sampler.base import OWN_FIELDS
 from ..sampler.graph import GraphTypes, end_types

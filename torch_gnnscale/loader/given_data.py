@@ -15,7 +15,7 @@ from torch_geometric.typing import EdgeType
 from typing_extensions import override
 
 from .. import ops
-from .._warn import warn
+from .._user import warn
 from ..feature.attributes import EDGES, check_attributes, typed_storages, warn_of_whole_attributes
 from ..feature.contract import CollectiveRowStore, RowStore
 from ..memory import move_to_huge_pages

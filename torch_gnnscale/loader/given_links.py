@@ -12,7 +12,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 from torch_geometric.typing import EdgeType
 
-from .._warn import warn
+from .._user import warn
 from ..feature.contract import version_of
 from ..ops.arguments import check_tensor
 from ..sampler.base import LinksByType, name_of

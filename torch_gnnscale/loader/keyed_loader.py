@@ -16,8 +16,7 @@ from torch.utils.data import SequentialSampler
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
-from .._host import on_host
-from .._warn import warn
+from .._user import on_host, warn
 from ..ops.arguments import check_int
 from ..random import ids_key
 from ..sampler.base import (

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling
 
-from .._host import as_user
+from .._user import as_user
 from ..random import NoDraws, Purpose, batch_key, ids_key, seeded_draws
 from ..sampler.base import OWN_FIELDS, Inputs, KeyedSampler
 from ..sampler.graph import end_types

@@ -15,7 +15,7 @@ from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampl
 from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.typing import EdgeType, InputEdges, InputNodes, NodeType
 
-from .._host import on_host
+from .._user import on_host
 from ..memory import Budget
 from ..sampler.base import LinksByType, each_type
 from ..sampler.fanouts import NumNeighborsLike, SamplingOptions

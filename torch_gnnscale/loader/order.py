@@ -13,8 +13,8 @@ import numpy as np
 from torch.utils.data import BatchSampler, DistributedSampler, Sampler
 from typing_extensions import override
 
-from .._host import on_host
 from .._private import count_function_modes
+from .._user import on_host
 from ..random import Purpose, batch_key
 from ..sampler.minibatch import MiniBatch
 from .share import Share

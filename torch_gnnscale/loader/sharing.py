@@ -18,7 +18,7 @@ from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.sampler.base import SubgraphType
 from typing_extensions import override
 
-from .._warn import warn
+from .._user import warn
 from ..comm.mesh import Ranks
 from ..comm.rendezvous import outcomes
 from ..comm.steps import Steps

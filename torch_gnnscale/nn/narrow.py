@@ -13,7 +13,7 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.norm import HeteroBatchNorm
 
 from .._private import NormBase
-from .._warn import warn
+from .._user import warn
 from .dictionary_layer import DictionaryLayer, takes_dictionaries
 from .forward_pass import (
     CommonRows,

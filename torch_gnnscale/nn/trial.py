@@ -20,7 +20,7 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch_geometric import EdgeIndex
 
-from .._warn import warn
+from .._user import warn
 from .hops import NodeType, device_of, node_stores, relations_of
 from .wrapper import modules_of, title_of
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from .._warn import warn
+from .._user import warn
 from .arguments import check_ids, check_int, check_key, check_readable, check_vector
 from .graph_arguments import Sample, relations
 from .tiers import MAX_TIERS, check_spread, open_peer

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import machine, ops
-from .._warn import warn
+from .._user import warn
 from ..memory import Budget, budget_bytes, memory_file
 from ..ops.arguments import check_choice, check_int, to_int
 from ..random import Purpose, batch_key

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
+from .._user import table
 from ..ops.arguments import as_ids, check_ids, check_int
-from ..text import table
 from ..topology import CSC
 from ..topology.csc import CHUNK
 

@@ -17,7 +17,7 @@ from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.transforms import Compose
 from torch_geometric.typing import NodeType
 
-from .._warn import warn
+from .._user import warn
 from ..loader import AnchorLoader, NeighborLoader
 from ..ops.arguments import check_int
 from ..random import Purpose, batch_key, draw_seed

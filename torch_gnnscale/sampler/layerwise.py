@@ -17,7 +17,7 @@ from torch_geometric.typing import EdgeType
 from typing_extensions import override
 
 from .. import ops
-from .._host import on_host
+from .._user import on_host
 from ..memory import Budget
 from ..ops.arguments import check_flags, check_int, checked_device
 from ..ops.layer_drawing import SCHEMES_OF, check_drawing, check_num_nodes

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch_geometric.sampler import BaseSampler
 
-from .._warn import warn
+from .._user import warn
 from ..ops.arguments import check_choice
 from ..ops.layer_drawing import METHODS as LAYERWISE
 from .base import KeyedSampler, keyed

@@ -15,8 +15,7 @@ from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 from typing_extensions import override
 
 from .. import ops
-from .._host import on_host
-from .._warn import warn
+from .._user import on_host, warn
 from ..memory import Budget
 from ..ops.arguments import check_flags, checked_device
 from ..topology.segmented import check_graph_budgets

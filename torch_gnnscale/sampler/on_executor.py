@@ -13,7 +13,7 @@ from torch_geometric.typing import EdgeType, NodeType
 from typing_extensions import override
 
 from .. import ops
-from .._host import on_host
+from .._user import on_host
 from ..comm.steps import Steps
 from ..ops.arguments import check_key
 from ..random import draw_seed

@@ -20,7 +20,7 @@ from torch_geometric.typing import EdgeType, NodeType
 from typing_extensions import override
 
 from .. import ops
-from .._warn import warn
+from .._user import warn
 from ..feature.contract import all_attrs
 from ..ops.arguments import check_tensor
 from ..topology import CSC, GraphStore

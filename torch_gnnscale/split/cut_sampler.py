@@ -14,7 +14,7 @@ from torch_geometric.typing import EdgeType, NodeType
 from typing_extensions import override
 
 from .. import ops
-from .._host import on_host
+from .._user import on_host
 from ..comm.steps import Steps
 from ..distributed.neighbor_sampling import PartitionedExecutor, not_implemented
 from ..loader.sharing import check_modes

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch_geometric.data import HeteroData
 
 from .._private import BatchNorm, active_ddp_module, is_compiled
-from .._warn import warn
+from .._user import warn
 from ..comm.exchange import Exchange, Moved, Traffic
 from ..comm.memory_transport import MemoryTransport
 from ..comm.mesh import Grid, TransportName, transport_named, transport_of

@@ -12,6 +12,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.typing import InputNodes
 from tqdm import tqdm
 
+from .._user import table
 from ..loader import NeighborLoader
 from ..loader.accesses import Hops, sampled_hops
 from ..loader.given_data import given_data
@@ -23,7 +24,6 @@ from ..partition.whole import Whole
 from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.relations import sampled_graph
-from ..text import table
 from ..topology import CSC
 from ..topology.csc import CHUNK
 from .cut_sampler import check_sampler

@@ -19,7 +19,7 @@ from torch_geometric.sampler import NodeSamplerInput
 from typing_extensions import override
 
 from .. import files, ops
-from .._warn import warn
+from .._user import table, warn
 from ..comm.liveness import close_at_exit
 from ..comm.mesh import Grid, Ranks, check_alike
 from ..comm.rendezvous import Rendezvous, rank_and_world
@@ -33,7 +33,6 @@ from ..memory import Budget
 from ..ops.arguments import check_int
 from ..partition.whole import of_parts
 from ..sampler.base import Inputs, KeyedSampler
-from ..text import table
 from ..topology.reorder import Numbering
 from ..version import __version__
 from .cut_sampler import CooperativeSampler, RankSampler, SplitSampler, check_nodes

@@ -13,7 +13,7 @@ from torch_geometric.data.storage import EdgeStorage
 from torch_geometric.edge_index import EdgeIndex
 
 from .. import ops
-from .._host import on_host
+from .._user import on_host
 from ..ops.arguments import as_ids, as_tensor, check_tensor, to_int
 from ..random import Purpose, batch_key
 

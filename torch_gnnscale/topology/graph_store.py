@@ -14,7 +14,7 @@ from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import files, ops
-from .._host import on_host
+from .._user import on_host
 from .csc import CSC, bound_of
 from .reorder import Numbering, Order, TypedOrder, order_arrays, orders_of, reorder_csc, reorder_relation, saved_order
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from .._warn import warn
+from .._user import warn
 from ..memory import (
     Budget,
     HostArray,

@@ -1,9 +1,12 @@
-"""Code that makes tensors in host memory whatever torch's default device is (``torch.set_default_device``)."""
+"""What is the user's while our code runs: the line that a warning shows, torch's default device
+(``torch.set_default_device``), and the tables of text that they read."""
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -11,6 +14,18 @@ from typing import ParamSpec, TypeVar
 import torch
 
 from ._private import count_function_modes
+
+_LIBRARIES = {__package__, "torch", "torch_geometric"}
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warns with ``message``. The line shown is the innermost one of the call stack that is the user's: outside of this
+    package, torch and PyG."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -64,3 +79,9 @@ def as_user(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)
     with torch.device(_users.device):
         return function(*args, **kwargs)
+
+
+def table(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table, one for each of ``lines``, whose cells are aligned on the right. All have as many cells."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
