@@ -1,4 +1,5 @@
-"""Loads the native library and remembers what was loaded, or why not; and imports what is needed at times."""
+"""The version of the package; loads the native library and remembers what was loaded, or why not; and imports what is
+needed at times."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ except ModuleNotFoundError as error:
     raise ImportError(
         f'torch_gnnscale needs {error.name}, which is not installed: pip install "torch>=2.11" torch_geometric'
     ) from error
+
+__version__ = "0.1.0"
 
 BUILD_COMMAND = "pip install --no-build-isolation -e .  (in a folder with torch_gnnscale's sources)"
 OLDEST_TORCH = (2, 11)

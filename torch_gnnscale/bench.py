@@ -23,11 +23,11 @@ from torch_geometric.nn import GraphSAGE
 from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 
 from . import ops
+from ._library import __version__
 from ._user import table
 from .loader import NeighborLoader
 from .nn import narrow
 from .topology import rmat
-from .version import __version__
 
 __all__ = [
     "FIGURES", "Case", "compare", "generated_cases", "machine", "measure", "step", "table_of", "trimmed", "whole",

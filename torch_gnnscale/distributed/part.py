@@ -14,6 +14,7 @@ from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
+from .._library import __version__
 from .._user import warn
 from ..comm.exchange import Traffic
 from ..comm.liveness import AT_EXIT, close_at_exit
@@ -26,7 +27,6 @@ from ..ops.arguments import check_choice
 from ..partition import StoredPart, StoredParts, open_parts
 from ..remote import is_url, without_secrets
 from ..topology import GraphStore
-from ..version import __version__
 from .buffer import Kept
 from .own_tiers import OwnTiers, open_together
 from .partitioned_features import PartitionedFeatureStore, PartRows, numbering_of

@@ -19,6 +19,7 @@ from torch_geometric.sampler import NodeSamplerInput
 from typing_extensions import override
 
 from .. import files, ops
+from .._library import __version__
 from .._user import table, warn
 from ..comm.liveness import close_at_exit
 from ..comm.mesh import Grid, Ranks, check_alike
@@ -34,7 +35,6 @@ from ..ops.arguments import check_int
 from ..partition.whole import of_parts
 from ..sampler.base import Inputs, KeyedSampler
 from ..topology.reorder import Numbering
-from ..version import __version__
 from .cut_sampler import CooperativeSampler, RankSampler, SplitSampler, check_nodes
 from .rank_rows import SplitRows, own_store
 
