@@ -8,7 +8,7 @@ from helpers.data import loader_of, make_data, our_stores
 from helpers.hetero import PAPER, make_hetero
 from torch_geometric.data import Data, HeteroData
 
-from torch_gnnscale.loader.data_versions import DataVersions
+from torch_gnnscale.feature.attributes import DataVersions
 from torch_gnnscale.sampler.minibatch import MiniBatch
 
 

@@ -15,11 +15,12 @@ from torch_geometric.sampler import BaseSampler, NodeSamplerInput
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
 from torch_gnnscale.comm.mesh import Ranks
+from torch_gnnscale.feature.attributes import stored_values
 from torch_gnnscale.feature.contract import RowStore
 from torch_gnnscale.loader import checks, share
 from torch_gnnscale.loader.adapter import InputPositions
 from torch_gnnscale.loader.execution import Execution
-from torch_gnnscale.loader.fields import edge_device, stored_values
+from torch_gnnscale.loader.fields import edge_device
 from torch_gnnscale.loader.given_data import given_data
 from torch_gnnscale.loader.order import Followed
 from torch_gnnscale.sampler.base import keyed

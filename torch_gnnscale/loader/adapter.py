@@ -37,12 +37,12 @@ from torch.utils.data import DataLoader, get_worker_info
 from torch_geometric.sampler import BaseSampler
 
 from .._user import warn
+from ..feature.attributes import OF_GRAPH
 from ..feature.contract import is_collective, may_be_read_by_threads
 from ..ops.arguments import to_int
 from ..sampler.base import KeyedSampler
 from ..sampler.minibatch import MiniBatch
 from .checks import check_no_processes
-from .fields import OF_GRAPH
 from .given_data import GivenData
 from .given_links import LinkLabels
 from .order import FromElsewhere, NumberedBatches, Place, SeedOrder

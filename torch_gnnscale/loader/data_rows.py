@@ -18,28 +18,26 @@ from typing_extensions import override
 
 from .. import ops
 from .._user import warn
-from ..feature.attributes import TypedStorage, typed_storages, warn_of_whole_attributes
+from ..feature.attributes import (
+    OF_GRAPH,
+    PLAIN,
+    DataVersions,
+    Kinds,
+    TypedStorage,
+    WithRows,
+    fields_of,
+    stored_values,
+    stores_of,
+    typed_storages,
+    warn_of_whole_attributes,
+    with_fields,
+)
 from ..feature.composite import composite_rows, is_composite, plain_tensors
 from ..feature.contract import changed
 from ..ops.rows import select_each
 from ..sampler.base import OWN_FIELDS
 from ..sampler.minibatch import NO_EDGES, NO_IDS, MiniBatch, SampledEdges
-from .data_versions import PLAIN, DataVersions, Kinds, WithRows, fields_of
-from .fields import (
-    OF_GRAPH,
-    EdgeLayout,
-    EdgeLayouts,
-    adj_t_of,
-    as_batch,
-    edge_device,
-    has_own_values,
-    put,
-    put_edges,
-    storage_of,
-    stored_values,
-    stores_of,
-    with_fields,
-)
+from .fields import EdgeLayout, EdgeLayouts, adj_t_of, as_batch, edge_device, has_own_values, put, put_edges, storage_of
 from .row_source import NO_ROWS, Bounds, Ids, RowSource
 
 _HOST = torch.device("cpu")

@@ -4,7 +4,6 @@ its edges (plain COO, EdgeIndex, or a transposed sparse adjacency matrix), and t
 from __future__ import annotations
 
 import copy
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 from typing import Any, Literal, get_args
@@ -17,6 +16,7 @@ from torch_geometric.data import Batch, Data, HeteroData
 
 from .._private import column_pointer
 from .._user import warn
+from ..feature.attributes import stored_values, stores_of, with_fields
 from ..ops.arguments import as_tensor, check_choice
 from ..sampler.base import OWN_FIELDS
 from ..sampler.graph import GraphTypes, end_types
@@ -143,16 +143,6 @@ def edges_sorted(edges: SampledEdges, num_dst: int) -> SampledEdges:
     return SampledEdges(edges.edge_index[:, order], column_pointer(col[order], num_dst), ids, weight)
 
 
-def stored_values(store: Any) -> Tensor | None:
-    """The values of the input's ``adj_t``; None if it has none."""
-    if "adj_t" not in store:
-        return None
-    adj_t = store["adj_t"]
-    if isinstance(adj_t, Tensor):
-        return adj_t._values() if adj_t.layout == torch.sparse_coo else adj_t.values()
-    return adj_t.storage.value()
-
-
 def has_own_values(store: Any) -> bool:
     """Whether the input's ``adj_t`` has values that are not all 1; False for one without data, on meta."""
     value = stored_values(store)
@@ -217,8 +207,6 @@ _COMPUTED = frozenset(("num_nodes",))
 _OF_BATCH = ("_num_graphs", "_slice_dict", "_inc_dict")
 """What a Batch knows of its graphs beside its attributes."""
 _POINTER = "ptr"
-OF_GRAPH = object()
-"""Stands for a type in the keys of attributes of a whole HeteroData."""
 
 
 def edge_device(store: Any) -> torch.device:
@@ -263,39 +251,6 @@ def _copied(data: Data | HeteroData) -> Any:
         return copy.copy(data)
     stores = stores_of(data, typed=True)
     return with_fields(data, stores, {of: store._mapping for of, store in stores.items()})
-
-
-def stores_of(data: Data | HeteroData, typed: bool) -> dict[Any, Any]:
-    """The storages by type; that of a whole HeteroData is the last."""
-    if not typed:
-        return {None: data._store}
-    return {**data._node_store_dict, **data._edge_store_dict, OF_GRAPH: data._global_store}
-
-
-def with_fields(data: Data | HeteroData, stores: Mapping[Any, Any], fields: Mapping[Any, dict[str, Any]]) -> Any:
-    """A copy of the data that has copies of these fields, by type, in copies of these storages of its; those of a whole
-    HeteroData are the last. Unlike ``copy.copy``, it may be made while another thread changes the data."""
-    copied = data.__class__.__new__(data.__class__)
-    own = copied.__dict__
-    own.update(data.__dict__)
-    parent = weakref.ref(copied)
-
-    def put(into: dict[Any, Any], key: Any, store: Any, mapping: dict[str, Any]) -> None:
-        made = into[key] = store.__class__.__new__(store.__class__)
-        of_store = made.__dict__
-        of_store.update(store.__dict__, _mapping=mapping.copy(), _parent=parent)
-        of_store.pop("_cached_attr", None)  # which attributes have rows: of the data's own
-
-    if None in fields:  # without types
-        put(own, "_store", stores[None], fields[None])
-        return copied
-    *types, of_graph = fields
-    put(own, "_global_store", stores[of_graph], fields[of_graph])
-    own["_node_store_dict"], own["_edge_store_dict"] = {}, {}
-    for type_name in types:
-        of_type = own["_edge_store_dict" if isinstance(type_name, tuple) else "_node_store_dict"]
-        put(of_type, type_name, stores[type_name], fields[type_name])
-    return copied
 
 
 def storage_of(batch: Data | HeteroData, type_name: Any) -> Any:
