@@ -17,7 +17,7 @@ from torch import nn
 
 from torch_gnnscale import files
 from torch_gnnscale.infer import disk, infer, open_results
-from torch_gnnscale.infer.results import check_folder
+from torch_gnnscale.infer.disk import check_folder
 
 
 def model_of(seed: int = 0, **options) -> nn.Module:

@@ -18,7 +18,7 @@ from ..datasets import task_of_part
 from ..datasets.part_tasks import kind_of_parts
 from ..distributed import open_part
 from ..infer import infer, result_name
-from ..infer.results import part_folder
+from ..infer.disk import part_folder
 from ..tables import Ids
 from ..tasks import TASKS, RelationalTrainer
 from ..training import CHECKPOINT, RankGroup, Trainer

@@ -1,4 +1,5 @@
-"""Rows of nodes between the stages of an inference, and its results: in files of a folder, from which it resumes."""
+"""Rows of nodes between the stages of an inference, and its results: in files of a folder, from which it resumes; over
+ranks in a folder for each part, and what puts them together."""
 
 from __future__ import annotations
 
@@ -6,9 +7,9 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import time
-import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,12 +18,13 @@ from urllib.parse import quote
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
-from .. import files
+from .. import files, ops
 from ..memory import format_bytes
-from ..nn.trial import agree
+from ..ops.arguments import as_ids, as_tensor
+from .look import difference
 from .plan import StagePlan, Table
 from .stage import Places, Rows
 from .staged_graph import StagedGraph
@@ -262,82 +264,124 @@ def result_name(node_type: Any) -> str:
     return "nodes" if node_type is None else quote(str(node_type), safe="")
 
 
-# What the results depend on ###########################################################################################
-
-_SAMPLE = 1024
-"""Nodes whose rows and edges are looked at."""
-_VALUES = 256
-"""Numbers of each type's output that are looked at."""
-_OUTPUT = "output on a part of the graph"
+_OWN = ("partition", "graph", "rows")
+"""Entries of a fingerprint that are a part's own."""
 
 
-def fingerprint(
-    model: nn.Module, graph: StagedGraph, plan: StagePlan, nodes: Mapping[Any, Tensor] | None, **options: Any
-) -> dict[str, Any]:
-    """What the results depend on, each by the name that an error gives it: all parameters and buffers of the model, the
-    layers that it calls, the numbers of nodes and edges and a sample of the edges and of the rows, the wanted nodes,
-    the options, and some of the model's output on a small part of the graph. That output depends on all else: ``call``,
-    code, and attributes of Python."""
-    calls = [[call.title, call.level, str(call.outputs)] for call in plan.calls]
-    samples = {t: _sample(size) + graph.first[t] for t, size in graph.sizes.items()}
-    hop = graph.one_hop(samples)
-    of_rows = of_edges = 0
-    for store in graph.batch(hop, {}).stores:
-        for name, value in sorted(store.items()):
-            if isinstance(value, Tensor) and name in ("edge_index", "n_id", "e_id"):
-                of_edges = files.bytes_checksum(value, of_edges)
-            elif isinstance(value, Tensor):
-                of_rows = files.bytes_checksum(value, of_rows)
-    for ids in hop.nodes.values():
-        of_edges = files.bytes_checksum(ids, of_edges)
-    sizes = [[str(t), size] for t, size in graph.sizes.items()]
-    edges = [[str(t), csc.num_edges] for t, csc in graph.columns.items()]
-    return {
-        "model": [of_model(model), calls], "graph": [sizes, edges, of_edges], "rows": of_rows,
-        "nodes": of_nodes(nodes),
-        "torch": str(torch.__version__), **options,
-        _OUTPUT: {str(node_type): _values(rows) for node_type, rows in plan.sample.items()},
-    }  # fmt: skip
+def part_folder(out: Path, number: int) -> Path:
+    """The folder of a part's results."""
+    return out / f"part-{number}"
 
 
-def of_model(model: nn.Module) -> int:
-    """A checksum of all parameters and buffers of a model, and of what ``repr`` says of it."""
-    found = zlib.crc32(repr(model).encode())
-    for name, value in sorted(model.state_dict().items()):
-        found = files.bytes_checksum(value, zlib.crc32(name.encode(), found)) if isinstance(value, Tensor) else found
-    return found
+def check_folder(out: Path, count: int) -> None:
+    """Raises FileExistsError if ``out`` holds something else than the folders of ``count`` parts."""
+    if out.exists() and not out.is_dir():  # in this order: other ranks may make the directory meanwhile
+        raise FileExistsError(f"{out}: expected a new or an empty directory, found a file")
+    if out.is_dir():
+        known = {part_folder(out, part).name for part in range(count)}
+        found = sorted({file.name for file in out.iterdir()} - known)
+        if found:
+            raise FileExistsError(
+                f"{out}: expected a new or an empty directory, or one of an inference over {count} parts, found "
+                f"{found[0]} in it"
+            )
 
 
-def of_nodes(nodes: Mapping[Any, Tensor] | None) -> list[Any] | None:
-    """Number and checksum of the wanted nodes, by type."""
-    return None if nodes is None else [[str(t), len(ids), files.bytes_checksum(ids, 0)] for t, ids in nodes.items()]
+def _of_all(meta: dict[str, Any]) -> dict[str, Any]:
+    """What the results of all parts of an inference depend on."""
+    return {name: value for name, value in meta["of"].items() if name not in _OWN}
 
 
-def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """What the first entry that differs is called, of two fingerprints; None if none does. Outputs may differ as those
-    of sums in another order do: :func:`.agree`."""
-    for name, value in now.items():
-        if name == _OUTPUT:
-            outputs = [{t: _tensor(*of) for t, of in of_types.items()} for of_types in (before.get(name, {}), value)]
-            same = outputs[0].keys() == outputs[1].keys() and agree(*outputs)
-        else:
-            same = before.get(name) == value
-        if not same:
-            return name
-    return None
+class Results:
+    """The results of nodes of one type in the folders of all parts, memory-mapped.
+
+    Args:
+        ids: of each part, the user's ids of its rows, rising: int64, [m].
+        rows: of each part: [m, ...].
+    """
+
+    def __init__(self, ids: Sequence[Tensor], rows: Sequence[Tensor]) -> None:
+        self.parts = list(zip(ids, rows, strict=True))
+        """Of each part, the user's ids of its rows, rising, int64, [m], and the rows, [m, ...]."""
+        self.shape: tuple[int, ...] = tuple(rows[0].shape[1:])
+        """Of a row."""
+        self.dtype = rows[0].dtype
+
+    def __len__(self) -> int:
+        return sum(len(ids) for ids, _ in self.parts)
+
+    def __getitem__(self, ids: Any) -> Tensor:
+        """The rows of nodes.
+
+        Args:
+            ids: the user's ids, repeats allowed: [n].
+
+        Returns:
+            [n, ...], in memory.
+
+        Raises:
+            IndexError: a node without a row.
+        """
+        wanted = as_ids("ids", as_tensor("ids", ids)).to(torch.int64)
+        if wanted.dim() != 1:
+            raise ValueError(f"ids: expected a vector, found shape {tuple(wanted.shape)}")
+        found = torch.empty(len(wanted), *self.shape, dtype=self.dtype)
+        left = torch.ones(len(wanted), dtype=torch.bool)
+        for known, rows in self.parts:
+            if len(known) == 0:
+                continue
+            at = torch.searchsorted(known, wanted).clamp_(max=len(known) - 1)
+            here = (known[at] == wanted).nonzero().view(-1)
+            found[here] = ops.gather_rows(rows, at[here]) if ops.can_gather_rows(rows) else rows[at[here]]
+            left[here] = False
+        if bool(left.any()):
+            missing = int(left.nonzero()[0])
+            raise IndexError(f"ids[{missing}] = {int(wanted[missing])}: expected a node with a result, found none")
+        return found
+
+    @property
+    def ids(self) -> Tensor:
+        """The user's ids of all nodes with a result, rising: int64, [n]."""
+        return torch.cat([ids for ids, _ in self.parts]).sort().values
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} rows of shape {list(self.shape)} in {len(self.parts)} parts)"
 
 
-def _values(rows: Tensor) -> tuple[str, list[Any]]:
-    """Some of the numbers of a tensor, and their dtype."""
-    flat = (torch.view_as_real(rows) if rows.is_complex() else rows).reshape(-1)
-    chosen = torch.randperm(len(flat), generator=torch.Generator().manual_seed(0))[:_VALUES]
-    return str(flat.dtype).removeprefix("torch."), flat[chosen].tolist()
+def open_results(out: str | os.PathLike, verify: bool = True) -> Any:
+    """Opens what :func:`infer` left in a folder over the parts of several ranks.
 
+    Args:
+        out: the folder of all parts' folders.
+        verify: read everything once and compare checksums.
 
-def _tensor(dtype: str, values: list[Any]) -> Tensor:
-    return torch.tensor(values, dtype=getattr(torch, dtype))
+    Returns:
+        A :class:`Results`; by node type in a graph with types.
 
-
-def _sample(size: int) -> Tensor:
-    count = min(size, _SAMPLE)
-    return torch.arange(count) * size // max(count, 1)
+    Raises:
+        FileNotFoundError, ValueError: a part is missing or not finished, or a file is missing, truncated or corrupt; or
+            the parts are not of one inference.
+    """
+    folder = Path(out)
+    named = ((re.fullmatch(r"part-(\d+)", path.name), path) for path in folder.glob("part-*"))
+    known = sorted((int(match[1]), path) for match, path in named if match is not None)
+    if not known:
+        raise FileNotFoundError(f"{folder}: expected the folders part-0, part-1, ..., found none")
+    opened = {number: files.load(path, KIND, verify) for number, path in known}
+    _, first = opened[known[0][0]]
+    with files.described(known[0][1] / files.MANIFEST, "the results of a part"):
+        (_, count, book), names = first["of"]["partition"], first["types"]
+    if missing := [number for number in range(count) if number not in opened]:
+        raise FileNotFoundError(f"{folder}: expected the folders of {count} parts, found none of part {missing[0]}")
+    for number, (_, meta) in opened.items():
+        with files.described(part_folder(folder, number) / files.MANIFEST, "the results of a part"):
+            if meta["of"]["partition"] != [number, count, book] or meta["types"] != names:
+                raise ValueError(f"part {meta['of']['partition'][:2]}, expected {[number, count]} and types {[*names]}")
+            if (name := difference(_of_all(first), _of_all(meta))) is not None:
+                raise ValueError(f"another {name} than of part {known[0][0]}")
+    each = [opened[number][0] for number in range(count)]
+    found = {
+        node_type: Results([arrays[ids_name(name)] for arrays in each], [arrays[name] for arrays in each])
+        for name, node_type in names.items()
+    }
+    return found[None] if list(found) == [None] else found

@@ -20,11 +20,10 @@ from ..loader.sharing import waiting_to_tell
 from ..memory import Budget
 from ..nn.weigh import default_call
 from ..ops.arguments import check_int
-from .disk import DiskRows, check_space, fingerprint, missing, of_model, of_nodes
-from .look import Look, look
+from .disk import DiskRows, check_folder, check_space, missing, part_folder
+from .look import Look, fingerprint, look, of_model, of_nodes
 from .part_graph import InferenceSteps, PartOfGraph, RowsOfParts, features_of_part, ids_at_owners
 from .plan import StagePlan, Table
-from .results import check_folder, part_folder
 from .stage import Places, Rows, Stage
 from .staged_graph import StagedGraph, WholeGraph
 from .staged_model import StagedModel
