@@ -27,7 +27,7 @@ from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.comm.steps import Steps
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.layerwise_sampling import GridLayers
-from torch_gnnscale.loader.share import Share
+from torch_gnnscale.loader.epochs import Share
 from torch_gnnscale.sampler.minibatch import MiniBatch
 
 METHODS = {

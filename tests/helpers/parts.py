@@ -18,7 +18,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, partition
 from torch_gnnscale.comm.mesh import Consecutive, Grid, RowGroup
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.loader.share import Share
+from torch_gnnscale.loader.epochs import Share
 from torch_gnnscale.sampler.minibatch import MiniBatch
 from torch_gnnscale.topology.reorder import Order, TypedOrder
 

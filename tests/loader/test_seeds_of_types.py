@@ -16,8 +16,8 @@ from torch_geometric.nn import SAGEConv, to_hetero
 from torch_gnnscale import NeighborSampler, ops, partition
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.loader import accesses
-from torch_gnnscale.loader.order import Epochs
-from torch_gnnscale.loader.shuffle import ChunksOfTypes, KeyedShuffle
+from torch_gnnscale.loader.epochs import Epochs
+from torch_gnnscale.loader.order import ChunksOfTypes, KeyedShuffle
 from torch_gnnscale.nn import narrow
 from torch_gnnscale.random import Purpose, batch_key
 

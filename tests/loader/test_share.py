@@ -19,10 +19,9 @@ from torch.utils.data import DistributedSampler, RandomSampler
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
 from torch_gnnscale.comm.mesh import Ranks
 from torch_gnnscale.feature.contract import CollectiveRowStore
-from torch_gnnscale.loader.order import Chunks, Epochs
+from torch_gnnscale.loader.epochs import Epochs, Share, agreed_share
+from torch_gnnscale.loader.order import Chunks, KeyedShuffle
 from torch_gnnscale.loader.row_source import StoreRows
-from torch_gnnscale.loader.share import Share, agreed_share
-from torch_gnnscale.loader.shuffle import KeyedShuffle
 
 
 def loader_of(shard=None, nodes=75, **options):

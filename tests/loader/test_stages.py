@@ -14,10 +14,10 @@ from helpers.data import loader_of, make_data, no_loader_threads, plain, wait_fo
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.comm.mesh import Ranks
+from torch_gnnscale.loader.epochs import Share
 from torch_gnnscale.loader.execution import Execution
 from torch_gnnscale.loader.pipeline import LEAST_SECONDS, TURNS, USUAL, WINDOW, Pipeline, PrefetchTrial, Stage
 from torch_gnnscale.loader.row_source import CollectiveSource, StoreRows
-from torch_gnnscale.loader.share import Share
 from torch_gnnscale.loader.together import Served, Together, TogetherBatches
 from torch_gnnscale.sampler.minibatch import MiniBatch
 

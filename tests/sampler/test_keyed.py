@@ -17,9 +17,9 @@ import torch_gnnscale
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
 from torch_gnnscale.comm.mesh import Ranks
 from torch_gnnscale.loader import accesses
+from torch_gnnscale.loader.epochs import Share
 from torch_gnnscale.loader.keyed_loader import OWN_NAMES
 from torch_gnnscale.loader.pipeline import USUAL
-from torch_gnnscale.loader.share import Share
 from torch_gnnscale.random import draw_seed
 from torch_gnnscale.sampler import KeyedSampler, Layer, NeighborOutput, WeightedLayer
 from torch_gnnscale.topology import CSC

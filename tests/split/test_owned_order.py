@@ -22,8 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_gnnscale import NeighborLoader
-from torch_gnnscale.loader.order import Epochs
-from torch_gnnscale.loader.shuffle import ChunksOfParts, KeyedShuffle
+from torch_gnnscale.loader.epochs import Epochs
+from torch_gnnscale.loader.order import ChunksOfParts, KeyedShuffle
 
 OWNED = {"seed_order": "owned"}
 EVEN = GivenPlan(random_owners(200, 2), 2)  # of the 67 seeds, 34 and 33

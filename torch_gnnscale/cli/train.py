@@ -19,7 +19,7 @@ from ..datasets.part_tasks import kind_of_parts
 from ..distributed import open_part
 from ..distributed.buffer import POLICIES
 from ..files import check_writable
-from ..loader.share import SharedOrder
+from ..loader.epochs import SharedOrder
 from ..sampler.methods import NEIGHBOR
 from ..split import Plan
 from ..tasks import TASKS, RelationalTrainer

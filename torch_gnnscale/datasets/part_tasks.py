@@ -12,7 +12,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.typing import EdgeType, NodeType
 
 from ..distributed import Part
-from ..loader.share import SharedOrder
+from ..loader.epochs import SharedOrder
 from ..ops.arguments import check_ids
 from ..partition import RowsMeta, StoredParts
 from ..splits import SUBSETS

@@ -9,7 +9,7 @@ something needs processes, which read rows from a copy. And workarounds:
   DataLoader forbids assigning ``dataset``.
 - ``_index_sampler``: DataLoader, in worker processes too, takes the positions of batches from it. Ours returns numbered
   batches.
-- ``sampler``: DataLoader shuffles by torch's generator, so it gets a ``KeyedShuffle`` (``shuffle.py``) instead of
+- ``sampler``: DataLoader shuffles by torch's generator, so it gets a ``KeyedShuffle`` (``order.py``) instead of
   ``shuffle=True``, and ``InOrder`` otherwise. RandomSampler's constructor refuses an empty dataset; KeyedShuffle sets
   the fields itself then.
 - ``dataset`` and ``collate_fn`` are what tools (Accelerate, Ray) make another DataLoader of. The dataset tells their

@@ -36,16 +36,15 @@ from ..sampler.outputs import output_of, write_output
 from . import checks
 from .adapter import BatchesOfWorkers, PyGLoaderAdapter, RowsOfWorkers, without_processes
 from .checks import warn_of_unused_arguments
+from .epochs import Shard, SharedOrder, Uneven
 from .execution import Execution, samples
 from .fields import EdgeLayout, FieldsByType
 from .given_data import GivenData
 from .given_links import LinkLabels
 from .line import Collator, Line
-from .order import FromElsewhere, PositionSampler, SeedOrder
+from .order import ChunksOfTypes, FromElsewhere, InOrder, KeyedShuffle, PositionSampler, SeedOrder
 from .pipeline import USUAL, Pipeline
-from .share import Shard, SharedOrder, Uneven
 from .sharing import Owned, Sharing, Split, sharing_of
-from .shuffle import ChunksOfTypes, InOrder, KeyedShuffle
 
 OWN_NAMES = frozenset(
     ("format", "seed", "epoch", "batch", "seed_order", "ranks", "parts", "consecutive", "key_of_owners", "uneven",

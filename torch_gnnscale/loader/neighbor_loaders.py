@@ -23,13 +23,13 @@ from ..sampler.graph import end_types
 from ..sampler.links import ExcludeSeedEdges, Negatives, StrictNegatives, negatives_of
 from ..sampler.methods import NEIGHBOR, chosen_sampler
 from .checks import warn_of_negatives, warn_of_options_of_links
+from .epochs import Shard, SharedOrder, Uneven
 from .fields import EdgeLayout, FieldsByType, put
 from .given_data import given_data
 from .given_links import GivenLinks, in_stored, to_stored
 from .given_seeds import GivenSeeds, GivenWindows
 from .keyed_loader import KeyedLoader, LoaderOptions
 from .line import label_seeds
-from .share import Shard, SharedOrder, Uneven
 from .sharing import Split, check_modes, told_to_all
 
 

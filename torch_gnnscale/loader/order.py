@@ -1,171 +1,23 @@
-"""The order of seeds: batches are numbered, take chunks of the inputs, and go on where a run was stopped. An iterator
-moves the position of its loader."""
+"""The order of seeds: as they are, or shuffled by a key; all of them, or in groups, one for each part or type. Batches
+are numbered, take chunks of the inputs, and go on where a run was stopped."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
-from torch.utils.data import BatchSampler, DistributedSampler, Sampler
+from torch import Tensor
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler
 from typing_extensions import override
 
-from .._private import count_function_modes
-from .._user import on_host
-from ..random import Purpose, batch_key
+from .. import ops
+from ..random import Purpose, batch_key, ids_key
 from ..sampler.minibatch import MiniBatch
-from .share import Share
-
-T = TypeVar("T")
-
-
-class Epochs:
-    """Keeps the position of training: (epoch, number of the next batch).
-
-    Args:
-        seed: the loader's.
-        share: what this rank makes of an epoch; None: everything.
-        dealt: the user's sampler that deals inputs to ranks, if there is one. Its ``set_epoch`` may go ahead of the
-            epochs counted here; keys are made of the later of the two.
-    """
-
-    def __init__(self, seed: int, share: Share | None = None, dealt: DistributedSampler | None = None) -> None:
-        self.seed = seed
-        self.share, self.dealt = share, dealt
-        self.epoch, self.batch = 0, 0
-        """The epoch of the next batch to be delivered, and how many of its batches all ranks have made before."""
-        self._next = (0, 0)  # where the next iterator begins
-        self._iterations = 0
-        self._fresh = False  # whether the latest iterator exists and has delivered no batch
-
-    @property
-    def position(self) -> tuple[int, int]:
-        """The epoch of the next batch, and how many of its batches all ranks have made before."""
-        if self.dealt is not None and self.dealt.epoch > self.epoch:
-            return self.dealt.epoch, 0
-        return self.epoch, self.batch
-
-    def set_next(self, epoch: int, batch: int = 0) -> None:
-        """The next iterator begins at this position; later iterators begin the epochs after it."""
-        self._next = (epoch, batch)
-        self._jump(epoch, batch)
-
-    def begin(self) -> None:
-        """Called when an iterator begins: sets its position."""
-        self._jump(*self._next)
-        self._next = (self.epoch + 1, 0)
-
-    def follow_epoch(self, epoch: int) -> None:
-        """The latest iterator goes on in ``epoch`` if it has delivered no batch yet, and so does one that takes its
-        place before its first batch; otherwise the next one begins there. A position within that epoch stays.
-
-        Lightning calls it between ``iter()`` and the first batch, and between two ``iter()`` of a loader that it has
-        just made anew.
-        """
-        if not self._fresh and self._next[0] != epoch:
-            self.set_next(epoch)
-        elif self._fresh:
-            if self.epoch != epoch:
-                self.epoch, self.batch = epoch, 0
-            self._next = (self.epoch, self.batch)
-
-    def _jump(self, epoch: int, batch: int) -> None:
-        """Sets the position. Iterators that began before no longer move it."""
-        self.epoch, self.batch = epoch, batch
-        self._iterations += 1
-        self._fresh = False
-
-    def follow(self, make: Callable[[], Iterator[T]]) -> Followed[T]:
-        """The iterator ``make()`` over the epoch from the current position on. It moves the position, until another
-        iterator begins."""
-        followed = Followed(make, self, self._iterations)
-        self._fresh = True
-        return followed
-
-    def forget(self, iteration: int) -> None:
-        """The iterator of ``iteration`` delivers no more batches."""
-        self._fresh = self._fresh and iteration != self._iterations
-
-    def has_moved(self, iteration: int, begun: tuple[int, int]) -> bool:
-        """Whether the latest iterator, of ``iteration``, was sent from where it began to another epoch."""
-        return self._fresh and iteration == self._iterations and self.position != begun
-
-    def move(self, iteration: int, ended: bool) -> None:
-        """Moves the position by one batch of each rank, or to the next epoch if ``ended``; ignored for an older
-        iteration."""
-        if iteration != self._iterations:
-            return
-        if self._fresh:
-            (self.epoch, self.batch), self._fresh = self.position, False
-            self._next = (self.epoch + 1, 0)
-        if ended:
-            self.epoch, self.batch = self.epoch + 1, 0
-        else:
-            self.batch += 1 if self.share is None else self.share.ranks.world
-
-
-_next = on_host(next)
-"""Only called where the thread has modes, of which a default device is one."""
-
-
-class Followed(Generic[T]):
-    """An iterator that moves the position of a loader by each batch that it delivers or that fails.
-
-    The epoch ends when the iterator raises StopIteration; not when it is closed, or stops because of an error.
-    """
-
-    def __init__(self, make: Callable[[], Iterator[T]], epochs: Epochs, iteration: int) -> None:
-        self._make, self._epochs, self._iteration = make, epochs, iteration
-        self._ended = self._failed = False
-        self._begin()
-
-    def _begin(self) -> None:
-        self._begun = self._epochs.position
-        self._iterator = self._make()
-
-    def __iter__(self) -> Followed[T]:
-        return self
-
-    def __next__(self) -> T:
-        if self._epochs.has_moved(self._iteration, self._begun):
-            self._stop()
-            self._begin()
-        try:
-            batch = _next(self._iterator) if count_function_modes() else next(self._iterator)
-        except StopIteration:
-            if not self._ended and not self._failed:
-                self._epochs.move(self._iteration, ended=True)
-            self._ended = True
-            raise
-        except Exception:
-            self._failed = True
-            self._epochs.move(self._iteration, ended=False)
-            raise
-        self._failed = False
-        self._epochs.move(self._iteration, ended=False)
-        return batch
-
-    def close(self) -> None:
-        """Stops the threads that prepare batches."""
-        self._ended = True
-        self._epochs.forget(self._iteration)
-        self._stop()
-
-    def _stop(self) -> None:
-        if hasattr(self._iterator, "close"):
-            self._iterator.close()
-
-    def __del__(self) -> None:
-        if "_iterator" in self.__dict__:
-            self._epochs.forget(self._iteration)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_iterator":  # while unpickling
-            raise AttributeError(name)
-        return getattr(self._iterator, name)
+from .epochs import Epochs, Share
 
 
 class Place(int):
@@ -384,3 +236,152 @@ def check_state(state: Any, expected: dict[str, Any]) -> None:
     for name in ("seed", "epoch", "batch"):
         if type(state.get(name)) is not int or (name != "seed" and state[name] < 0):
             raise ValueError(f"state: expected a number as {name}, found {state.get(name)!r}")
+
+
+class KeyedShuffle(PositionSampler, RandomSampler):
+    """A permutation of the inputs that is a function of (seed, epoch, part).
+
+    Args:
+        data_source: the inputs.
+        epochs: of the loader, with its seed.
+        batch_size: the inputs of a batch.
+        part: 0 unless each part's seeds are ordered by themselves.
+    """
+
+    def __init__(self, data_source: Sequence, epochs: Epochs, batch_size: int = 1, part: int = 0) -> None:
+        if len(data_source):
+            RandomSampler.__init__(self, data_source)
+        else:  # RandomSampler refuses an empty data source, although a rank may have no seeds
+            self.data_source, self.replacement, self._num_samples, self.generator = data_source, False, None, None
+        self.epochs, self.batch_size, self.part = epochs, batch_size, part
+
+    @override
+    def positions(self, epoch: int) -> np.ndarray:
+        return self.permutation(len(self.data_source), epoch, self.part)
+
+    def permutation(self, count: int, epoch: int, part: int) -> np.ndarray:
+        """A permutation of ``count`` inputs of a part, for an epoch: int64, shape [count]."""
+        return ops.permutation(count, batch_key(self.epochs.seed, epoch, part, Purpose.SHUFFLE)).numpy()
+
+
+class InOrder(PositionSampler, SequentialSampler):
+    """The inputs in their order; arguments as of :class:`KeyedShuffle`."""
+
+    def __init__(self, data_source: Sequence, epochs: Epochs, batch_size: int = 1) -> None:
+        SequentialSampler.__init__(self, data_source)
+        self.epochs, self.batch_size = epochs, batch_size
+
+    @override
+    def positions(self, epoch: int) -> np.ndarray:
+        return np.arange(len(self.data_source))
+
+
+class ChunksOfGroups(BatchChunks):
+    """Groups of inputs, each with an order of its own: batch t has chunk t of the first group, then of the second, and
+    so on.
+
+    Group i of n permutes its inputs by batch_key(seed, epoch, shuffle.part * n + i, SHUFFLE).
+
+    Args:
+        groups: the group of each input: integers, shape [inputs].
+        sizes: sizes[i]: how many inputs group i adds to a batch.
+        drop_last: leave out a group's last chunk if it is smaller.
+        shuffle: permutes a group's inputs; None: they stay in their order.
+    """
+
+    def __init__(self, groups: Tensor, sizes: list[int], drop_last: bool, shuffle: KeyedShuffle | None) -> None:
+        of = groups.numpy()
+        first = 0 if shuffle is None else shuffle.part * len(sizes)
+        self.each = [
+            _chunks_of_group(np.flatnonzero(of == group), first + group, size, drop_last, shuffle)
+            for group, size in enumerate(sizes)
+        ]
+
+    @property
+    @override
+    def count(self) -> int:
+        return max(chunks.count for chunks in self.each)
+
+    @override
+    def of_epoch(self, epoch: int) -> Callable[[int], np.ndarray]:
+        taken = [chunks.of_epoch(epoch) for chunks in self.each]
+        return lambda number: np.concatenate([taken[group](at) for group, at in self._adding(number)] or [_NONE])
+
+    @override
+    def size_of(self, number: int) -> int:
+        return sum(self.each[group].size_of(at) for group, at in self._adding(number))
+
+    def _adding(self, number: int) -> list[tuple[int, int]]:
+        """(group, number of its chunk) for the groups that add inputs to a batch."""
+        raise NotImplementedError
+
+
+class ChunksOfParts(ChunksOfGroups):
+    """A group for each part. After its last chunk, a part begins again (``repeats``), or adds no inputs.
+
+    Args:
+        owners: the part of each input: integers, shape [inputs].
+        parts: K, the number of parts.
+        batch_size: the inputs of a batch; each part adds ``batch_size / K``.
+        drop_last, shuffle: as of :class:`ChunksOfGroups`.
+        repeats: whether a part begins again.
+
+    Raises:
+        ValueError: a batch size that is not a multiple of K.
+    """
+
+    def __init__(
+        self, owners: Tensor, parts: int, batch_size: int, drop_last: bool, shuffle: KeyedShuffle | None, repeats: bool
+    ) -> None:
+        if batch_size % parts:
+            raise ValueError(
+                f"batch_size: expected a multiple of {parts} parts with seed_order='owned', found {batch_size}"
+            )
+        self._key_of_owners, self.repeats = ids_key(0, owners), repeats
+        super().__init__(owners, [batch_size // parts] * parts, drop_last, shuffle)
+
+    @property
+    @override
+    def counts(self) -> list[int]:
+        return [chunks.count for chunks in self.each]
+
+    @override
+    def options(self) -> dict[str, Any]:
+        """The parts; ``repeats`` is said elsewhere, as ``uneven``."""
+        return {"parts": len(self.each), "key_of_owners": self._key_of_owners}
+
+    @override
+    def _adding(self, number: int) -> list[tuple[int, int]]:
+        return [(part, number) for part, of in enumerate(self.each) if number < of.count or self.repeats]
+
+
+class ChunksOfTypes(ChunksOfGroups):
+    """A group for each type of inputs, which adds no more inputs after its last chunk. After the last batch come the
+    batches once more, with larger numbers."""
+
+    def _adding(self, number: int) -> list[tuple[int, int]]:
+        at = number % self.count
+        return [(group, at) for group, chunks in enumerate(self.each) if at < chunks.count]
+
+
+_NONE = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class _OrderOfGroup:
+    """The positions of a group's inputs, in the order of an epoch. A class, so that worker processes can be sent it."""
+
+    inputs: np.ndarray
+    number: int
+    shuffle: KeyedShuffle | None
+
+    def __call__(self, epoch: int) -> np.ndarray:
+        if self.shuffle is None:
+            return self.inputs
+        return self.inputs[self.shuffle.permutation(len(self.inputs), epoch, self.number)]
+
+
+def _chunks_of_group(
+    inputs: np.ndarray, number: int, size: int, drop_last: bool, shuffle: KeyedShuffle | None
+) -> Chunks:  # fmt: skip
+    return Chunks(_OrderOfGroup(inputs, number, shuffle), len(inputs), size, drop_last)

@@ -29,15 +29,14 @@ from ..sampler.base import Inputs, KeyedSampler
 from ..sampler.graph import subgraph_kind
 from ..sampler.minibatch import MiniBatch
 from . import checks
+from .epochs import Shard, Share, SharedOrder, Uneven, agreed_share, common_seed, share_of
 from .execution import Execution
 from .fields import EdgeLayouts
 from .given_data import GivenData
 from .line import Line
-from .order import BatchChunks, SeedOrder
+from .order import BatchChunks, ChunksOfParts, KeyedShuffle, SeedOrder
 from .pipeline import USUAL
 from .row_source import BatchSource, CollectiveSource, RowSource
-from .share import Shard, Share, SharedOrder, Uneven, agreed_share, common_seed, share_of
-from .shuffle import ChunksOfParts, KeyedShuffle
 from .together import Together
 
 

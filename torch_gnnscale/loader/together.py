@@ -17,11 +17,11 @@ import torch
 
 from ..comm.steps import Steps
 from ..sampler.minibatch import MiniBatch
+from .epochs import Share
 from .execution import Execution, as_here
 from .line import Line
 from .pipeline import Pipeline, Stage
 from .row_source import CollectiveSource
-from .share import Share
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from ..comm.mesh import TransportName
 from ..datasets import NodeTask, load
 from ..feature import FeatureStore
 from ..loader import NeighborLoader
-from ..loader.share import SharedOrder
+from ..loader.epochs import SharedOrder
 from ..nn import narrow, weigh
 from ..ops.arguments import checked_device
 from ..sampler.methods import METHODS, NEIGHBOR
