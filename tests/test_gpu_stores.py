@@ -17,7 +17,7 @@ from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader
 from torch_gnnscale import TieredFeatureStore as Tiered
 from torch_gnnscale.feature import plan_tiers
 from torch_gnnscale.feature.tier_builder import check_room
-from torch_gnnscale.laps import StreamTime
+from torch_gnnscale.feature.tiered_rows import StreamTime
 
 pytestmark = pytest.mark.cuda
 

@@ -12,7 +12,7 @@ ROOT = Path(torch_gnnscale.__file__).parent
 MODULES = "torch", "dist", "nn", "threading", "DistributedDataParallel"
 """Names by which modules of torch, and threading, are called."""
 ORDER = [
-    "_private", "_library", "_user", "machine", "random", "laps", "remote",
+    "_private", "_library", "_user", "machine", "random", "remote",
     "ops", "splits", "matrix", "files", "memory", "comm", "topology", "feature", "sampler", "loader", "patch", "nn",
     "bench", "partition", "distributed", "infer", "split", "tables", "relational", "datasets", "training", "tasks",
     "__init__", "cli", "__main__",

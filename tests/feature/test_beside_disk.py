@@ -16,8 +16,7 @@ from torch_geometric.data import TensorAttr
 from torch_gnnscale import TieredFeatureStore as Tiered
 from torch_gnnscale import ops
 from torch_gnnscale.feature import tiered_rows
-from torch_gnnscale.feature.tiered_rows import Attribute, TieredRows
-from torch_gnnscale.laps import StreamTime
+from torch_gnnscale.feature.tiered_rows import Attribute, StreamTime, TieredRows
 
 WAYS = ["from_data", "open"]
 

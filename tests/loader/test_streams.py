@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 
-from torch_gnnscale.laps import StreamTime
+from torch_gnnscale.feature.tiered_rows import StreamTime
 from torch_gnnscale.loader import execution as loader_streams
 from torch_gnnscale.loader.execution import Streams
 

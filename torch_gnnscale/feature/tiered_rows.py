@@ -1,9 +1,13 @@
-"""The rows of one attribute in tiers: filling the tiers, gathering from them, and what was read from each."""
+"""The rows of one attribute in tiers: filling the tiers, gathering from them, what was read from each, and the time
+that it took on CUDA streams, summed without blocking the host."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeAlias
@@ -13,13 +17,56 @@ from torch import Tensor
 from torch_geometric.data import TensorAttr
 
 from .. import files, ops
-from ..laps import StreamTime, measured
 from ..memory import HostArray, HostMemory
 from ..ops.arguments import check_ids
 from ..ops.rows import as_words
 from .contract import BoundedAttr
 from .feature_store import row_ids
 from .tier_plan import TierPlan
+
+
+class StreamTime:
+    """Sums the time between pairs of events on CUDA streams. Several threads may measure at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pending: deque[tuple[torch.cuda.Event, torch.cuda.Event, float]] = deque()
+        self._milliseconds = 0.0
+
+    def __reduce__(self):
+        return StreamTime, ()  # unpickled in another process, it begins at 0
+
+    def measure(self, device: torch.device) -> AbstractContextManager[None]:
+        """Adds the time from the begin to the end of the work that is queued inside on the thread's current stream."""
+        return measured([(self, 1.0)], device)
+
+    def seconds(self, wait: bool = False) -> float:
+        """Seconds, summed over the measurements whose work is finished; ``wait``: first waits for all of it."""
+        with self._lock:
+            while self._pending and (wait or self._pending[0][1].query()):
+                begin, end, share = self._pending.popleft()
+                if wait:
+                    end.synchronize()
+                self._milliseconds += share * begin.elapsed_time(end)
+            return self._milliseconds / 1e3
+
+    def _add(self, begin: torch.cuda.Event, end: torch.cuda.Event, share: float) -> None:
+        with self._lock:
+            self._pending.append((begin, end, share))
+        self.seconds()  # sums what is finished, so that few pairs stay pending
+
+
+@contextmanager
+def measured(shares: Sequence[tuple[StreamTime, float]], device: torch.device) -> Iterator[None]:
+    """Adds to each sum its share of the time from the begin to the end of the work that is queued inside on the
+    thread's current stream."""
+    stream = torch.cuda.current_stream(device)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record(stream)
+    yield
+    end.record(stream)
+    for time_of, share in shares:
+        time_of._add(begin, end, share)
 
 
 class TierUse(NamedTuple):

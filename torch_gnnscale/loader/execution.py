@@ -20,7 +20,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data.data import BaseData
 
 from .._user import of_user, users_device
-from ..laps import StreamTime
+from ..feature.tiered_rows import StreamTime
 from ..sampler.minibatch import MiniBatch
 from .line import Line
 from .pipeline import USUAL, Pipeline, PrefetchTrial, Stage, Where, in_turn
