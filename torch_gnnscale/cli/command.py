@@ -1,22 +1,87 @@
-"""The command ``gnnscale``."""
+"""The command ``gnnscale``, which ends all of its subcommands alike; and two of them, ``info`` and ``bench``."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import signal
 import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch_geometric.data import Data
+from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
+from tqdm import tqdm
 
 from .. import __version__, _library, machine, ops
+from ..bench import FIGURES, Case, generated_cases, measure, table_of
+from ..bench import machine as about_machine
+from ..files import check_writable
 from ..ops.arguments import resolve_threads
 from ..training import checkpoint
-from . import bench, convert, embed, options, partition, tables, train
-from .options import one_line
+from . import convert, embed, options, partition, tables, train
+from .options import check_at_least, one_line
+
+CASES = [case.name for case in generated_cases()]
+
+
+def add_bench(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
+    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.options`."""
+    command = commands.add_parser(
+        "bench",
+        parents=parents,
+        help="measure this package beside PyG on this machine",
+        description="Measures batches, training steps, training loops and gathered rows, ours beside PyG's, in turn: a "
+        "table for each graph, and a file of JSON. Without --dataset: R-MAT graphs, in about a minute.",
+    )
+    add = command.add_argument
+    add("--graphs", nargs="+", choices=CASES, default=None, help="generated graphs, instead of --dataset")
+    add("--seconds", type=float, default=1.0, help="for each figure, once it has three rounds")
+    add("--out", metavar="FILE", default="bench.json", help="where the figures are written")
+
+
+def _cases(args: argparse.Namespace) -> list[Case]:
+    if "dataset" not in args:
+        return [case for case in generated_cases() if args.graphs is None or case.name in args.graphs]
+    if args.graphs is not None:
+        raise ValueError("--graphs: expected no --dataset beside it, found one")
+    task = options.load("nodes", args)
+    if not isinstance(task.data, Data):
+        raise ValueError(
+            f"--dataset: expected one with nodes of one type, in memory, to measure, found {args.dataset} as a "
+            f"{type(task.data).__name__}"
+        )
+    return [Case(task.name, lambda: task.data, lambda _: task.seeds("train"), 1024, (15, 10, 5))]
+
+
+def bench(args: argparse.Namespace) -> None:
+    """Measures, prints tables and writes the JSON file."""
+    check_at_least(0, {"seconds": args.seconds})
+    out = Path(args.out)
+    check_writable(out.absolute().parent)
+    if out.is_dir():
+        raise IsADirectoryError(f"--out: expected a file, found the folder {out}")
+    cases, results = _cases(args), {}
+    about = about_machine()
+    print(", ".join(f"{name} {value}" for name, value in {**about, "threads": torch.get_num_threads()}.items()))
+    if not (WITH_PYG_LIB or WITH_TORCH_SPARSE):
+        print("PyG's own NeighborLoader cannot run here: it needs pyg-lib or torch-sparse. Its models are measured.")
+    with tqdm(total=len(FIGURES) * len(cases), desc="measuring", unit="figure", leave=False) as bar:
+        for case in cases:
+            data = case.make()
+            title, found = case.title(data), {}
+            for figure, times in measure(case, data, args.seconds):
+                found[figure] = times
+                bar.update()
+            results[case.name] = {"title": title, "figures": found}
+            bar.write("\n" + "\n".join([title, *table_of(found)]))
+            out.write_text(json.dumps({"machine": about, "results": results}, indent=1) + "\n")  # after each graph
+            del data
+    print(f"\nwritten: {args.out}")
 
 
 def info() -> None:
@@ -62,7 +127,7 @@ def main(arguments: list[str] | None = None) -> None:
     convert.add_command(commands, [common])
     partition.add_command(commands, [common, options.parent()])
     partition.add_split(commands, [common, options.parent()])
-    bench.add_command(commands, [common, options.parent()])
+    add_bench(commands, [common, options.parent()])
     args = parser.parse_args(arguments)
     try:
         run = {
@@ -73,7 +138,7 @@ def main(arguments: list[str] | None = None) -> None:
             "convert": convert.convert,
             "partition": partition.partition,
             "split": partition.split,
-            "bench": bench.bench,
+            "bench": bench,
         }
         run[args.command](args)
     except KeyboardInterrupt:
