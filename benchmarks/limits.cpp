@@ -16,12 +16,12 @@ uint64_t accesses(const int64_t* colptr, const int64_t* expanded, int64_t num_ex
   constexpr int64_t kNodesAhead = 16, kBlock = 128;
   uint64_t sum = 0;
   for (int64_t i = 0; i < num_expanded; ++i) {
-    if (i + kNodesAhead < num_expanded) __builtin_prefetch(colptr + expanded[i + kNodesAhead]);
+    if (i + kNodesAhead < num_expanded) GNNSCALE_PREFETCH(colptr + expanded[i + kNodesAhead]);
     columns[i] = colptr[expanded[i]];
     sum += static_cast<uint64_t>(columns[i]);
   }
   for (int64_t from = 0; from < num_edges + 2 * kBlock; from += kBlock) {
-    for (int64_t e = from; e < from + kBlock && e < num_edges; ++e) __builtin_prefetch(stored + positions[e]);
+    for (int64_t e = from; e < from + kBlock && e < num_edges; ++e) GNNSCALE_PREFETCH(stored + positions[e]);
     for (int64_t e = from - kBlock; e >= 0 && e < from && e < num_edges; ++e) {
       const Entry entry = stored[positions[e]];
       sum += entry;
@@ -30,7 +30,7 @@ uint64_t accesses(const int64_t* colptr, const int64_t* expanded, int64_t num_ex
       } else {
         edge_id[e] = positions[e];
       }
-      __builtin_prefetch(map + sources[e]);
+      GNNSCALE_PREFETCH(map + sources[e]);
     }
     for (int64_t e = from - 2 * kBlock; e >= 0 && e < from - kBlock && e < num_edges; ++e) {
       const uint32_t cell = map[sources[e]];
@@ -53,7 +53,7 @@ uint64_t line_reads(const uint64_t* const* lines, int64_t count) {
   constexpr int64_t kAhead = 128;
   uint64_t sum = 0;
   for (int64_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) __builtin_prefetch(lines[i + kAhead]);
+    if (i + kAhead < count) GNNSCALE_PREFETCH(lines[i + kAhead]);
     sum += *lines[i];
   }
   return sum;
@@ -84,8 +84,8 @@ uint64_t list_touches(const int64_t* colptr, const int64_t* nodes, int64_t num_n
   uint64_t edges = 0;
   const auto source = [&](int64_t e) { return *reinterpret_cast<const uint32_t*>(stored + e * entry_bytes); };
   for (int64_t i = 0; i < num_nodes; ++i) {
-    if (i + 2 * kListsAhead < num_nodes) __builtin_prefetch(colptr + nodes[i + 2 * kListsAhead]);
-    if (i + kListsAhead < num_nodes) __builtin_prefetch(stored + colptr[nodes[i + kListsAhead]] * entry_bytes);
+    if (i + 2 * kListsAhead < num_nodes) GNNSCALE_PREFETCH(colptr + nodes[i + 2 * kListsAhead]);
+    if (i + kListsAhead < num_nodes) GNNSCALE_PREFETCH(stored + colptr[nodes[i + kListsAhead]] * entry_bytes);
     const int64_t first = colptr[nodes[i]], last = colptr[nodes[i] + 1];
     for (int64_t e = first; e < last; ++e) {
       if (e + kSourcesAhead < last) __builtin_prefetch(cells + source(e + kSourcesAhead), 1);
@@ -106,8 +106,8 @@ uint64_t list_draws(const int64_t* colptr, const int64_t* nodes, int64_t num_nod
   std::vector<uint64_t> draws;
   uint64_t found = 0;
   for (int64_t i = 0; i < num_nodes; ++i) {
-    if (i + 2 * kListsAhead < num_nodes) __builtin_prefetch(colptr + nodes[i + 2 * kListsAhead]);
-    if (i + kListsAhead < num_nodes) __builtin_prefetch(stored + colptr[nodes[i + kListsAhead]] * entry_bytes);
+    if (i + 2 * kListsAhead < num_nodes) GNNSCALE_PREFETCH(colptr + nodes[i + 2 * kListsAhead]);
+    if (i + kListsAhead < num_nodes) GNNSCALE_PREFETCH(stored + colptr[nodes[i + kListsAhead]] * entry_bytes);
     const int64_t first = colptr[nodes[i]], degree = colptr[nodes[i] + 1] - first;
     const int64_t size = (degree + kVector - 1) / kVector * kVector;
     if (static_cast<int64_t>(ids.size()) < size) {
@@ -135,8 +135,8 @@ uint64_t list_high_words(const int64_t* colptr, const int64_t* nodes, int64_t nu
   int64_t filled = 0, found = 0;
   const auto draw = [&] { return gnnscale::find_low_draws(key, 0, ids, &limit, 0, 1, kChunk, low); };
   for (int64_t i = 0; i < num_nodes; ++i) {
-    if (i + 2 * kListsAhead < num_nodes) __builtin_prefetch(colptr + nodes[i + 2 * kListsAhead]);
-    if (i + kListsAhead < num_nodes) __builtin_prefetch(stored + colptr[nodes[i + kListsAhead]] * entry_bytes);
+    if (i + 2 * kListsAhead < num_nodes) GNNSCALE_PREFETCH(colptr + nodes[i + 2 * kListsAhead]);
+    if (i + kListsAhead < num_nodes) GNNSCALE_PREFETCH(stored + colptr[nodes[i + kListsAhead]] * entry_bytes);
     for (int64_t e = colptr[nodes[i]], last = colptr[nodes[i] + 1]; e < last;) {
       const int64_t some = std::min(last - e, kChunk - filled);
       for (int64_t k = 0; k < some; ++k) {

@@ -11,6 +11,7 @@
 #define GNNSCALE_INLINE __attribute__((always_inline)) inline
 #define GNNSCALE_INLINE_LAMBDA __attribute__((always_inline))
 
-// A hint that the cache line of `address` is read (or written) soon.
-#define GNNSCALE_PREFETCH(address) __builtin_prefetch((address), 0, 3)
+// A hint that the cache line of `address` is read (or written) soon. Lines to read go to the second-level cache, which
+// can wait for more lines at once than the first.
+#define GNNSCALE_PREFETCH(address) __builtin_prefetch((address), 0, 2)
 #define GNNSCALE_PREFETCH_WRITE(address) __builtin_prefetch((address), 1, 3)
