@@ -7,6 +7,7 @@ import torch
 import torch_geometric.nn as pyg_nn
 from helpers.narrow import batches
 from helpers.split import cut_batches, random_owners
+from helpers.waits import NoWaits
 
 from torch_gnnscale.comm.exchange import Exchange
 from torch_gnnscale.comm.row_transport import RowTransport
@@ -32,6 +33,20 @@ def test_a_tensor_that_was_changed_travels_again(forward_pass):
     assert forward_pass.mixed(x, groups, "conv") is mixed
     x += 1
     assert torch.equal(forward_pass.mixed(x, groups, "conv"), x)
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_rows_of_fewer_groups_are_taken_from_those_of_more(part):
+    batch = cut_batches(next(iter(batches())), random_owners(200, 3), 3)[part]
+    hops = OwnHops(batch, False)
+    for most in range(2, len(hops.rows) + 1):
+        for groups in range(2, most + 1):
+            with NoWaits():
+                places = hops.places(groups, most)
+            of_halo = torch.isin(hops.moves(most - 1).halo, hops.moves(groups - 1).halo).nonzero()[:, 0]
+            own = torch.arange(hops.rows[groups - 1])
+            assert torch.equal(places, torch.cat([own, hops.rows[most - 1] + of_halo]))
+            assert len(places) == hops.mixed_rows(groups)
 
 
 def test_rows_that_the_loader_exchanged(forward_pass):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -61,6 +62,17 @@ class OwnHops(BatchHops):
     def mixed_rows(self, groups: int) -> int:
         """How many rows a layer reads whose sources are the first ``groups`` groups: own rows and the halo's."""
         return self.rows[groups - 1] + len(self.moves(groups - 1).halo)
+
+    def places(self, groups: int, most: int) -> Tensor:
+        """Where the rows that layers read whose sources are the first ``groups`` groups lie among those of ``most``
+        groups: int64, shape [mixed_rows(groups)]. The host waits for no GPU."""
+        fewer, more = self.moves(groups - 1).num_received, self.moves(most - 1).num_received
+        begins = accumulate(more, initial=self.rows[most - 1])
+        bounds = [
+            (0, self.rows[groups - 1]),
+            *((begin, begin + count) for begin, count in zip(begins, fewer, strict=False)),
+        ]
+        return torch.cat([torch.arange(*ends, device=self.index.sent.device) for ends in bounds])
 
 
 class _MixedEdges(HopEdges):

@@ -122,9 +122,7 @@ class SplitPass(ForwardPass):
             _, _, most, found = known
             if most == groups:
                 return found
-            halo = torch.isin(hops.moves(most - 1).halo, hops.moves(groups - 1).halo).nonzero()[:, 0]
-            own = torch.arange(hops.rows[groups - 1], device=halo.device)
-            return found[torch.cat([own, halo + hops.rows[most - 1]])]
+            return found[hops.places(groups, most)]
         own, moves = first_rows(value, hops.rows[groups - 1]), hops.moves(groups - 1)
         if (came := self._known_halo(value, moves)) is None:
             found = mixed(self.transport, own, moves, name)
@@ -327,16 +325,17 @@ def _normalized(name: str, module: BatchNorm, transport: RowTransport, x: Tensor
     wide_x, count = x.to(wide), len(x)
     mean = wide_x.sum(0) / max(count, 1)
     spread = (wide_x - mean).square().sum(0)
-    of_ranks = of_all_ranks(torch.cat([mean.new_tensor([count]), mean, spread]), transport, f"{name} statistics")
+    of_ranks = of_all_ranks(torch.cat([mean.new_full((1,), count), mean, spread]), transport, f"{name} statistics")
     counts, means, spreads = of_ranks.split([1, x.size(1), x.size(1)], 1)
     counts = counts.detach()
     total = counts.sum()
-    if float(total) <= 1 and module.training:
-        raise ValueError(f"Expected more than 1 value per channel when training, got {int(total)} rows over all ranks")
+    # With two rows here there are two: only a rank with fewer waits for a GPU to say how many.
+    if module.training and count < 2 and (found := int(total)) < 2:
+        raise ValueError(f"Expected more than 1 value per channel when training, got {found} rows over all ranks")
     mean = (counts * means).sum(0) / total
     variance = (spreads + counts * (means - mean).square()).sum(0) / total
     if module.training and module.track_running_stats:
-        _track(module, mean.detach(), variance.detach(), float(total))
+        _track(module, mean.detach(), variance.detach(), total)
     out = (wide_x - mean) * (variance + module.eps).rsqrt()
     if module.affine:
         out = out * module.weight.to(wide) + module.bias.to(wide)
@@ -344,13 +343,15 @@ def _normalized(name: str, module: BatchNorm, transport: RowTransport, x: Tensor
 
 
 @torch.no_grad()
-def _track(module: BatchNorm, mean: Tensor, variance: Tensor, total: float) -> None:
-    """Updates the running statistics as torch does: the variance is the unbiased one."""
-    momentum = module.momentum
+def _track(module: BatchNorm, mean: Tensor, variance: Tensor, total: Tensor) -> None:
+    """Updates the running statistics as torch does: the variance is the unbiased one. No host waits for ``total``."""
+    momentum: float | Tensor = module.momentum or 0.0
     if module.num_batches_tracked is not None:
         module.num_batches_tracked.add_(1)
-        if momentum is None:
-            momentum = 1.0 / float(module.num_batches_tracked)
+        if module.momentum is None:
+            momentum = module.num_batches_tracked.double().reciprocal()
     for running, value in ((module.running_mean, mean), (module.running_var, variance * (total / (total - 1)))):
         if running is not None:
-            running.lerp_(value.to(running.dtype), 0.0 if momentum is None else momentum)
+            wide = torch.promote_types(running.dtype, torch.float32)
+            weight = momentum.to(wide) if isinstance(momentum, Tensor) else momentum
+            running.copy_(running.to(wide).lerp(value.to(running.dtype).to(wide), weight))
