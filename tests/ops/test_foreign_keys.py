@@ -85,8 +85,11 @@ def test_a_source_that_comes_twice_is_found_once(strided):
         )
 
 
-def test_a_key_to_rows_that_are_not_there():
-    """Ids outside the table are found where they are read."""
-    graph = ops.relations([torch.tensor([0, 1, 2])], [torch.tensor([1, 7])], sizes=[2])
-    with pytest.raises(RuntimeError, match=r"the graph is malformed: row\[1\] = 7"):
+@pytest.mark.parametrize("bad", [64, 65, 1 << 40, -1])
+def test_a_key_to_rows_that_are_not_there(bad):
+    """Ids outside the table are found where they are read; no bit is looked up for them."""
+    colptr, row = torch.arange(65), torch.arange(64)
+    row[1] = bad
+    graph = ops.relations([colptr], [row], sizes=[64])
+    with pytest.raises(RuntimeError, match=rf"the graph is malformed: row\[1\] = {bad} "):
         ops.sample_neighbors(graph, [torch.tensor([0, 1])], [1, 1], 1, disjoint=True)

@@ -134,11 +134,46 @@ def test_columns_that_just_fill_a_buffer(drawn):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("num_nodes", [(1 << 21) - 1, 1 << 21])
+def test_scores_of_a_graph_of_so_many_nodes_that_they_have_fewer_bits(num_nodes):
+    """An edge into a node of 741,000 edges counts 2 units, and of 600,000 edges 3; from 2^21 nodes on each counts 1."""
+    degrees = [741_000, 600_000]
+    assert [twin.square_term(twin.square_bits(num_nodes), degree) for degree in degrees] == (
+        [1, 1] if num_nodes >> 21 else [2, 3]
+    )
+    colptr = torch.full((num_nodes + 1,), sum(degrees))
+    colptr[:2] = torch.tensor([0, degrees[0]])
+    row = torch.cat([torch.arange(count) % 4 + first for count, first in zip(degrees, (2, 6), strict=True)])
+    both(Graph(colptr, row), torch.tensor([0, 1]), [3], 5, LADIES._replace(scheme="poisson", weights="unbiased"))
+
+
+@pytest.mark.slow
 def test_cells_are_cleared_when_the_tags_are_used_up():
     """Both graphs use up 1000 tags: one has more nodes than that, so each of its hops clears the cells; the other has
     fewer, so only some hops do."""
     code = "from test_layerwise import *; check_ladies('priority', True); check_ladies('poisson', False)"
     done = forked.run(code, GNNSCALE_TAGS="1000")
+    assert done.returncode == 0, done.stderr
+
+
+def check_every_last_tag(tags):
+    """A graph of one node uses a tag at a time, so that for one of these numbers none is left: the next tag is that of
+    cells which are still 0, as most of the larger graph's are, unless the cells are cleared before."""
+    graph, alone = random_graph(40, 4, seed=2), Graph(torch.tensor([0, 1]), torch.tensor([0]))
+    few, nodes = torch.tensor([0]), torch.arange(40)
+    relations, of_one = graph.relations(), alone.relations()
+    expected = reference.sample_layers(relations, nodes, [5], 3, LADIES)
+    for number in range(tags):
+        ops.pool_trim()  # the next cells are new ones
+        ops.sample_layers(relations, few, [1], 3, LADIES)
+        for _ in range(number):
+            ops.sample_layers(of_one, few, [1], 3, LADIES)
+        assert_same(ops.sample_layers(relations, nodes, [5], 3, LADIES), expected)
+
+
+@pytest.mark.slow
+def test_cells_are_cleared_before_a_tag_is_used_twice():
+    done = forked.run("from test_layerwise import *; check_every_last_tag(60)", GNNSCALE_TAGS="60")
     assert done.returncode == 0, done.stderr
 
 

@@ -59,6 +59,16 @@ def test_equals_the_twin(given, weighted, timed, share):
             assert torch.equal(sample_negatives(count, src.int(), dst, seed - 1, **options), expected)
 
 
+@pytest.mark.parametrize("weight", [[0, 0, 0], [3, 5, 0], [3, 5, -1]])
+def test_weights_that_do_not_rise_draw_a_candidate_all_the_same(weight):
+    """The operator itself, called with sums of weights that no user can give: by the last one, nothing or all is left
+    to draw."""
+    of = [3, None, torch.tensor(weight), None]
+    nothing = [None] * 3
+    links, _ = torch.ops.gnnscale.sample_negatives(50, None, *of, *of[:2], None, *of[2:], *nothing, 1, 1)
+    assert ((links >= 0) & (links < 3)).all()
+
+
 def test_threads_do_not_matter():
     src, to = random_edges(60, 70, 0.9, 1)
     edges, dst, src = (
