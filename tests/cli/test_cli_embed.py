@@ -1,6 +1,7 @@
 """The command ``gnnscale embed``."""
 
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -59,6 +60,13 @@ def refused(capsys, *arguments) -> str:
         main(["embed", *map(str, arguments)])
     assert raised.value.code == 2
     return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("out", [["rows.parquet"], ["rows", "--format", "parquet"]])
+def test_parquet_needs_pyarrow_before_all_else(tmp_path, capsys, monkeypatch, out):
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    text = "gnnscale: --format parquet needs pyarrow: pip install 'torch_gnnscale[files]'\n"
+    assert refused(capsys, "--run", tmp_path, "--out", *out) == text
 
 
 @pytest.mark.slow

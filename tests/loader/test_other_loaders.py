@@ -146,6 +146,11 @@ def test_a_sampler_that_deals_to_ranks_draws_by_rank_and_epoch(prefetch):
     assert again.state_dict()["epoch"] == 2
     assert plain(iterator) == epochs[2]
     assert again.state_dict()["epoch"] == 3
+    again, of_again = made(0)
+    older, latest = iter(again), iter(again)
+    of_again.set_epoch(2)
+    assert plain(older) == epochs[0], "it was sent nowhere"
+    assert plain(latest) == epochs[2]
 
 
 @pytest.mark.parametrize("ahead", [0, 2])

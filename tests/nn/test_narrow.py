@@ -274,6 +274,50 @@ def test_a_hook_on_messages_is_called():
     torch.testing.assert_close(found, narrowed(batch), rtol=0, atol=1e-12)
 
 
+class DoubledSums(pyg_nn.SumAggregation):
+    def forward(self, *args, **kwargs):
+        return 2 * super().forward(*args, **kwargs)
+
+
+def double(_, given, out):
+    return 2 * out
+
+
+def with_own_forward(conv):
+    conv.forward = lambda *args, **named: 2 * type(conv).forward(conv, *args, **named)
+
+
+CHANGES = {
+    "a hook of messages": lambda conv: conv.register_message_forward_hook(double),
+    "a hook of sums": lambda conv: conv.register_aggregate_forward_hook(double),
+    "a hook of both": lambda conv: conv.register_propagate_forward_hook(double),
+    "a hook before both": lambda conv: conv.register_propagate_forward_pre_hook(doubles_rows),
+    "sums of another class": lambda conv: setattr(conv, "aggr_module", DoubledSums()),
+    "a forward of its own": with_own_forward,
+}  # fmt: skip
+
+
+def doubles_rows(_, given):
+    return *given[:2], {**given[2], "x": twice(given[2]["x"])}
+
+
+def twice(rows):
+    return tuple(map(twice, rows)) if isinstance(rows, tuple) else None if rows is None else 2 * rows
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("kind", [pyg_nn.GAT, pyg_nn.GCN, pyg_nn.GraphSAGE])
+def test_a_layer_that_was_changed_computes_as_in_a_whole_batch(kind, change):
+    model = kind(FEATURES, HIDDEN, 3, CLASSES, **({"aggr": "sum"} if kind is pyg_nn.GraphSAGE else {})).double()
+    narrowed, batch = narrow(model, check=False), next(iter(batches()))
+    before = narrowed(batch)
+    CHANGES[change](model.convs[1])
+    expected = model(batch.x, batch.edge_index)[: batch.batch_size]
+    assert not torch.allclose(expected, before)
+    for again in (narrowed, narrow(model)):
+        torch.testing.assert_close(again(batch), expected, rtol=0, atol=1e-12)
+
+
 def test_empty_hops_and_repeated_seeds():
     data = make_data()
     model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()

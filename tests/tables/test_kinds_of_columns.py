@@ -110,6 +110,20 @@ def test_times_are_rounded_down(tmp_path, unit):
     ]
 
 
+@pytest.mark.parametrize("scale", ["standard", "none"])
+def test_a_column_without_values_is_zero(tmp_path, scale):
+    """Its mean takes the place of what is missing; another column says so. Equal numbers have no spread to be divided
+    by."""
+    columns = {"none": {"kind": "number", "scale": scale, "missing": "mean"}, "one": {"kind": "number", "scale": scale}}
+    put(
+        tmp_path / "users.parquet",
+        pa.table({"id": [1, 2], "none": pa.array([None, None], pa.float64()), "one": [5.0, 5.0]}),
+    )
+    built(tmp_path, {"nodes": {"user": {"files": "users.parquet", "key": "id", "columns": columns}}})
+    rows = arrays(tmp_path / "graph")[0]["user", "x"]
+    assert rows.tolist() == [[0.0, 1.0, 5.0 if scale == "none" else 0.0]] * 2
+
+
 def test_keys_in_names_of_folders(tmp_path):
     put(tmp_path / "users.parquet", pa.table({"id": [1, 2, 30]}))
     for user in ("2", "30"):

@@ -72,8 +72,8 @@ def test_packed_text_of_several_pieces(tmp_path, ending):
 
 def test_packed_edges_and_owners_that_end_too_early(tmp_path):
     put(tmp_path / "users.csv", pa.table({"id": ["a"]}))
-    whole = packed(b"a,b,p\na,a,0\n" * 1000, "zst")
-    (tmp_path / "pairs.csv.zst").write_bytes(whole[:-4])
+    whole = packed(b"a,b,p\n" + b"".join(b"a,a,%d\n" % (i * 7919 % 1000) for i in range(20_000)), "zst")
+    (tmp_path / "pairs.csv.zst").write_bytes(whole[: len(whole) * 9 // 10])
     with pytest.raises(ValueError, match=rf"^edges.user.knows.user: .*pairs.csv.zst: expected {TORN}"):
         built(tmp_path, {})
     owner = {"files": "pairs.csv.zst", "key": "a", "part": "p"}

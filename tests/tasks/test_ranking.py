@@ -91,6 +91,8 @@ ONE = torch.zeros(2, 1, dtype=torch.int64)
         (ValueError, "sources: expected shape [n, F], F as of sources, found [3]", {"sources": torch.ones(3)}),
         (ValueError, "sources: expected finite numbers, found others", {"sources": torch.full((2, 1), math.nan)}),
         (ValueError, "test: expected shape [2, n], found [1, 2]", {"test": ONE.t()}),
+        (ValueError, "test: expected shape [2, n], found [2]", {"test": ONE.view(2)}),
+        (ValueError, "exclude: expected shape [2, n], found [2, 1, 1]", {"exclude": ONE.view(2, 1, 1)}),
         (TypeError, "test[0]: expected integers, found torch.float32", {"test": ONE.float()}),
         (IndexError, "exclude[1, 0] = 2: expected rows in [0, 2)", {"exclude": torch.tensor([[1], [2]])}),
         (ValueError, "k: expected 1 <= k <= 4611686018427387904, found 0", {"k": 0}),
