@@ -145,6 +145,36 @@ def test_a_layer_that_does_more_is_pygs(change, calls):
     assert not calls
 
 
+class Given(nn.Module):
+    """An HGTConv that gets something else than the batch's rows and edges."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.conv, self.change = pyg_nn.HGTConv(FEATURES, HIDDEN, GRAPH.metadata(), heads=2), change
+
+    def forward(self, x_dict, edge_index_dict):
+        return self.conv(*self.change(dict(x_dict), dict(edge_index_dict)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, edges: ({}, edges), "expected input rows of whole hops None, found no tensor"),
+        (lambda x, edges: (dict.fromkeys(x, "rows"), edges), "expected input rows of whole hops None, found no tensor"),
+        (lambda x, edges: ({**x, "a": x["a"][:-1]}, edges),
+         r"expected input rows of whole hops \[[\d, ]+\], found \d+ rows of 'a'"),
+        (lambda x, edges: ({**x, "none": x["a"]}, edges),
+         r"expected rows of the batch's types \['a', .*\], found 'none'"),
+        (lambda x, edges: ([*x.values()], edges), r"expected an argument x_dict with rows by type, found \['x_dict', "),
+        (lambda x, edges: (x, {**edges, RELATIONS[0]: edges[RELATIONS[0]].clone()}),
+         r"expected the batch's edge_index of \(.*\) itself, found other edges; a model that changes the edges cannot"),
+    ],
+)  # fmt: skip
+def test_what_is_no_layer_of_the_batch(change, message):
+    with pytest.raises(ValueError, match=rf"^conv \(HGTConv\): {message}"):
+        narrow(Given(change).double(), call, check=False)(batch_of())
+
+
 @pytest.mark.slow
 def test_layers_of_other_classes_and_dtypes_are_pygs(calls):
     torch.manual_seed(0)

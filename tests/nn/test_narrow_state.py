@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.datasets import NodeTask, planted
 from torch_gnnscale.nn import narrow
+from torch_gnnscale.nn.trial import trial
 from torch_gnnscale.tasks.node_trainer import NodeConfig, NodeTrainer
 from torch_gnnscale.training import CHECKPOINT
 
@@ -256,3 +257,17 @@ def test_a_large_tensor_that_is_changed_in_place_is_named(batch):
     model.gnn.register_forward_hook(add)
     with pytest.warns(UserWarning, match=r"^Counting\.gnn\.table: expected a buffer, found a tensor that the model "):
         narrow(model)(batch)
+
+
+def test_a_trial_leaves_no_buffer_behind(model):
+    """Neither those that it changes, adds or takes away are otherwise than before."""
+    before, norm = {name: value.clone() for name, value in model.named_buffers()}, model.gnn.norms[0].module
+    assert norm.training
+    with trial(model, (nn.BatchNorm1d,), torch.device("cpu")):
+        assert not norm.training
+        assert model.gnn.training
+        model.register_buffer("seen", torch.ones(3))
+        model.shift.add_(1)
+        del norm.running_mean
+    assert norm.training
+    assert same_state(dict(model.named_buffers()), before)
