@@ -2,9 +2,7 @@
 
 import pytest
 import torch
-from helpers.slow import NIGHTLY
-
-pytestmark = pytest.mark.slow  # relbench takes seconds to import
+from helpers.slow import NIGHTLY, SLOW
 
 HOPS = 2
 
@@ -61,7 +59,9 @@ def search(database, seed, moment):
     return found
 
 
-@pytest.mark.parametrize("seed", [seed if seed < 6 else NIGHTLY(seed) for seed in range(200)])
+@pytest.mark.parametrize(
+    "seed", [seed if seed < 2 else SLOW(seed) if seed < 6 else NIGHTLY(seed) for seed in range(200)]
+)
 def test_samples_are_what_a_search_finds(seed):
     import numpy as np
     import pandas as pd

@@ -210,6 +210,20 @@ class Heard:
 INDEX = ShuffleIndex(2, 0, torch.arange(0), [[0], [0]], [[0], [0]])
 
 
+def test_a_halo_is_that_of_one_tensor_as_it_was():
+    x = torch.zeros(3)
+    index = INDEX.with_halo_of(x)
+    assert index.knows_halo_of(x)
+    assert not INDEX.knows_halo_of(x)
+    assert not INDEX.knows_halo_of(None)
+    assert not index.knows_halo_of(x.clone())
+    x.add_(1)
+    assert not index.knows_halo_of(x)
+    assert index.with_halo_of(x).knows_halo_of(x)
+    with torch.inference_mode():
+        assert INDEX.with_halo_of(torch.zeros(3)) is INDEX, "which has no version"
+
+
 @pytest.mark.parametrize(
     ("entries", "change"),
     [

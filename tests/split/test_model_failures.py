@@ -301,3 +301,35 @@ def test_a_group_in_which_a_collective_may_wait_is_kept(monkeypatch, waits, fail
     assert (ended, kept) == (([group], []) if ends else ([], [group]))
     assert said == ["no luck", "closed"]
     assert held.exchanges[0].group not in (None, group)
+
+
+@pytest.mark.parametrize(("why", "failed"), [("closed", False), ("", True)])
+def test_a_connection_ends_once(monkeypatch, why, failed):
+    """Its transports close, the others are told why unless they know, and of a group in which a collective may wait
+    for ever nothing is freed."""
+    said = []
+    monkeypatch.setattr(connection, "end_group", lambda group: said.append(f"{group} ends"))
+    monkeypatch.setattr(connection, "keep_for_ever", lambda group: said.append(f"{group} is kept"))
+
+    def closes(name):
+        return SimpleNamespace(close=lambda: said.append(f"{name} closes"))
+
+    def exchange(group, waits, backend="gloo"):
+        return SimpleNamespace(group=group, board="board", waits=waits, backend=backend)
+
+    exchanges = [exchange("first", False), exchange("second", True), exchange(None, True)]
+    exchanges.append(exchange("nccl", False, "nccl"))
+    meeting = closes("rendezvous")
+    meeting.fail = lambda why: said.append(f"told: {why}")
+    held = connection._Held(meeting, exchanges, {"column": closes("rows")}, {(0,): closes("sums")})
+    held.end(why, failed)
+    told = [f"told: {why}"] if why else []
+    ends = ["first ends", "second is kept", "nccl is kept" if failed else "nccl ends"]
+    assert said == [*told, "rows closes", "sums closes", *ends, "rendezvous closes"]
+    assert [entry.board for entry in exchanges] == [None] * 4
+    assert [entry.group for entry in exchanges] == [connection._ENDED, connection._ENDED, None, connection._ENDED]
+    held.end("again")
+    assert said[-1] == "rendezvous closes"
+    assert len(said) == len(told) + 6
+    other = connection._Held(meeting, [])
+    assert (other.exchanges, other.transports, other.of_all, other.ended) == ([], {}, {}, False)
