@@ -298,7 +298,7 @@ def test_ends_of_edges_are_made_on_first_use(hetero, backward):
         return [{t: end.tolist() for t, end in by.items()} if hetero else by.tolist() for by in ends]
 
     out = drawn()
-    assert backward or out.__dict__["_row"] is out.__dict__["_col"] is None
+    assert backward or out._row is out._col is None
     assert (out.colptr is None) == (out.edge_index is None) == backward  # they would be those of the turned graph
     expected = lists(out.to_pyg().__dict__[name] for name in ("row", "col"))
     for made in (drawn(), copy.copy(drawn()), pickle.loads(pickle.dumps(drawn())), dataclasses.replace(drawn())):

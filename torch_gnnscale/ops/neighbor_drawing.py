@@ -266,9 +266,8 @@ class PreparedNeighbors:
     def _sample_of(self, found: list[Tensor], counts: list[int]) -> Sample:
         """The sample of a batch: its tensors, which the operator returned in one list, and the counts of its hops."""
         a, b, c, d, e = self._bounds
-        num_nodes = [counts[hops] for hops in self._node_hops]
-        num_edges = [counts[hops] for hops in self._edge_hops]
-        return Sample(found[:a], found[b:c], found[a:b], found[c:d], found[d:e], num_nodes, num_edges)
+        num_nodes, num_edges = map(counts.__getitem__, self._node_hops), map(counts.__getitem__, self._edge_hops)
+        return Sample(found[:a], found[b:c], found[a:b], found[c:d], found[d:e], [*num_nodes], [*num_edges])
 
     def _sample_on_gpu(
         self,

@@ -190,7 +190,7 @@ def seeds_of_nodes(graph: SampledGraph, inputs: NodeSamplerInput, device: torch.
             raise ValueError(f"input_id: expected {count} ids, one per seed, found {input_id.numel()}")
     metadata = inputs.input_id, inputs.time
     if inputs.input_type is None and inputs.time is None and not graph.is_hetero and not graph.is_temporal:
-        return PreparedSeeds([_seeds_on(device, inputs.node)], _ONLY, metadata=metadata)
+        return PreparedSeeds([_seeds_on(device, inputs.node)], _ONLY, None, None, None, metadata, None)
     if inputs.input_type is None:
         times, starts = inputs.time, getattr(inputs, "start_time", None)
         if starts is None and graph.is_temporal and not graph.is_hetero:  # the usual case of times in fewer steps

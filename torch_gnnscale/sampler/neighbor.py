@@ -272,7 +272,7 @@ class NeighborSampler(OnExecutor):
     # Sampling ########################################################################################################
 
     def _drawn(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int]) -> list[ops.Sample]:
-        return self.executor.draw(seeds, keys, self._drawings()[1])
+        return self.executor.draw(seeds, keys, (self._latest or self._drawings())[1])
 
     @property
     def drawing(self) -> Drawing:

@@ -50,6 +50,7 @@ class NeighborOutput(SamplerOutput):
     them, are the rows of ``edge_index``."""
 
     row, col = _end(0), _end(1)
+    _row, _col = None, None
 
     colptr: Tensor | None = None
     """Edges colptr[i]..colptr[i+1]-1 lead to node i: int64, shape [columns + 1]. Later nodes have no edges. With
@@ -127,9 +128,6 @@ class WeightedLayer(NamedTuple):
     """The weights of these edges, [e]; in a heterogeneous batch, a dictionary by edge type."""
 
 
-_NO_ENDS = (None, None)
-
-
 def output_of(batch: MiniBatch) -> Any:
     """PyG's output of a batch after sampling: what a sampler or a transform of the user's returned, or one that is made
     of what ours wrote."""
@@ -139,12 +137,23 @@ def output_of(batch: MiniBatch) -> Any:
     num_nodes, num_edges, fields = batch.num_nodes, batch.num_edges, batch.fields or {}
     if not types.hetero and original is None:
         index, colptr, edge_id, weight = batch.edges[0]
-        return NeighborOutput(
-            batch.nodes[0], *(index if colptr is None else _NO_ENDS), edge_id, None if trees is None else trees[0],
-            None if num_nodes is None else num_nodes[0], None if num_edges is None else num_edges[0],
-            metadata=batch.metadata, colptr=colptr, edge_index=None if colptr is None else index, edge_weight=weight,
-            separate_sources=batch.separate_sources, fields=fields, whole=batch.whole,
-        )  # fmt: skip
+        out = NeighborOutput.__new__(NeighborOutput)  # the constructor takes three times as long: it sets all fields
+        out.node, out.edge, out.metadata, out.fields = batch.nodes[0], edge_id, batch.metadata, fields
+        if colptr is None:
+            out.row, out.col = index
+        else:
+            out.colptr, out.edge_index = colptr, index
+        if num_nodes is not None:
+            out.num_sampled_nodes = num_nodes[0]
+        if num_edges is not None:
+            out.num_sampled_edges = num_edges[0]
+        if trees is not None:
+            out.batch = trees[0]
+        if weight is not None:
+            out.edge_weight = weight
+        if batch.separate_sources or batch.whole is not None:
+            out.separate_sources, out.whole = batch.separate_sources, batch.whole
+        return out
 
     def of_nodes(values: Any) -> Any:
         return None if values is None else dict(zip(types.nodes, values, strict=True)) if types.hetero else values[0]
