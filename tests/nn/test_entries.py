@@ -5,7 +5,7 @@ import torch
 from helpers.edges import random_edges
 
 from torch_gnnscale.nn.aggregate import by_destination, sort_edges
-from torch_gnnscale.nn.weigh import _is_prefix
+from torch_gnnscale.nn.layered import _is_prefix
 
 
 class OnGPU(torch.Tensor):

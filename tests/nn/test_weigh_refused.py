@@ -13,8 +13,8 @@ from torch import nn
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import narrow, weigh
+from torch_gnnscale.nn.layered import _is_prefix
 from torch_gnnscale.nn.pyg_layers import BY_EDGE
-from torch_gnnscale.nn.weigh import _is_prefix
 
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 

@@ -8,7 +8,7 @@ from helpers.narrow import CLASSES, FEATURES
 from helpers.slow import quick
 
 from torch_gnnscale import split
-from torch_gnnscale.nn.weigh import default_call
+from torch_gnnscale.nn.layered import default_call
 from torch_gnnscale.split import parallelize, planning, plans
 
 

@@ -18,7 +18,7 @@ from .. import machine
 from ..distributed.row_exchange import MappedRows, OwnRows, RowKind
 from ..loader.sharing import waiting_to_tell
 from ..memory import Budget
-from ..nn.weigh import default_call
+from ..nn.layered import default_call
 from ..ops.arguments import check_int
 from .disk import DiskRows, check_folder, check_space, missing, part_folder
 from .look import Look, fingerprint, look, of_model, of_nodes

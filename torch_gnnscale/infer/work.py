@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from .. import machine, ops
 from ..memory import budget_bytes, format_bytes, is_bytes
-from ..nn.layered import Layered
-from ..nn.weigh import Weighed, default_call
+from ..nn.layered import Layered, Weighed, default_call
 from ..ops.arguments import as_ids, as_tensor
 from ..sampler.graph import end_types
 from ..sampler.relations import of_type

@@ -1,6 +1,6 @@
 """Models on mini-batches."""
 
+from .layered import Weighed, weigh
 from .narrow import Narrowed, narrow
-from .weigh import Weighed, weigh
 
 __all__ = ["Narrowed", "Weighed", "narrow", "weigh"]

@@ -28,11 +28,10 @@ from .forward_pass import (
 )
 from .hops import BatchHops, EdgeType, NodeType, SampledNumbers, node_stores, sampled_numbers, seed_rows
 from .joins import JoinedHeteroConv, JoinedTrace
-from .layered import Layered
+from .layered import Layered, default_call
 from .merged import MergedTrace, merges
 from .pyg_layers import DistinctRows, linear_modules
 from .trial import agree, first_difference, has_nodes_as_edges, outputs, with_nodes_in_every_group
-from .weigh import default_call
 from .wrapper import Call, Functions
 
 ALL: Mapping[NodeType, int] = {}

@@ -23,9 +23,8 @@ from ..comm.peer_memory import HostMemories, memories_on
 from ..comm.rendezvous import rank_and_world
 from ..comm.row_transport import ENDED, NcclTransport, RowTransport
 from ..nn.forward_pass import refuse_compiled
-from ..nn.layered import Layered
+from ..nn.layered import Layered, default_call
 from ..nn.trial import agree, first_difference, outputs
-from ..nn.weigh import default_call
 from ..nn.wrapper import Call, Wrapper, modules_of
 from ..ops.ranks import MAX_TABLES
 from .agreement import SEEDS, Agreed, Description, compare_headers, cut_probe, fields_of, own_header, probe_batch
