@@ -19,7 +19,7 @@ from torch_gnnscale.cli import partition as cli_partition
 from torch_gnnscale.cli import train as cli_train
 from torch_gnnscale.datasets import NodeTask, planted
 from torch_gnnscale.tasks import TASKS, RelationalTrainer
-from torch_gnnscale.topology.edge_files import Ends
+from torch_gnnscale.topology.edge_sources import Ends
 from torch_gnnscale.training import CHECKPOINT
 
 

@@ -40,7 +40,7 @@ from torch_gnnscale import (
 )
 from torch_gnnscale.datasets import planted
 from torch_gnnscale.random import Purpose, batch_key, draw_seed, ids_key
-from torch_gnnscale.topology.csc import rmat
+from torch_gnnscale.topology.edge_sources import rmat
 from torch_gnnscale.topology.reorder import by_score
 
 EPOCHS = 2

@@ -13,7 +13,7 @@ from helpers.tiers import node_data
 from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import FeatureStore, GraphStore, TieredFeatureStore
-from torch_gnnscale.topology.csc import rmat
+from torch_gnnscale.topology.edge_sources import rmat
 
 
 def weighted(seed: int = 0) -> Data:

@@ -14,7 +14,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_gnnscale import CSC, FeatureStore, GraphStore, TieredFeatureStore, ops
 from torch_gnnscale.datasets import NodeTask
 from torch_gnnscale.topology import csc as of_csc
-from torch_gnnscale.topology.edge_files import EdgeFiles
+from torch_gnnscale.topology.edge_sources import EdgeFiles
 from torch_gnnscale.topology.reorder import Order, TypedOrder
 
 EDGES = torch.tensor([[0, 2, 1], [1, 1, 3]])

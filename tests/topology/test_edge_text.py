@@ -8,7 +8,7 @@ import torch
 from helpers.edge_files import write
 
 from torch_gnnscale.topology import EdgeFiles
-from torch_gnnscale.topology.edge_files import Ends
+from torch_gnnscale.topology.edge_sources import Ends
 from torch_gnnscale.topology.edge_text import OF_WORDS, TextFormat, first_refused
 
 WORDS = re.escape(OF_WORDS)

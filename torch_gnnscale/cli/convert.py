@@ -19,7 +19,7 @@ from ..datasets.archives import loaded
 from ..feature import FeatureStore
 from ..splits import SUBSETS
 from ..topology import EdgeFiles, build_on_disk
-from ..topology.edge_files import Ends
+from ..topology.edge_sources import Ends
 from ..topology.edge_text import HEADERS
 from .options import check_at_least, naming_options
 

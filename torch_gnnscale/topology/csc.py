@@ -1,8 +1,8 @@
-"""One relation's edges, sorted by destination; and random ones, each a pure function of its seed."""
+"""One relation's edges, sorted by destination."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,6 @@ from torch_geometric.edge_index import EdgeIndex
 from .. import ops
 from .._user import on_host
 from ..ops.arguments import as_ids, as_tensor, check_tensor, to_int
-from ..random import Purpose, batch_key
 
 CHUNK = 1 << 22
 """How many edges of a graph that may be mapped are read at a time."""
@@ -244,39 +243,3 @@ class CSC:
     def col(self) -> Tensor:
         """Destination of each edge: int64, shape [num_edges]."""
         return torch.repeat_interleave(self.colptr.diff(), output_size=self.num_edges)
-
-
-GRAPH500 = (0.57, 0.19, 0.19)
-"""Quadrant probabilities a, b, c of the Graph500 benchmark."""
-
-
-def rmat(num_nodes: int, num_edges: int, seed: int = 0, quadrants: tuple[float, float, float] = GRAPH500) -> Tensor:
-    """The edges of an R-MAT graph whose node ids are shuffled, so that ids and degrees are independent.
-
-    Args:
-        num_nodes: number of nodes; it need not be a power of two.
-        num_edges: number of directed edges; repeated edges and self loops are kept, as in Graph500.
-        seed: the edges are a function of it and of the other arguments.
-        quadrants: probabilities a, b, c.
-
-    Returns:
-        int64, shape [2, num_edges].
-    """
-    (edges,) = rmat_chunks(num_nodes, num_edges, seed, quadrants, max(num_edges, 1))
-    return edges
-
-
-def rmat_chunks(
-    num_nodes: int,
-    num_edges: int,
-    seed: int = 0,
-    quadrants: tuple[float, float, float] = GRAPH500,
-    chunk: int = CHUNK,
-) -> Iterator[Tensor]:
-    """The edges of :func:`rmat`, in order, at most ``chunk`` at a time: int64, shape [2, chunk] each."""
-    seed = to_int("seed", seed)
-    names = ops.permutation(num_nodes, batch_key(seed, 0, 1, Purpose.GENERATE))
-    key = batch_key(seed, 0, 0, Purpose.GENERATE)
-    for first in range(0, max(num_edges, 1), chunk):
-        edges = ops.rmat_edges(num_nodes, min(chunk, num_edges - first), key, quadrants, first)
-        yield ops.gather_rows(names, edges.view(-1)).view(2, -1)
