@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from helpers.command import refused_command
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.cli import main
@@ -55,32 +56,25 @@ def test_parquet_has_the_ids(run, tmp_path, capsys, monkeypatch):
     assert np.array_equal(np.array(table["row"].to_pylist(), np.float32), np.load(tmp_path / "rows" / "nodes.npy"))
 
 
-def refused(capsys, *arguments) -> str:
-    with pytest.raises(SystemExit) as raised:
-        main(["embed", *map(str, arguments)])
-    assert raised.value.code == 2
-    return capsys.readouterr().err
-
-
 @pytest.mark.parametrize("out", [["rows.parquet"], ["rows", "--format", "parquet"]])
 def test_parquet_needs_pyarrow_before_all_else(tmp_path, capsys, monkeypatch, out):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     text = "gnnscale: --format parquet needs pyarrow: pip install 'torch_gnnscale[files]'\n"
-    assert refused(capsys, "--run", tmp_path, "--out", *out) == text
+    assert refused_command(capsys, "embed", "--run", tmp_path, "--out", *out) == text
 
 
 @pytest.mark.slow
 def test_refused(run, tmp_path, capsys):
     folder, data, _ = run
     text = f"gnnscale: --run: expected the folder of a run of gnnscale train, found no {CHECKPOINT} in {tmp_path}\n"
-    assert refused(capsys, "--run", tmp_path, "--out", tmp_path / "rows") == text
+    assert refused_command(capsys, "embed", "--run", tmp_path, "--out", tmp_path / "rows") == text
     text = f"gnnscale: --dataset: expected {str(data)!r}, which the run learned from, found 'planted'\n"
-    assert refused(capsys, "--run", folder, "--out", tmp_path / "rows", "--dataset", "planted") == text
-    assert refused(capsys, "--run", folder, "--out", tmp_path / "rows", "--batch-size", 0).startswith(
+    assert refused_command(capsys, "embed", "--run", folder, "--out", tmp_path / "rows", "--dataset", "planted") == text
+    assert refused_command(capsys, "embed", "--run", folder, "--out", tmp_path / "rows", "--batch-size", 0).startswith(
         "gnnscale: --batch-size: expected "
     )
     text = "gnnscale: --memory: expected bytes or a string such as '1GiB', found 'much'\n"
-    assert refused(capsys, "--run", folder, "--out", tmp_path / "rows", "--memory", "much") == text
+    assert refused_command(capsys, "embed", "--run", folder, "--out", tmp_path / "rows", "--memory", "much") == text
     assert not (tmp_path / "rows").exists()
 
 
@@ -88,7 +82,7 @@ def test_a_run_of_another_trainer(run, tmp_path, capsys):
     state = torch.load(run[0] / CHECKPOINT, weights_only=True)
     state["run"]["trainer"] = "SplitNodeTrainer"
     torch.save(state, tmp_path / CHECKPOINT)
-    said = refused(capsys, "--run", tmp_path, "--out", tmp_path / "rows")
+    said = refused_command(capsys, "embed", "--run", tmp_path, "--out", tmp_path / "rows")
     text = r"gnnscale: --run .*: a run of a SplitNodeTrainer is not implemented; use one of a task\n"
     assert re.fullmatch(text, said)
 
@@ -97,7 +91,7 @@ def test_a_run_of_a_model_without_layers(run, tmp_path, capsys):
     config = NodeConfig(epochs=1, hidden=8, fanouts=[3, 3], model="mlp")
     NodeTrainer(run[2].task, config, tmp_path / "run", quiet=True).run(report=lambda line: None)
     text = "gnnscale: --run: expected one with MessagePassing layers, found none in MLP\n"
-    assert refused(capsys, "--run", tmp_path / "run", "--out", tmp_path / "rows") == text
+    assert refused_command(capsys, "embed", "--run", tmp_path / "run", "--out", tmp_path / "rows") == text
 
 
 def test_an_interrupted_table_leaves_no_file(tmp_path, monkeypatch):
@@ -144,4 +138,4 @@ def test_a_run_of_events_has_no_rows_of_nodes(tmp_path, capsys):
     config = TASKS["temporal"].config_type(epochs=1, batch_size=4096)
     TASKS["temporal"](TASKS["temporal"].load(), config, tmp_path / "run", quiet=True).run(report=lambda line: None)
     text = "gnnscale: EventTrainer: expected a task with rows of nodes, found one that scores pairs at their times\n"
-    assert refused(capsys, "--run", tmp_path / "run", "--out", tmp_path / "rows") == text
+    assert refused_command(capsys, "embed", "--run", tmp_path / "run", "--out", tmp_path / "rows") == text

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import forked
+from helpers.command import refused_command
 from helpers.data import environment
 
 from torch_gnnscale import partition
@@ -82,10 +83,7 @@ def test_what_is_refused_beside_parts(parts, arguments, message, capsys):
 @pytest.mark.slow
 def test_ranks_and_parts_that_do_not_go_together(parts, tmp_path, capsys, monkeypatch):
     def refused(*arguments):
-        with pytest.raises(SystemExit) as stop:
-            main(["train", *arguments])
-        assert stop.value.code == 2
-        return capsys.readouterr().err
+        return refused_command(capsys, "train", *arguments)
 
     text = "expected a multiple of 2 parts, found 1 rank; partition.open_parts(path).stores() has all parts"
     assert refused("--parts", parts[2]) == f"gnnscale: ranks: {text}\n"

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from helpers.command import refused_command
 from helpers.data import environment
 
 from torch_gnnscale import partition
@@ -38,24 +39,17 @@ def test_one_part_needs_no_other_process(run, tmp_path, capsys):
     torch.testing.assert_close(torch.from_numpy(np.load(tmp_path / "rows" / "nodes.npy")), expected)
 
 
-def refused(capsys, *arguments) -> str:
-    with pytest.raises(SystemExit) as raised:
-        main(["embed", *map(str, arguments)])
-    assert raised.value.code == 2
-    return capsys.readouterr().err
-
-
 def test_refused(run, tmp_path, capsys, monkeypatch):
     folder, parts, _ = run
     given = ["--run", folder, "--out", tmp_path / "rows"]
     text = "gnnscale: --dataset: expected none beside --parts, which hold the data set, found 'planted'\n"
-    assert refused(capsys, *given, "--parts", parts[1], "--dataset", "planted") == text
+    assert refused_command(capsys, "embed", *given, "--parts", parts[1], "--dataset", "planted") == text
     other = NodeTask.from_data("other", planted(50, num_classes=4, num_features=8))
     partition.write(other.data, tmp_path / "p", parts=1, about=about_task("nodes", "other", other))
     text = "gnnscale: --parts: expected 'small', which the run learned from, found 'other'\n"
-    assert refused(capsys, *given, "--parts", tmp_path / "p") == text
+    assert refused_command(capsys, "embed", *given, "--parts", tmp_path / "p") == text
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert refused(capsys, *given) == "gnnscale: WORLD_SIZE: expected 1 without --parts, found 2\n"
+    assert refused_command(capsys, "embed", *given) == "gnnscale: WORLD_SIZE: expected 1 without --parts, found 2\n"
     assert not (tmp_path / "rows").exists()
 
 

@@ -1,8 +1,8 @@
 """A first schema, guessed from files."""
 
 import pyarrow as pa
-import pytest
 import yaml
+from helpers.command import refused_command
 from helpers.tables import put
 
 from torch_gnnscale import tables
@@ -69,9 +69,7 @@ def test_what_cannot_be_guessed(tmp_path, capsys):
     put(tmp_path / "a.csv", pa.table({"x": [1, 1]}))
 
     def refused(*arguments):
-        with pytest.raises(SystemExit):
-            main(["tables", *map(str, arguments)])
-        return capsys.readouterr().err
+        return refused_command(capsys, "tables", *arguments)
 
     out, csv = tmp_path / "s.yaml", tmp_path / "a.csv"
     assert "tables: expected one with a column whose values are all there" in refused("--init", csv, "--out", out)

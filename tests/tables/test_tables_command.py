@@ -10,6 +10,7 @@ import pyarrow.parquet
 import pytest
 import torch
 import yaml
+from helpers.command import refused_command
 from helpers.data import environment
 from helpers.tables import SHOP, arrays, built, put, same, shop, write
 
@@ -26,13 +27,6 @@ def folder(tmp_path_factory):
     (folder / "shop.yaml").write_text(yaml.safe_dump(SHOP, sort_keys=False))
     main(["tables", str(folder / "shop.yaml"), "--out", str(folder / "graph")])
     return folder
-
-
-def refused(capsys, *arguments):
-    with pytest.raises(SystemExit) as raised:
-        main([*map(str, arguments)])
-    assert raised.value.code == 2
-    return capsys.readouterr().err
 
 
 def test_what_is_printed_and_stored(folder, capsys):
@@ -80,15 +74,15 @@ def test_a_label_without_a_split_is_not_what_comes_next(tmp_path, capsys):
 
 def test_targets_that_are_none(folder, capsys):
     graph = folder / "graph"
-    found = refused(capsys, "train", "--dataset", graph, "--target", "item.label")
+    found = refused_command(capsys, "train", "--dataset", graph, "--target", "item.label")
     assert f"--target: expected one of user.label in {graph}, found 'item.label'" in found
-    found = refused(capsys, "train", "--dataset", graph, "--target", "user.item")
+    found = refused_command(capsys, "train", "--dataset", graph, "--target", "user.item")
     assert f"--target: expected one of user.buys.item, item.made_by.user in {graph}, found 'user.item'" in found
-    found = refused(capsys, "train", "--dataset", graph, "--task", "links")
+    found = refused_command(capsys, "train", "--dataset", graph, "--task", "links")
     assert f"--target: expected one of user.buys.item, item.made_by.user in {graph}, found None" in found
-    found = refused(capsys, "train", "--target", "user.label")
+    found = refused_command(capsys, "train", "--target", "user.label")
     assert "--target: expected none of planted, which is no directory of a graph with types" in found
-    found = refused(capsys, "train", "--task", "nodes", "--target", "user.label")
+    found = refused_command(capsys, "train", "--task", "nodes", "--target", "user.label")
     assert "--target: expected none of task nodes, whose nodes are of one type, found 'user.label'" in found
 
 
@@ -134,7 +128,7 @@ def test_categories_in_parts_are_refused(folder, tmp_path, capsys):
     graph = str(folder / "graph")
     main(["partition", "--dataset", graph, "--task", "links", "--target", "user.buys.item", "--parts", "1",
           "--out", str(tmp_path / "parts")])  # fmt: skip
-    assert "training on categories of user in parts is not implemented" in refused(
+    assert "training on categories of user in parts is not implemented" in refused_command(
         capsys, "train", "--parts", tmp_path / "parts", "--epochs", "1", "--out", tmp_path / "run"
     )
 
