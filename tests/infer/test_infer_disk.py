@@ -1,5 +1,6 @@
 """Inference into a folder: what it holds, and how it goes on after it was killed."""
 
+import io
 import os
 import re
 import signal
@@ -14,9 +15,10 @@ from helpers.data import TESTS, make_data
 from helpers.narrow import CLASSES, basic
 from helpers.slow import SLOW, quick
 from torch import nn
+from tqdm import tqdm
 
 from torch_gnnscale import files
-from torch_gnnscale.infer import disk, infer, open_results
+from torch_gnnscale.infer import disk, infer, inference, open_results
 from torch_gnnscale.infer.disk import check_folder
 
 
@@ -73,6 +75,13 @@ def test_a_stopped_inference_goes_on(tmp_path, monkeypatch, after):
         self._took = 0
         real(self, number)
 
+    class Bar(tqdm):
+        def __init__(self, *given, disable, **options):
+            super().__init__(*given, file=io.StringIO(), **options)
+            bars.append(self)
+
+    bars = []
+    monkeypatch.setattr(inference, "tqdm", Bar)
     monkeypatch.setattr(disk.DiskRows, "done", done)
     if after < 28:
         with pytest.raises(Stopped):
@@ -82,6 +91,7 @@ def test_a_stopped_inference_goes_on(tmp_path, monkeypatch, after):
     before, after = len(batches), 1000
     assert torch.equal(infer(model_of(), data, batch_size=30, out=tmp_path), infer(model_of(), data, batch_size=30))
     assert len(batches) == 28, f"4 stages of 7 batches, {before} of them before"
+    assert [bar.n for bar in bars[-2:]] == [bar.total for bar in bars[-2:]] == [800] * 2, "nodes of all stages"
 
 
 PROGRAM = """
