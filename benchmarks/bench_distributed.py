@@ -43,7 +43,8 @@ from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, partition
 from torch_gnnscale.comm.row_transport import RowTransport
 from torch_gnnscale.datasets import planted
 from torch_gnnscale.distributed import Exchange, Part, open_part
-from torch_gnnscale.distributed.row_exchange import MappedRows, PartTables, RowKind
+from torch_gnnscale.distributed.own_rows import MappedRows
+from torch_gnnscale.distributed.row_exchange import PartTables, RowKind
 from torch_gnnscale.topology.reorder import Order
 
 FANOUTS, BATCH, FEATURES, SEED = [10, 5], 500, 100, 1

@@ -18,14 +18,8 @@ from torch_gnnscale.comm.liveness import Liveness
 from torch_gnnscale.comm.rendezvous import Rendezvous
 from torch_gnnscale.comm.row_transport import RowTransport
 from torch_gnnscale.distributed import Exchange
-from torch_gnnscale.distributed.row_exchange import (
-    MappedRows,
-    PartTables,
-    RowKind,
-    Travelled,
-    counts_by_part,
-    locate,
-)
+from torch_gnnscale.distributed.own_rows import MappedRows
+from torch_gnnscale.distributed.row_exchange import PartTables, RowKind, Travelled, counts_by_part, locate
 
 
 def exchange_of_all():

@@ -16,7 +16,7 @@ from torch import distributed as dist
 from torch_gnnscale import NeighborLoader, partition
 from torch_gnnscale.comm.rendezvous import rank_and_world
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.distributed.row_exchange import MappedRows
+from torch_gnnscale.distributed.own_rows import MappedRows
 
 
 def fails_at(path, rank, at):

@@ -19,8 +19,7 @@ from torch import distributed as dist
 
 from torch_gnnscale import CSC, TieredFeatureStore, memory, partition
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.distributed.own_tiers import _within, opened_once
-from torch_gnnscale.distributed.row_exchange import MappedRows, joined_there
+from torch_gnnscale.distributed.own_rows import MappedRows, _within, joined_there, opened_once
 from torch_gnnscale.feature import hotness
 from torch_gnnscale.loader import accesses
 from torch_gnnscale.ops.rows import as_words

@@ -25,7 +25,8 @@ from torch import distributed as dist
 
 from torch_gnnscale import partition
 from torch_gnnscale.distributed import open_part, rows_here
-from torch_gnnscale.distributed.row_exchange import MappedRows, RowKind
+from torch_gnnscale.distributed.own_rows import MappedRows
+from torch_gnnscale.distributed.row_exchange import RowKind
 from torch_gnnscale.distributed.rows_here import _replies
 
 BUFFERS = {

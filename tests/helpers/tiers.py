@@ -9,7 +9,7 @@ from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, partition
 from torch_gnnscale import TieredFeatureStore as Tiered
-from torch_gnnscale.distributed.own_tiers import OwnTiers
+from torch_gnnscale.distributed.own_rows import OwnTiers
 from torch_gnnscale.feature import hotness
 from torch_gnnscale.topology.reorder import by_score, reorder_data
 

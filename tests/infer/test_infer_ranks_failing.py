@@ -18,7 +18,7 @@ from torch import distributed as dist
 
 from torch_gnnscale import files, partition
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.distributed.row_exchange import MappedRows
+from torch_gnnscale.distributed.own_rows import MappedRows
 from torch_gnnscale.infer import disk, infer, inference, open_results
 
 

@@ -28,7 +28,7 @@ from ..partition import StoredPart, StoredParts, open_parts
 from ..remote import is_url, without_secrets
 from ..topology import GraphStore
 from .buffer import Kept
-from .own_tiers import OwnTiers, open_together
+from .own_rows import OwnTiers, open_together
 from .partitioned_features import PartitionedFeatureStore, PartRows, numbering_of
 from .partitioned_graph import PartitionedGraphStore
 from .staging import is_first, places, staged, warn_of_network

@@ -28,8 +28,9 @@ from ..partition.all_parts import WrittenRows
 from ..partition.directory import edge_type_of
 from ..sampler.minibatch import MiniBatch, sampled_ids
 from .buffer import Asked, Kept, LoaderBuffers, PrefetchBuffer, capacities, check_halo
+from .own_rows import MappedRows, OwnRows, TierRows
 from .partitioned_graph import numbering_of
-from .row_exchange import Located, MappedRows, OwnRows, PartTables, RowKind, TierRows
+from .row_exchange import Located, PartTables, RowKind
 from .rows_here import Coming, answered
 
 N_ID = "n_id"

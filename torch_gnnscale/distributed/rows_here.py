@@ -17,7 +17,8 @@ from ..comm.exchange import Exchange
 from ..comm.row_transport import ID_BYTES
 from ..feature.tiered_rows import sent
 from ..ops.arguments import check_ids
-from .row_exchange import Layout, OwnRows, PartTables, RowKind, by_part, merged
+from .own_rows import OwnRows, merged
+from .row_exchange import Layout, PartTables, RowKind, by_part
 
 
 def exchange_ids(

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from .. import machine
-from ..distributed.row_exchange import MappedRows, OwnRows, RowKind
+from ..distributed.own_rows import MappedRows, OwnRows
+from ..distributed.row_exchange import RowKind
 from ..loader.sharing import waiting_to_tell
 from ..memory import Budget
 from ..nn.layered import default_call

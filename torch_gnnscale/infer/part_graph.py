@@ -14,9 +14,10 @@ from .._user import warn
 from ..comm.exchange import Exchange
 from ..comm.mesh import check_alike
 from ..comm.rendezvous import outcomes
+from ..distributed.own_rows import OwnRows
 from ..distributed.partitioned_features import PartitionedFeatureStore
 from ..distributed.partitioned_graph import PartitionedGraphStore
-from ..distributed.row_exchange import OwnRows, PartTables, RowKind, counts_by_part
+from ..distributed.row_exchange import PartTables, RowKind, counts_by_part
 from ..distributed.rows_here import exchange_ids
 from ..loader.row_source import Bounds, StoreRows
 from ..partition.directory import PartitionBook, edge_type_of

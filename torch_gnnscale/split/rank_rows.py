@@ -20,11 +20,10 @@ from ..comm.mesh import Grid
 from ..comm.peer_memory import memories_on
 from ..comm.rendezvous import Rendezvous, rank_and_world
 from ..comm.row_transport import RowMoves, RowTransport
-from ..distributed.own_tiers import opened_once
+from ..distributed.own_rows import opened_once, own_view
 from ..feature import FeatureStore, TieredFeatureStore
 from ..feature.feature_store import KIND
 from ..feature.tier_builder import Source, attributes_of
-from ..feature.tier_overlay import own_view
 from ..feature.tiered_rows import FileRows, sent
 from ..loader.fields import EdgeLayouts
 from ..loader.row_source import Bounds, CollectiveSource, RowSource

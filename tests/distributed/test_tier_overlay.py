@@ -9,7 +9,7 @@ from helpers.tiers import NODES, node_data
 
 from torch_gnnscale import TieredFeatureStore as Tiered
 from torch_gnnscale import ops
-from torch_gnnscale.feature.tier_overlay import _on_top, own_view, view_on
+from torch_gnnscale.distributed.own_rows import _on_top, own_view, view_on
 
 OWN = torch.arange(1, NODES, 3)
 SCORE = (OWN * 37) % 50
