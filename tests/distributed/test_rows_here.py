@@ -24,10 +24,9 @@ from helpers.slow import SLOW, in_turns, quick
 from torch import distributed as dist
 
 from torch_gnnscale import partition
-from torch_gnnscale.distributed import open_part, rows_here
+from torch_gnnscale.distributed import open_part, row_exchange
 from torch_gnnscale.distributed.own_rows import MappedRows
-from torch_gnnscale.distributed.row_exchange import RowKind
-from torch_gnnscale.distributed.rows_here import _replies
+from torch_gnnscale.distributed.row_exchange import RowKind, _replies
 
 BUFFERS = {
     "none": {},
@@ -218,7 +217,7 @@ def test_other_backends_are_refused(parts):
 
 def out_of_memory(path, kept):
     """What a loader's first four batches are, or say, where a rank has no memory for the rows of the first step."""
-    plain_rows, left = rows_here._rows, [True]
+    plain_rows, left = row_exchange._rows, [True]
 
     def rows(*arguments):
         if left:
@@ -226,7 +225,7 @@ def out_of_memory(path, kept):
             raise MemoryError("no room")
         return plain_rows(*arguments)
 
-    rows_here._rows, said = rows, []
+    row_exchange._rows, said = rows, []
     try:
         with open_part(path, **kept, **HERE) as part:
             batches = iter(loader_of_part(part))
@@ -237,7 +236,7 @@ def out_of_memory(path, kept):
                 except Exception as error:
                     said.append(f"{type(error).__name__}: {error}")
     finally:
-        rows_here._rows = plain_rows
+        row_exchange._rows = plain_rows
     return said
 
 

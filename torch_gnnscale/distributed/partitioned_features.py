@@ -30,8 +30,7 @@ from ..sampler.minibatch import MiniBatch, sampled_ids
 from .buffer import Asked, Kept, LoaderBuffers, PrefetchBuffer, capacities, check_halo
 from .own_rows import MappedRows, OwnRows, TierRows
 from .partitioned_graph import numbering_of
-from .row_exchange import Located, PartTables, RowKind
-from .rows_here import Coming, answered
+from .row_exchange import Coming, Located, PartTables, RowKind, answered
 
 N_ID = "n_id"
 """The attribute of each node type that holds the user's ids."""

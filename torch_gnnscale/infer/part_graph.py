@@ -17,8 +17,7 @@ from ..comm.rendezvous import outcomes
 from ..distributed.own_rows import OwnRows
 from ..distributed.partitioned_features import PartitionedFeatureStore
 from ..distributed.partitioned_graph import PartitionedGraphStore
-from ..distributed.row_exchange import PartTables, RowKind, counts_by_part
-from ..distributed.rows_here import exchange_ids
+from ..distributed.row_exchange import PartTables, RowKind, counts_by_part, exchange_ids
 from ..loader.row_source import Bounds, StoreRows
 from ..partition.directory import PartitionBook, edge_type_of
 from ..partition.reading import StoredPart, StoredParts
