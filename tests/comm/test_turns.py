@@ -14,8 +14,7 @@ from torch import distributed as dist
 
 from torch_gnnscale.comm.exchange import Exchange
 from torch_gnnscale.comm.memory_transport import MemoryTransport
-from torch_gnnscale.comm.peer_memory import GPUMemories, HostMemories
-from torch_gnnscale.comm.turns import BUFFERS, PeerEvents
+from torch_gnnscale.comm.peer_memory import BUFFERS, GPUMemories, HostMemories, PeerEvents
 from torch_gnnscale.memory import HostArray, HostMemory
 from torch_gnnscale.split.rank_rows import Moves, ShuffleIndex
 

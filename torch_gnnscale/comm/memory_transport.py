@@ -16,10 +16,20 @@ from typing_extensions import override
 from .. import machine
 from .exchange import Broken, Exchange, OtherRankFailed
 from .mesh import Transport, check_kinds, kind_of
-from .peer_memory import LEAST, PAGE, HostMemories, Offered, PeerMemories, PeerMemory, ReplyMemories
+from .peer_memory import (
+    BUFFERS,
+    LEAST,
+    PAGE,
+    HostMemories,
+    Offered,
+    PeerEvents,
+    PeerMemories,
+    PeerMemory,
+    ReplyMemories,
+    Turns,
+)
 from .rendezvous import Rendezvous
 from .row_transport import ENDED, ID_BYTES, Answer, RowMoves, RowTransport
-from .turns import BUFFERS, PeerEvents, Turns
 
 _PATTERN = 251
 """The first byte of a rank's first memory is its number modulo this, by which the others see that they read it."""
