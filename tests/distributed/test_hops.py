@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from torch_gnnscale import ops
 from torch_gnnscale.distributed.neighbor_sampling import by_hops, finish_together
+from torch_gnnscale.distributed.owners import _Form
 
 INDEX = [torch.int32, torch.int64]
 MODES = ["uniform", "weight", "disjoint", "time", "last", "window"]
@@ -293,3 +294,23 @@ def test_bad_requests(error, message, change):
 def test_bad_relabelling(error, message, change):
     with pytest.raises(error, match=re.escape(message)):
         ops.relabel(**{"known": NODE, "ids": NODE} | change)
+
+
+@pytest.mark.parametrize("dtype", INDEX)
+@pytest.mark.parametrize(("groups", "batches"), [(1, 1), (3, 1), (2, 2), (6, 3)])
+def test_requests_arrive_as_they_were_sent(dtype, groups, batches):
+    """Wherever they begin in what a rank gets of all."""
+    form, counts = _Form(groups, batches, 2, dtype), 1 + torch.arange(groups)
+    keys = [(1 << 62) + b for b in range(batches)]
+    requests = torch.arange(2 * int(counts.sum())).view(-1, 2).to(dtype)
+    sent = form.sent(counts, requests, keys)
+    assert (sent.dtype, len(sent)) == (dtype, form.length(len(requests)))
+    for begin in range(3):
+        came = torch.cat([torch.zeros(begin, dtype=dtype), sent])[begin:]
+        found = form.received(came, len(requests), keys[0])
+        assert torch.equal(found.table, requests.to(torch.int64))
+        assert (found.counts, found.keys) == (counts.tolist(), keys)
+    nothing = form.sent(counts * 0, requests[:0], keys)
+    assert form.length(0) == len(nothing) == 0
+    found = form.received(nothing, 0, 7)
+    assert (found.table.shape, found.counts, found.keys) == ((0, 2), [0] * groups, [7] * batches)

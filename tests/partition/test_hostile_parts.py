@@ -11,6 +11,7 @@ import torch
 from helpers import crafted
 from helpers.cluster import cluster
 from helpers.parts import homogeneous
+from torch_geometric.data import HeteroData
 
 from torch_gnnscale import NeighborLoader, files, partition
 from torch_gnnscale.distributed import open_part
@@ -139,6 +140,19 @@ def test_weights_and_times_of_a_part(tmp_path, name, value):
         options |= {"input_time": torch.ones(60)} if name == "time" else {}
         with pytest.raises(ValueError, match=rf"^rank 0: ValueError: {tmp_path}/{array}.npy: {name}_attr='{name}'"):
             NeighborLoader((part.features, part.graph), [4], part.input_nodes(None), **options)
+
+
+def test_of_several_relations_with_wrong_weights_the_first_is_named(tmp_path):
+    data = HeteroData()
+    for of in "abc":
+        data[of].num_nodes = 4
+        data["a", f"to {of}", of].edge_index = torch.arange(4).repeat(2, 1)
+        data["a", f"to {of}", of].weight = torch.tensor([1.0, 1.0, 1.0, 1.0 if of == "a" else -1.0])
+    partition.write(data, tmp_path, 1, topology="partitioned")
+    with open_part(tmp_path) as part:
+        stores, seeds = (part.features, part.graph), part.input_nodes(None, node_type="a")
+        with pytest.raises(ValueError, match=r"weight_attr='weight'.*'to b'"):
+            NeighborLoader(stores, [4], seeds, weight_attr="weight", batch_size=4)
 
 
 @pytest.mark.parametrize("value", [-1, 1500])

@@ -23,10 +23,12 @@ from helpers.links import (
     triplets,
 )
 from helpers.slow import SLOW
-from torch_geometric.sampler import NegativeSampling
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
 from torch_gnnscale import NeighborSampler, ops
+from torch_gnnscale.sampler.ends import _by_end
 from torch_gnnscale.sampler.graph import end_types
+from torch_gnnscale.sampler.links import _Links
 
 
 def time_of(data, node_type):
@@ -40,6 +42,22 @@ def negative_sampling(mode, amount, data, edge_type, weighted=False):
         return NegativeSampling(mode, amount)
     weights = [torch.arange(len(time_of(data, node_type))).float() % 4 for node_type in end_types(edge_type)]
     return NegativeSampling(mode, amount, *[weight.index_fill(0, torch.tensor(0), 1) for weight in weights])
+
+
+def test_links_of_several_relations_are_numbered_one_after_another():
+    """By type of nodes: the first relation's sources, then its destinations, with negatives of its links in turn, then
+    the second relation's."""
+
+    def drawn(src, dst, size, negatives):
+        ids = torch.arange(size)
+        inputs = EdgeSamplerInput(None, ids, ids, input_type=(src, "to", dst))
+        return _Links(inputs, None, [ids], [ids, torch.arange(negatives)] if negatives else [ids], negatives)
+
+    found = _by_end([drawn("a", "b", 3, 0), drawn("b", "a", 2, 4), drawn("b", "b", 1, 0)], "numbers")
+    assert {of: values.tolist() for of, values in found.items()} == {
+        "a": [0, 1, 2, 3, 4, 3, 4, 3, 4],
+        "b": [0, 1, 2, 3, 4, 5, 5],
+    }
 
 
 @pytest.mark.parametrize("edge_type", TYPES, ids=str)

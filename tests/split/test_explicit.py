@@ -113,10 +113,11 @@ def compare(name, owners, with_halo, transport="auto"):
     explicit, wrapped = ExchangingModel(model, transport), parallelize(automatic, call_of(name), transport)
     automatic.load_state_dict(model.state_dict())
     alone = copy.deepcopy(automatic)
-    whole_model = narrow(alone, call_of(name), check=False)
+    whole_model, halo = narrow(alone, call_of(name), check=False), 0
     for whole, batch, own in own_batches(world, rank, 2, owners):
         if not with_halo:
             del batch.x_halo
+        halo += len(batch.x_halo) if with_halo else 0
         for counted in (explicit, wrapped):
             before = {purpose: traffic.rounds for purpose, traffic in counted.traffic.items()}
             out = counted(batch)
@@ -132,6 +133,7 @@ def compare(name, owners, with_halo, transport="auto"):
     ours, theirs = explicit.work, wrapped.work
     edges, of_wrapper = sum(ours.edges.values()), sum(theirs.edges.values())
     assert (ours.rows, ours.halo) == (theirs.rows, theirs.halo)
+    assert ours.halo == halo
     assert (
         edges <= of_wrapper if name == "skips" else edges == of_wrapper
     )  # the wrapper takes all rows that it is given

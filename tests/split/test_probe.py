@@ -42,3 +42,12 @@ def test_a_field_without_rows_has_some_on_the_probe():
     assert batch.edge_attr.shape == (batch.edge_index.size(1), 2)
     assert batch.edge_attr.unique().numel() == batch.edge_attr.numel()
     assert batch.z.tolist() == [0] * batch.num_nodes
+
+
+def test_edges_of_the_probe_are_counted_by_the_hop_of_their_destination():
+    batch = probe_batch(Fields(3, 0, {}, {}, False), torch.device("cpu"))
+    nodes, edges = batch.num_sampled_nodes, batch.num_sampled_edges
+    assert (len(nodes), len(edges), sum(nodes)) == (4, 3, batch.num_nodes)
+    assert sum(edges) == batch.edge_index.size(1)
+    hop = torch.arange(4).repeat_interleave(torch.tensor(nodes))[batch.edge_index[1]]
+    assert torch.bincount(hop, minlength=4).tolist() == [*edges, 0]

@@ -169,6 +169,8 @@ def test_residual_layers_by_hand(task, conv, kind):
     assert [type(layer) for layer in model.convs] == [kind] * 2
     assert (len(model.norms), model.dropout.p, model.decode.out_features) == (3, 0.25, 3)
     model.eval()
+    for number, norm in enumerate(model.norms):  # each is another one
+        torch.nn.init.constant_(norm.bias, number)
     x, edges = torch.randn(5, 4), torch.tensor([[0, 1, 2, 4], [1, 2, 3, 0]])
     h = model.encode(x).relu()
     for conv_of, norm in zip(model.convs, model.norms[:2], strict=True):
