@@ -230,6 +230,7 @@ struct Attend {
     const T total = sum_of_entries<T>(first, last, [&](int64_t k) {
       return weight[k * heads + head] = exp_below_one(weight[k * heads + head] - most);
     });
+#pragma unroll 1  // nvcc 12 spills registers for four divisions of doubles at a time
     for (int64_t k = first; k < last; ++k) weight[k * heads + head] /= total;
   }
 };
