@@ -214,8 +214,10 @@ def measure(name: str, case: Case, rounds: int, clock: Callable[[], float]) -> d
 
 
 def measure_modes(rounds: int, chosen: Sequence[str] | None, clock: Callable[[], float]) -> dict:
-    """All modes, or those that are chosen by name, by ``clock``."""
+    """All modes, or those that are chosen by name, by ``clock``; other names end the program."""
     known, results = cases(), {}
+    if unknown := [name for name in chosen or () if name not in known]:
+        raise SystemExit(f"--modes: expected names among {list(known)}, found {unknown}")
     for name in known if chosen is None else chosen:
         results[name] = measure(name, known[name](), rounds, clock)
         ops.pool_trim()
