@@ -70,10 +70,11 @@ def test_packed_text_of_several_pieces(tmp_path, ending):
     assert len(tables.ids(built(tmp_path), "user")) == 2
 
 
-def test_packed_edges_and_owners_that_end_too_early(tmp_path):
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.9999])
+def test_packed_edges_and_owners_that_end_too_early(tmp_path, share):
     put(tmp_path / "users.csv", pa.table({"id": ["a"]}))
     whole = packed(b"a,b,p\n" + b"".join(b"a,a,%d\n" % (i * 7919 % 1000) for i in range(20_000)), "zst")
-    (tmp_path / "pairs.csv.zst").write_bytes(whole[: len(whole) * 9 // 10])
+    (tmp_path / "pairs.csv.zst").write_bytes(whole[: int(len(whole) * share)])
     with pytest.raises(ValueError, match=rf"^edges.user.knows.user: .*pairs.csv.zst: expected {TORN}"):
         built(tmp_path, {})
     owner = {"files": "pairs.csv.zst", "key": "a", "part": "p"}

@@ -39,11 +39,11 @@ def test_too_few_open_files(tmp_path, more):
 
 def test_another_reason_than_too_few_open_files(tmp_path):
     resource = pytest.importorskip("resource")
-    edges, before = random_edges(300, 170, 3000), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+    edges, before = random_edges(300, 170, 30_000), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
         with pytest.raises(OSError, match=r"^\[Errno 27\] File too large"):
-            build_on_disk(tmp_path / "graph", [edges], (300, 170), memory=50 * EDGE, num_edges=3000)
+            build_on_disk(tmp_path / "graph", [edges], (300, 170), memory=15_000 * EDGE, num_edges=30_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(tmp_path.iterdir()) == []
