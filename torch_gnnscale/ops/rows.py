@@ -180,20 +180,22 @@ def pack_rows(
         TypeError, ValueError, IndexError: of wrong tensors, an index out of range, rows that overlap or do not fit.
     """
     _check_bytes("out", out)
-    total, filled, below = len(out), 0, 0
-    checked: Tensor | None = None  # ids that are known to be below `below`
+    total, filled = len(out), 0
     if not len(rows) == len(index) == len(at):
         raise ValueError(f"rows, index, at: expected as many of each, found {len(rows)}, {len(index)}, {len(at)}")
     for k, (table, ids, begin) in enumerate(zip(rows, index, at, strict=True)):
         _check_table(f"rows[{k}]", table)
-        if checked is not ids or below > len(table):  # attributes of a type have the same ids
+        if k == 0 or ids is not index[k - 1]:  # attributes of a type have the same ids
             _check_int64(f"index[{k}]", ids)
-            check_ids(f"index[{k}]", ids, len(table), "rows", threads)
-            checked, below = ids, len(table)
         end = begin + len(ids) * row_bytes(table)
         if begin < filled or end > total:
             raise ValueError(f"at[{k}]: expected bytes between {filled} and {total}, found {begin} to {end}")
         filled = end
+    checked, below = None, 0  # ids that are known to be below `below`
+    for k, (table, ids) in enumerate(zip(rows, index, strict=True)):
+        if checked is not ids or below > len(table):
+            check_ids(f"index[{k}]", ids, len(table), "rows", threads)
+            checked, below = ids, len(table)
     OPS.pack_rows(list(rows), list(map(Tensor.contiguous, index)), list(at), out, resolve_threads(threads))
     return out
 
@@ -229,9 +231,10 @@ def join_each(
     own: Sequence[Tensor], other: Sequence[Tensor], at: Sequence[Tensor], place: Sequence[Tensor]
 ) -> list[Tensor]:
     """For each table what :func:`join_rows` returns without ``check``."""
-    each, threads = list(zip(own, other, at, place, strict=True)), resolve_threads(0)
+    each = list(zip(own, other, at, place, strict=True))
     for of in each:
         _check_joined(*of)
+    threads = resolve_threads(0)
     return [OPS.join_rows(own, other, at.contiguous(), place.contiguous(), threads) for own, other, at, place in each]
 
 
