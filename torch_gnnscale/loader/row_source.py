@@ -338,9 +338,9 @@ class StoreRows(RowSource):
                 edges = sampled.edges_of(edge_type) or NO_EDGES
                 put_edges(storage_of(batch, edge_type)._mapping, edges, edges.weight, sampled, edge_type, layouts)
 
+        of_nodes = [(attr, value) for attr, value in rows if not isinstance(attr.group_name, tuple)]
         if not hetero:
             lay(None)
-        of_nodes = [(attr, value) for attr, value in rows if not isinstance(attr.group_name, tuple)]
         for attr, _ in of_nodes:
             (batch[attr.group_name] if hetero else batch).num_nodes = attr.index.numel()
         for attr, value in of_nodes if hetero else rows:

@@ -7,7 +7,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice, repeat
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -166,8 +166,7 @@ class Together:
             return made._replace(batch=streams.take(made.batch)[0])
 
         def finished(made: Made) -> Any:
-            with self._telling(made.number):
-                return self.line.finish(self.line.deliver(made.batch, since))
+            return self._telling(made.number, lambda: self.line.finish(self.line.deliver(made.batch, since)))
 
         pipeline = Pipeline(turns, stages, taken, prefetch, self.steps.thread)
         made: TogetherBatches[Any] = TogetherBatches(
@@ -247,13 +246,13 @@ class Together:
         def run(asked: Any) -> Callable[[], None] | None:
             if together:
                 asked = self._sample_together(prepared)
-            self._sample_ahead(self._ahead)
+            if self._ahead:
+                self._sample_ahead(self._ahead)
             return self.source.read(prepared.needs, asked)
 
         left = self.steps.step(number := prepared.turn.batch.number, prepared.error, counts, run)
         if left is not None:
-            with self._telling(number):
-                left()
+            self._telling(number, left)
         if self._here:
             self._owed.append(prepared)
         took = time.perf_counter() - begin
@@ -309,20 +308,23 @@ class Together:
             return prepared
         if prepared.turn.serves:
             return Served()
-        with self._telling(number := prepared.turn.batch.number):
+        batch, number = prepared.sampled, prepared.turn.batch.number
+        assert batch is not None
+        batch.rows = prepared.needs
+
+        def make() -> Made:
             begin = time.perf_counter()
-            batch = prepared.sampled
-            assert batch is not None
-            batch.rows = prepared.needs
             made = Made(number, self.line.collator.collate(batch))
             self.line.seconds["gather"] += time.perf_counter() - begin
             return made
 
-    @contextmanager
-    def _telling(self, number: int) -> Iterator[None]:
-        """A context in which a batch is made whose step was taken: the other ranks are told of an error in it."""
+        return self._telling(number, make)
+
+    def _telling(self, number: int, make: Callable[[], T]) -> T:
+        """Calls ``make()`` for a batch whose step was taken, and returns its result; the other ranks are told of an
+        error in it."""
         try:
-            yield
+            return make()
         except Exception as error:
             self.steps.tell(number, error)
             raise
