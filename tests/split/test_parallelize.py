@@ -95,6 +95,7 @@ def check_model(rank, name, owners, parts, with_halo, training, transport="auto"
             close(ours, theirs)
         rounds = {k: t.rounds - before.get(k, 0) for k, t in split.traffic.items() if t.rounds > before.get(k, 0)}
     split.close()
+    assert not any(parameter._backward_hooks for parameter in model.parameters())
     return rounds, [p.grad for p in model.parameters() if p.grad is not None]
 
 
