@@ -44,7 +44,7 @@ from torch_gnnscale.comm.row_transport import RowTransport
 from torch_gnnscale.datasets import planted
 from torch_gnnscale.distributed import Exchange, Part, open_part
 from torch_gnnscale.distributed.own_rows import MappedRows
-from torch_gnnscale.distributed.row_exchange import PartTables, RowKind
+from torch_gnnscale.distributed.row_exchange import PartTables, RowKind, Wanted
 from torch_gnnscale.topology.reorder import Order
 
 FANOUTS, BATCH, FEATURES, SEED = [10, 5], 500, 100, 1
@@ -183,8 +183,7 @@ def of_sizes(rounds: int, megabytes: list[int]) -> dict[str, Any]:
         ids = torch.cat([entry.sort().values for entry in ids.split(counts.tolist())])
         table = counts[:, None]
         own = PartTables(rank, [torch.arange(world + 1) * TABLE], [kinds], [[MappedRows(entry) for entry in tables]])
-        ids += own.bounds[0][:-1].repeat_interleave(counts)
-        rows = partial(own.exchange, RowTransport(exchange), table, [ids], table)
+        rows = partial(own.exchange, RowTransport(exchange), table, Wanted(table, [ids]))
         found[f"{number} MB"] = against_bare(exchange, rows, counts, counts, size, rounds)
     return found
 

@@ -2,7 +2,6 @@
 
 import threading
 from dataclasses import asdict
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from torch_gnnscale.comm.rendezvous import Rendezvous
 from torch_gnnscale.comm.row_transport import RowTransport
 from torch_gnnscale.distributed import Exchange
 from torch_gnnscale.distributed.own_rows import MappedRows
-from torch_gnnscale.distributed.row_exchange import PartTables, RowKind, Travelled, counts_by_part, locate
+from torch_gnnscale.distributed.row_exchange import PartTables, RowKind, Travelled, Wanted, counts_by_part, locate
 
 
 def exchange_of_all():
@@ -53,8 +52,8 @@ class Unreached(Exchange):
     ("function", "number", "call"),
     [
         ("empty_like", 0, lambda exchange: exchange.numbers(torch.zeros(2, 1, dtype=torch.int64), "test")),
-        ("cat", 0, lambda exchange: exchange.tensors([torch.ones(1)] * 2, [1, 1], "test")),
-        ("stack", 0, lambda exchange: exchange.sum(torch.arange(4), "test")),
+        ("cat", 0, lambda exchange: RowTransport(exchange).tensors([torch.ones(1)] * 2, [1, 1], "test")),
+        ("stack", 0, lambda exchange: RowTransport(exchange).sum(torch.arange(4), "test")),
         ("empty", 1, lambda exchange: exchange.objects("text")),
     ],
 )
@@ -107,7 +106,9 @@ def rows_of_ranks():
     bounds = torch.arange(4) * 50
     tables = PartTables(rank, [bounds, bounds], kinds, own)
     ids = [of + bounds[:-1].repeat_interleave(count) for of, count in zip(wanted, counts.unbind(1), strict=True)]
-    found = tables.exchange(RowTransport(exchange), asked, ids, counts)
+    asking = Wanted.of(ids, tables.bounds)
+    assert torch.equal(asking.counts, counts)
+    found = tables.exchange(RowTransport(exchange), asked, asking)
     (pairs, codes), (bytes_,) = (
         [entry.rows(rows) for entry, rows in zip(of_type, tables, strict=True)]
         for of_type, tables in zip(found, read, strict=True)
@@ -227,7 +228,7 @@ def test_a_presence_that_is_closed_answers_no_more():
 
 def sums(count):
     exchange = exchange_of_all()
-    return exchange.sum(torch.arange(count) + 10 * exchange.rank, "sums").tolist()
+    return RowTransport(exchange).sum(torch.arange(count) + 10 * exchange.rank, "sums").tolist()
 
 
 @pytest.mark.parametrize("count", [0, 2, 4])
@@ -236,23 +237,27 @@ def test_sums_of_any_length(count):
 
 
 class Told(Exchange):
-    """An exchange of ranks that have all failed, and say who they are."""
+    """An exchange of ranks of which one has failed, and replies from the others that say so."""
+
+    def __init__(self, own, bad):
+        super().__init__(object(), 3, own, [4, 6, 8])
+        self.bad = bad
+
+    def bytes(self, sent, lengths, sizes, purpose, meanwhile=None):
+        return torch.cat([torch.full((size,), rank == self.bad, dtype=torch.uint8) for rank, size in enumerate(sizes)])
 
     def reasons(self, error):
-        return [f"I am {rank}" for rank in range(self.size)]
+        return ["no luck" if rank == self.bad else "" for rank in range(self.size)]
 
 
 @pytest.mark.parametrize("own", range(3))
 @pytest.mark.parametrize("other", range(2))
 def test_the_rank_whose_reply_has_no_rows_is_named(own, other):
-    """Replies are those of the other ranks, here three that hold all parts among more."""
-    received, counts = torch.zeros(16, dtype=torch.uint8), torch.zeros(3, 0, dtype=torch.int64)
-    received[8 * other] = 1
-    transport = SimpleNamespace(exchange=Told(object(), 3, own, [4, 6, 8]), answered=lambda *given: received)
-    rank = [rank for rank in range(3) if rank != own][other]
-    text = f"rows: expected those of rank {4 + 2 * rank}, found that it could not read them: I am {rank}"
+    """Ranks are three that hold all parts among more."""
+    counts, bad = torch.zeros(3, 0, dtype=torch.int64), [rank for rank in range(3) if rank != own][other]
+    text = f"rows: expected those of rank {4 + 2 * bad}, found that it could not read them: no luck"
     with refuses(OtherRankFailed, text):
-        PartTables(own, [], [], []).exchange(transport, counts, [], counts)
+        PartTables(own, [], [], []).exchange(RowTransport(Told(own, bad)), counts, Wanted(counts, []))
 
 
 def renumbered(world_ranks):

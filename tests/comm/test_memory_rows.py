@@ -18,8 +18,9 @@ from torch_gnnscale.comm import rendezvous
 from torch_gnnscale.comm.exchange import Exchange
 from torch_gnnscale.comm.memory_transport import MemoryTransport
 from torch_gnnscale.comm.mesh import Grid, check_one_machine
-from torch_gnnscale.comm.peer_memory import HostMemories, ReplyMemories
+from torch_gnnscale.comm.peer_memory import HostMemories
 from torch_gnnscale.comm.rendezvous import end_group
+from torch_gnnscale.comm.replies import ReplyMemories
 from torch_gnnscale.comm.row_transport import RowTransport
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.memory import HostMemory
@@ -51,16 +52,15 @@ def ended(*given):
 def answers(transport, counts, size, held=None):
     """Rank r answers the id i with ``size`` bytes of i + r."""
     rank, world = transport.exchange.rank, transport.exchange.size
-    to, by = counts[rank].tolist(), counts[:, rank].tolist()
-    ids = torch.cat([torch.arange(count) + 10 * other for other, count in enumerate(to)])
-
-    def answer(ids, replies):
-        for of, reply in zip(ids, replies, strict=True):
-            reply.copy_((of + rank).to(torch.uint8).repeat_interleave(size))
-
-    found = transport.answered(ids, to, by, [size * count for count in by], [size * count for count in to], answer)
+    to, asked = counts[rank], counts[:, rank]
+    ids = torch.cat([torch.arange(count) + 10 * other for other, count in enumerate(to.tolist())])
+    table = (torch.arange(int(counts.max()) + 10 * world)[:, None] + rank).to(torch.uint8).expand(-1, size).contiguous()
+    found, ((begins,),) = transport.replies.exchanged(
+        [ids], to[:, None], asked[:, None], [[size]], lambda asked: [[(table, of_type)] for of_type in asked]
+    )
     each = [torch.arange(to[other]) + 11 * other for other in range(world)]
-    assert torch.equal(found, torch.cat(each).to(torch.uint8).repeat_interleave(size))
+    expected = torch.cat(each).to(torch.uint8)[:, None].expand(-1, size)
+    assert torch.equal(found[begins[:, None] + torch.arange(size)], expected)
     if held is not None:
         held.append((found, found.clone()))
 
@@ -82,7 +82,7 @@ def ask_at_random(steps):
         transport.exchange.traffic["ids"], transport.exchange.traffic["rows"])] for transport in both)  # fmt: skip
     assert memory == gloo
     assert memory[0][0] == memory[1][0] == steps
-    kept = len(both[0]._replies._idle)
+    kept = len(both[0].replies._idle)
     ended(*both)
     return kept
 
@@ -155,7 +155,7 @@ def ask_where_a_rank_fails(what):
             found.append("rows")
         except (MemoryError, OSError, RuntimeError) as error:
             found.append(f"{type(error).__name__}: {error}")
-    idle = len(both[0]._replies._idle)
+    idle = len(both[0].replies._idle)
     ended(*both)
     return found, idle
 

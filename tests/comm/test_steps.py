@@ -1,7 +1,6 @@
 """The steps of ranks, without the ranks."""
 
 import threading
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,10 +14,9 @@ from torch_gnnscale.comm.steps import FAILED, Steps
 
 def test_the_rank_of_a_column_that_failed_is_named():
     steps = Steps.__new__(Steps)
-    steps.headers, steps._column = None, Grid(4, 2).column(1)
-    numbers = torch.tensor([[FAILED, FAILED], [0, 0]])
-    said = {"numbers": lambda counts, purpose: numbers, "reasons": lambda error: ["OSError: no", ""]}
-    steps._counting = SimpleNamespace(**said)
+    steps._counting = exchange = Exchange(object(), 2, 1, Grid(4, 2).column(1))
+    exchange.numbers = lambda counts, purpose: torch.tensor([[FAILED, FAILED], [0, 0]])
+    exchange.reasons = lambda error: ["OSError: no", ""]
     with pytest.raises(OtherRankFailed, match=r"^sampling: .* found that rank 1 failed: OSError: no$"):
         steps.counted(torch.zeros(2, 2, dtype=torch.int64), None, "sampling")
 
@@ -36,7 +34,7 @@ def test_ranks_of_a_row_meet_when_there_are_copies_and_they_are_asked(ranks, par
     try:
         assert (steps.row is not None) == has_row
         steps.open_row()
-        assert steps.row.size == ranks // parts
+        assert steps.row.exchange.size == ranks // parts
     finally:
         steps.thread.end(None)
 

@@ -16,10 +16,10 @@ from helpers.split import GivenPlan, without_peers
 from torch import distributed as dist
 
 from torch_gnnscale import ops, partition
-from torch_gnnscale.comm import exchange, peer_memory
-from torch_gnnscale.distributed import open_part, partitioned_features, row_exchange
+from torch_gnnscale.comm import exchange, peer_memory, replies
+from torch_gnnscale.comm.replies import Layout
+from torch_gnnscale.distributed import open_part, partitioned_features
 from torch_gnnscale.distributed.buffer import PrefetchBuffer
-from torch_gnnscale.distributed.row_exchange import Layout
 
 WAIT = 60.0
 """Seconds after which a rank that waits gives up; no test takes as long."""
@@ -155,24 +155,38 @@ def test_a_loader_whose_buffer_has_no_memory_is_made_on_no_rank(parts, topology)
     assert min(batches for *_, batches in found) > 2
 
 
-def without_layout(path):
-    """Rank 1 has no memory for where the rows of a step lie in what it sends."""
+def without_layout(path, transport):
+    """Rank 1 has no memory for where the rows of its first step lie in replies. What two epochs came to."""
 
     def layout(*given):
         if dist.get_rank() == 1:
             raise MemoryError("no luck")
         return Layout(*given)
 
-    with open_part(path, timeout=WAIT) as part:
-        begin, loader = time.monotonic(), loader_of(part, {})
-        with mock.patch.object(row_exchange, "Layout", layout), pytest.raises((MemoryError, RuntimeError)) as error:
-            list(loader)
-        return f"{error.type.__name__}: {error.value}", time.monotonic() - begin
+    with open_part(path, timeout=WAIT, transport=transport) as part:
+        begin, loader, found = time.monotonic(), loader_of(part, {}), []
+        for fails in (True, False):
+            try:
+                with mock.patch.object(replies, "Layout", layout) if fails else contextlib.nullcontext():
+                    found.append(len(list(loader)) > 2)
+            except (MemoryError, RuntimeError) as error:
+                found.append(f"{type(error).__name__}: {error}")
+        return found, time.monotonic() - begin
 
 
-def test_a_rank_that_cannot_lay_out_its_rows_is_named(parts):
-    found = cluster(2).run(without_layout, parts("replicated"))
-    assert [text for text, _ in found] == ["RuntimeError: rank 1: MemoryError: no luck", "MemoryError: no luck"]
+@pytest.mark.parametrize("transport", ["memory", SLOW("gloo")])
+def test_a_rank_that_cannot_lay_out_its_rows_is_named(parts, transport):
+    """Over memory it says so where the others read what it asks, and all go on; over Gloo they are not told of it."""
+    found, text = (
+        cluster(2).run(without_layout, parts("replicated"), transport),
+        "RuntimeError: rank 1: MemoryError: no luck",
+    )
+    if transport == "memory":
+        told = "RuntimeError: ids: expected those of rank 1, found that it failed: MemoryError: no luck"
+        assert [texts for texts, _ in found] == [[told, True], ["MemoryError: no luck", True]]
+    else:
+        text = "RuntimeError: rank 1: MemoryError: no luck"
+        assert [texts for texts, _ in found] == [[text, text], ["MemoryError: no luck", text]]
     assert max(seconds for _, seconds in found) < WAIT / 2
 
 

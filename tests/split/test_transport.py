@@ -59,7 +59,7 @@ def grows_while_it_ends():
     transport = made("peers")
     larger = transport.shared.allocated(1 << 20)
     transport.close()
-    transport._take(larger)
+    transport._renew(larger)
     larger.close()
     ended(transport)
     return transport._memories

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -216,32 +216,6 @@ class Exchange:
         traffic.bytes_received += received
         traffic.seconds += seconds
 
-    def tensors(self, pieces: Sequence[Tensor], lengths: Sequence[int], purpose: str) -> list[Tensor]:
-        """What each rank sent to this one, flat; a rank's own piece does not travel.
-
-        Args:
-            pieces: for each rank, contiguous and all of one dtype.
-            lengths: how many elements each rank sends to this one.
-            purpose: the entry of ``traffic`` in which they are counted.
-        """
-        own = pieces[self.rank].reshape(-1)
-        each = [own[:0] if rank == self.rank else piece.reshape(-1) for rank, piece in enumerate(pieces)]
-        sizes = [0 if rank == self.rank else own.element_size() * length for rank, length in enumerate(lengths)]
-        with self.awaited():
-            sent = torch.cat(each).view(torch.uint8)
-        found = self.bytes(sent, [entry.nbytes for entry in each], sizes, purpose).split(sizes)
-        return [own if rank == self.rank else entry.view(own.dtype) for rank, entry in enumerate(found)]
-
-    def sum(self, values: Tensor, purpose: str) -> Tensor:
-        """The sums of ``values`` over all ranks, in 2 rounds: int64, shape [n], like ``values``; n is the same on all
-        ranks."""
-        slices = list(values.tensor_split(self.size))
-        own = len(slices[self.rank])
-        pieces = self.tensors(slices, [own] * self.size, purpose)
-        with self.awaited():
-            mine = torch.stack(pieces).sum(0)
-        return torch.cat(self.tensors([mine] * self.size, [len(entry) for entry in slices], purpose))
-
     def objects(self, value: Any) -> list[Any]:
         """The values of all ranks, by rank. Not counted in ``traffic``.
 
@@ -267,6 +241,18 @@ class Exchange:
         """Why each rank has failed, "" where it has not: all ranks call it, once they know that one of them has.
         ``error``: this rank's."""
         return self.objects("" if error is None else f"{type(error).__name__}: {error}")
+
+    def raise_alike(self, error: Exception | None, text: str) -> NoReturn:
+        """Raises on all ranks, once they know that one of them has failed: ``error``, if that is this one, else
+        :meth:`other_failed`."""
+        why = self.reasons(error)
+        raise self.other_failed(why, text) if error is None else error
+
+    def other_failed(self, why: Sequence[str], text: str) -> OtherRankFailed:
+        """The error of a rank that has not failed. ``why``: what :meth:`reasons` returned. ``text``: what was expected,
+        and what was found of ``{rank}``."""
+        first = next(rank for rank, reason in enumerate(why) if reason)
+        return OtherRankFailed(f"{text.replace('{rank}', f'rank {self.world_ranks[first]}')}: {why[first]}")
 
     def give_up(self) -> None:
         """Called by any thread: a collective that waits for other ranks fails within a second, now and later.

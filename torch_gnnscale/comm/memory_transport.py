@@ -14,7 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from .. import machine
-from .exchange import Broken, Exchange, OtherRankFailed
+from .exchange import Broken, Exchange
 from .mesh import Transport, check_kinds, kind_of
 from .peer_memory import (
     BUFFERS,
@@ -25,11 +25,11 @@ from .peer_memory import (
     PeerEvents,
     PeerMemories,
     PeerMemory,
-    ReplyMemories,
     Turns,
 )
 from .rendezvous import Rendezvous
-from .row_transport import ENDED, ID_BYTES, Answer, RowMoves, RowTransport
+from .replies import ID_BYTES, ReplyMemories
+from .row_transport import ENDED, RowMoves, RowTransport
 
 _PATTERN = 251
 """The first byte of a rank's first memory is its number modulo this, by which the others see that they read it."""
@@ -60,7 +60,7 @@ class MemoryTransport(RowTransport):
         self._order = None if events is None else Turns(events, exchange.rank, exchange.size)
         self._like: tuple[torch.dtype, torch.Size] | None = None  # type and shape of the last rows, of which `_kind` is
         self._kind = -1
-        self._replies = ReplyMemories(exchange, shared)
+        self.replies = ReplyMemories(exchange, shared)
 
     @classmethod
     def connect(cls, exchange: Exchange, shared: PeerMemories, tells: bool = False) -> MemoryTransport | str:
@@ -165,27 +165,11 @@ class MemoryTransport(RowTransport):
         met = self._met(own, num_bytes, write, told, moves.num_received, purpose, meanwhile)
         return [offered(count, *entry) for entry, count in zip(met, moves.num_received, strict=True)]
 
-    def swap(
-        self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str,
-        meanwhile: Callable[[], None] | None = None,
-    ) -> list[Tensor]:  # fmt: skip
-        """The rows in the peers' buffers (:class:`RowTransport`)."""
-        return self._swapped([rows], num_sent, num_received, purpose, meanwhile)
-
     @override
-    def tensors(self, pieces: Sequence[Tensor], lengths: Sequence[int], purpose: str) -> list[Tensor]:
-        rank, own = self.exchange.rank, pieces[self.exchange.rank].reshape(-1)
-        sent = [own[:0] if other == rank else piece.reshape(-1) for other, piece in enumerate(pieces)]
-        received = [0 if other == rank else length for other, length in enumerate(lengths)]
-        found = self._swapped(sent, list(map(len, sent)), received, purpose)
-        found[rank] = own
-        return found
-
     def _swapped(
         self, pieces: Sequence[Tensor], num_sent: list[int], num_received: list[int], purpose: str,
         meanwhile: Callable[[], None] | None = None,
     ) -> list[Tensor]:  # fmt: skip
-        """:meth:`swap` of rows in several pieces, which are written one after another."""
         like = pieces[0]
         width = like.shape[1:].numel() * like.element_size()
         told = [[width * count] for count in list(accumulate(num_sent, initial=0))[:-1]]
@@ -202,60 +186,6 @@ class MemoryTransport(RowTransport):
                 _rows_at(memory, turn, at, count, like)
                 for (memory, turn, at), count in zip(met, num_received, strict=True)
             ]
-
-    def answered(
-        self, ids: Tensor, counts: Sequence[int], asked: Sequence[int], lengths: Sequence[int], sizes: Sequence[int],
-        answer: Answer, meanwhile: Callable[[], None] | None = None,
-    ) -> Tensor:  # fmt: skip
-        """Exchanges rows (:class:`RowTransport`). A rank writes its ids into memory of its own, in which the others
-        read them and write the rows. It is used again when the returned tensor is gone; views of it do not count."""
-        exchange, begin = self.exchange, time.perf_counter()
-        number, is_new, error = -1, False, None
-        try:
-            number, is_new = self._replies.take(ID_BYTES * len(ids) + sum(sizes))
-            written = self._replies.bytes_of(exchange.rank, number)[: ID_BYTES * len(ids)]
-            written.view(torch.int64).copy_(ids)
-        except Exception as failed:
-            error = failed
-        status = _FAILED if error is not None else _GREW if is_new else _WROTE
-        at_ids, at_rows = (list(accumulate(of_ranks, initial=0))[:-1] for of_ranks in (counts, sizes))
-        told = [
-            [number, ID_BYTES * first, ID_BYTES * len(ids) + at, status]
-            for first, at in zip(at_ids, at_rows, strict=True)
-        ]
-        heard = exchange.meet(torch.tensor(told)).tolist()
-        said = [status for *_, status in heard]
-        if _FAILED in said:
-            if is_new:
-                self._replies.drop(number)
-            elif number >= 0:
-                self._replies.give_back(number)
-            why = exchange.reasons(error)
-            if error is not None:
-                raise error
-            first = said.index(_FAILED)
-            rank = exchange.world_ranks[first]
-            raise OtherRankFailed(f"ids: expected those of rank {rank}, found that it failed: {why[first]}")
-        if _GREW in said:
-            try:
-                self._replies.share(number if is_new else None)
-            except Exception:
-                if not is_new:
-                    self._replies.give_back(number)
-                raise
-        received = self._replies.held(number, ID_BYTES * len(ids), ID_BYTES * len(ids) + sum(sizes))
-        exchange.count("ids", ID_BYTES * sum(counts), ID_BYTES * sum(asked), time.perf_counter() - begin)
-        begin = time.perf_counter()
-        with exchange.awaited():
-            found, replies = [], []
-            for rank, (of, first, at, _) in enumerate(heard):
-                bytes_ = self._replies.bytes_of(rank, of)
-                found.append(bytes_[first : first + ID_BYTES * asked[rank]].view(torch.int64))
-                replies.append(bytes_[at : at + lengths[rank]])
-            answer(found, replies)
-        exchange.meet(torch.zeros(exchange.size, 1, dtype=torch.int64), meanwhile)
-        exchange.count("rows", sum(lengths), sum(sizes), time.perf_counter() - begin)
-        return received
 
     def _met(
         self, rows: Tensor, num_bytes: int, write: Callable[[PeerMemory, int], None], told: list[list[int]],
@@ -310,24 +240,16 @@ class MemoryTransport(RowTransport):
             heard = exchange.meet(said_here, while_waiting).tolist()
         else:
             heard = exchange.numbers(said_here, purpose, while_waiting).tolist()
-        if self._replaced:
-            _close(self._replaced)
+        _close(self._replaced)
         said = [values[-1] for values in heard]
         why = exchange.reasons(error if status == _FAILED else None) if _FAILED in said else []
         if _GREW in said:
-            try:
-                self._take(made)
-            except Exception:  # memory of another rank cannot be opened: what is known of it is old
-                self.close()
-                raise
+            self._renew(made)
         if error is not None:
             raise error
         if _FAILED in said:
-            first = said.index(_FAILED)
-            raise OtherRankFailed(
-                f"{purpose}: expected those of rank {exchange.world_ranks[first]}, found that it could not write "
-                f"them: {why[first]}"
-            )
+            text = f"{purpose}: expected those of {{rank}}, found that it could not write them"
+            raise exchange.other_failed(why, text)
         if any(values[-2] != kind for values in heard):
             check_kinds(purpose, [values[-2] for values in heard])
         if order is not None:
@@ -344,7 +266,7 @@ class MemoryTransport(RowTransport):
         write(made or known, turn)
         return made
 
-    def _take(self, made: PeerMemory | None) -> None:
+    def _renew(self, made: PeerMemory | None) -> None:
         """When all have met, replaces the memory of ranks that have new memory, of this one by ``made``; no rank reads
         the old memory any more. That of other ranks is closed now. This rank's own is closed when they meet next, for
         all others have closed it then."""
@@ -355,17 +277,21 @@ class MemoryTransport(RowTransport):
         given = self.exchange.objects(handles)
         if not self._memories:
             return
-        for rank, of_rank in enumerate(given):
-            if of_rank is None:
-                continue
-            if rank == own:
-                assert made is not None
-                self._replaced.append(self._memories[rank])
-                self._memories[rank] = made
-            else:
-                new = self.shared.opened(of_rank[own - (own > rank)])
-                self._memories[rank].close()
-                self._memories[rank] = new
+        try:
+            for rank, of_rank in enumerate(given):
+                if of_rank is None:
+                    continue
+                if rank == own:
+                    assert made is not None
+                    self._replaced.append(self._memories[rank])
+                    self._memories[rank] = made
+                else:
+                    new = self.shared.opened(of_rank[own - (own > rank)])
+                    self._memories[rank].close()
+                    self._memories[rank] = new
+        except Exception:  # memory of another rank cannot be opened: what is known of it is old
+            self.close()
+            raise
 
     @contextmanager
     def _counted(self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str) -> Iterator[None]:
@@ -379,7 +305,7 @@ class MemoryTransport(RowTransport):
 
     def close(self) -> None:
         """Closes the memory: what others have written first."""
-        self._replies.close()
+        self.replies.close()
         memories, self._memories = self._memories, []
         _close([memory for rank, memory in enumerate(memories) if rank != self.exchange.rank])
         _close(memories)

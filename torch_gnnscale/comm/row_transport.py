@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from .. import ops
 from ..ops.rows import row_bytes
-from .exchange import Exchange, Moved, OtherRankFailed
+from .exchange import Exchange, Moved
 from .mesh import check_kinds, kind_of
+from .replies import STATUS_BYTES, Replies
 
 ENDED = "expected a connection between the ranks, found one that was closed, or that failed"
 """What is wrong with a call after the end."""
@@ -39,15 +39,6 @@ class RowMoves:
         return self.distinct
 
 
-Answer: TypeAlias = Callable[[Sequence[Tensor], Sequence[Tensor]], None]
-"""``answer(ids, replies)``: writes ``replies[r]``, uint8, for ``ids[r]``, int64, that rank r asks for. It does not
-raise: what failed is to be said in the replies."""
-ID_BYTES = 8
-"""An id is sent as an int64."""
-STATUS_BYTES = 8
-"""A reply begins with an int64, its status: 0, or 1 if its rank could not read the rows."""
-
-
 class RowTransport:
     """How ranks get rows of each other: here over a Gloo group, from GPUs through pinned host memory.
 
@@ -61,6 +52,8 @@ class RowTransport:
 
     def __init__(self, exchange: Exchange, tells: bool = False) -> None:
         self.exchange, self._tells = exchange, tells
+        self.replies = Replies(exchange)
+        """How rows come that ranks ask each other for."""
         self.moved: defaultdict[str, Moved] = defaultdict(Moved)
         """The rows that were exchanged, by purpose."""
 
@@ -103,16 +96,8 @@ class RowTransport:
             for to in given.split(lengths):
                 to.zero_()[:1] = 1
         came = exchange.bytes(given, lengths, sizes, purpose, meanwhile).split(sizes)
-        failed_ranks = [rank for rank, of_rank in enumerate(came) if len(of_rank) and of_rank[0]]
-        if error is not None or failed_ranks:
-            why = exchange.reasons(error)
-            if error is not None:
-                raise error
-            first = failed_ranks[0]
-            raise OtherRankFailed(
-                f"{purpose}: expected those of rank {exchange.world_ranks[first]}, found that it could not read "
-                f"them: {why[first]}"
-            )
+        if error is not None or any(len(of_rank) and of_rank[0] for of_rank in came):
+            exchange.raise_alike(error, f"{purpose}: expected those of {{rank}}, found that it could not read them")
         self.moved[purpose].add(moves.num_sent, moves.num_received)
         with exchange.awaited():
             rows = torch.cat([of_rank[STATUS_BYTES:] for of_rank in came])
@@ -121,32 +106,6 @@ class RowTransport:
     def rows(self, own: Tensor, moves: RowMoves, purpose: str, meanwhile: Callable[[], None] | None = None) -> Tensor:
         """The rows of :meth:`pull`. They may lie in memory that the next exchange overwrites."""
         return self.pull(own, moves, purpose, meanwhile)
-
-    def answered(
-        self, ids: Tensor, counts: Sequence[int], asked: Sequence[int], lengths: Sequence[int], sizes: Sequence[int],
-        answer: Answer, meanwhile: Callable[[], None] | None = None,
-    ) -> Tensor:  # fmt: skip
-        """Asks other ranks for rows in host memory, and answers them: a round of ``ids``, and one of ``rows``.
-
-        Args:
-            ids: those for rank 0, then 1, ...: int64, shape [sum(counts)].
-            counts, asked: how many ids go to each rank, and come from each; 0 for this one.
-            lengths, sizes: the bytes of the reply to each rank, and of that from each; 0 for this one.
-            answer: writes the replies.
-            meanwhile: called while the rows are exchanged.
-
-        Returns:
-            The replies of rank 0, then 1, ...: uint8, shape [sum(sizes)].
-
-        Raises:
-            OtherRankFailed: a rank has no memory for its ids or rows.
-        """
-        requests, given = ([ID_BYTES * count for count in of_ranks] for of_ranks in (counts, asked))
-        came = self.exchange.bytes(ids.view(torch.uint8), requests, given, "ids").view(torch.int64)
-        with self.exchange.awaited():
-            replies = ops.empty_bytes(sum(lengths))
-        answer(came.split(list(asked)), replies.split(list(lengths)))
-        return self.exchange.bytes(replies, lengths, sizes, "rows", meanwhile)
 
     def joined(self, own: Tensor, moves: RowMoves, purpose: str) -> Tensor:
         """[own; halo]: ``own`` and after it the rows of :meth:`pull`, [n + t, ...]."""
@@ -167,7 +126,7 @@ class RowTransport:
             purpose: what the exchange is counted as.
             meanwhile: called while the rows are exchanged.
         """
-        return list(self._exchanged(rows, num_sent, num_received, purpose, meanwhile).split(num_received))
+        return self._swapped([rows], num_sent, num_received, purpose, meanwhile)
 
     def tensors(self, pieces: Sequence[Tensor], lengths: Sequence[int], purpose: str) -> list[Tensor]:
         """What each rank sent to this one, flat; valid until the next exchange. A rank's own piece does not travel.
@@ -180,11 +139,28 @@ class RowTransport:
         rank, own = self.exchange.rank, pieces[self.exchange.rank].reshape(-1)
         sent = [own[:0] if other == rank else piece.reshape(-1) for other, piece in enumerate(pieces)]
         received = [0 if other == rank else length for other, length in enumerate(lengths)]
-        with self.exchange.awaited():
-            rows = torch.cat(sent)
-        found = self.swap(rows, list(map(len, sent)), received, purpose)
+        found = self._swapped(sent, list(map(len, sent)), received, purpose)
         found[rank] = own
         return found
+
+    def sum(self, values: Tensor, purpose: str) -> Tensor:
+        """The sums of ``values`` over all ranks, in 2 rounds: int64, shape [n], like ``values``; n is the same on all
+        ranks."""
+        slices = list(values.tensor_split(self.exchange.size))
+        own = len(slices[self.exchange.rank])
+        pieces = self.tensors(slices, [own] * self.exchange.size, purpose)
+        with self.exchange.awaited():
+            mine = torch.stack(pieces).sum(0)
+        return torch.cat(self.tensors([mine] * self.exchange.size, [len(entry) for entry in slices], purpose))
+
+    def _swapped(
+        self, pieces: Sequence[Tensor], num_sent: list[int], num_received: list[int], purpose: str,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[Tensor]:  # fmt: skip
+        """:meth:`swap` of rows in several pieces, one after another."""
+        with self.exchange.awaited():
+            rows = pieces[0] if len(pieces) == 1 else torch.cat(list(pieces))
+        return list(self._exchanged(rows, num_sent, num_received, purpose, meanwhile).split(num_received))
 
     def _exchanged(
         self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str,

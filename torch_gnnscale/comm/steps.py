@@ -17,6 +17,7 @@ from .exchange import Broken, Exchange, OneThread, OtherRankFailed, keep_for_eve
 from .memory_transport import row_transport
 from .mesh import COMPLETED, Grid, Header, Status, Transport, check_alike, check_positions, fingerprint_of
 from .rendezvous import Rendezvous, end_groups
+from .row_transport import RowTransport
 
 T = TypeVar("T")
 
@@ -58,7 +59,7 @@ class Steps:
         except BaseException:
             end_groups([exchange for exchange in (self.headers, self.rows, self.rows_here) if exchange])
             raise
-        self.row = Exchange(None, 1, 0) if grid.copies == 1 else None
+        self.row = RowTransport(Exchange(None, 1, 0)) if grid.copies == 1 else None
         """Over the ranks of this one's row, by copy; with copies, once :meth:`open_row` was called."""
         self._counting = self.rows  # the exchange of :meth:`counted`
         self.thread: OneThread = OneThread("gnnscale-steps")
@@ -179,11 +180,11 @@ class Steps:
         """Opens ``row``. All ranks call it; from then on all ranks learn of an error in :meth:`counted`, as those of a
         row would not notice what fails in a column."""
         if self.row is None:
-            self.row, self._counting = self._rendezvous.row_exchange(self.grid), self.headers
+            self.row, self._counting = RowTransport(self._rendezvous.row_exchange(self.grid)), self.headers
 
     def sum_of_column(self, values: Tensor, purpose: str) -> Tensor:
-        """The sums over the ranks of this one's column; see :meth:`Exchange.sum`. Called while a loader is made."""
-        return self.thread.submit(self.named, lambda: self.rows.sum(values, purpose)).result()
+        """The sums over the ranks of this one's column; see :meth:`RowTransport.sum`. Called while a loader is made."""
+        return self.thread.submit(self.named, lambda: self.transport.sum(values, purpose)).result()
 
     @property
     def running(self) -> bool:
@@ -204,14 +205,9 @@ class Steps:
         """
         exchange = self._counting
         received = exchange.numbers(counts if error is None else torch.full_like(counts, FAILED), "counts")
-        failed = (received[:, 0] == FAILED).nonzero().view(-1).tolist()
-        if failed or error is not None:
+        if bool((received[:, 0] == FAILED).any()):
             self._failed = True
-            why = exchange.reasons(error)
-            if error is not None:
-                raise error
-            rank = failed[0] if exchange is self.headers else self._column[failed[0]]
-            raise OtherRankFailed(f"{what}: expected it of all ranks, found that rank {rank} failed: {why[failed[0]]}")
+            exchange.raise_alike(error, f"{what}: expected it of all ranks, found that {{rank}} failed")
         return received
 
     def sizes(self, numbers: Tensor, ranks: Sequence[int], error: Exception | None, what: str) -> Tensor:
@@ -259,7 +255,8 @@ class Steps:
     @property
     def exchanges(self) -> list[Exchange]:
         """All of them."""
-        return [entry for entry in (self.headers, self.rows, self.rows_here, self.row) if entry is not None]
+        row = None if self.row is None else self.row.exchange
+        return [entry for entry in (self.headers, self.rows, self.rows_here, row) if entry is not None]
 
     def leave(self, delivered: int | None) -> None:
         """This rank leaves the iteration after so many batches; None: after the last step. Ranks that take a further

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -30,7 +30,7 @@ from ..sampler.minibatch import MiniBatch, sampled_ids
 from .buffer import Asked, Kept, LoaderBuffers, PrefetchBuffer, capacities, check_halo
 from .own_rows import MappedRows, OwnRows, TierRows
 from .partitioned_graph import numbering_of
-from .row_exchange import Coming, Located, PartTables, RowKind, answered
+from .row_exchange import NOTHING, Coming, Located, PartTables, RowKind, Wanted, answered
 
 N_ID = "n_id"
 """The attribute of each node type that holds the user's ids."""
@@ -271,10 +271,6 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         )
 
 
-NO_COUNTS = torch.empty(1, 0, dtype=torch.int64)
-"""Those of a single part without rows."""
-
-
 @dataclass
 class RowNeeds:
     """The rows that one batch reads."""
@@ -284,16 +280,14 @@ class RowNeeds:
     """Of each attribute, the number of its type, and its own among those of the type."""
     located: list[Located]
     """By type."""
-    ids: Sequence[Tensor] = ()
-    """By type, those whose rows are asked of other parts, in the step."""
+    wanted: Wanted = NOTHING
+    """What is asked of other parts in the step."""
     asked: Asked = field(init=False)
     """With buffers, what these are asked for."""
     remote: Any = ()
     """The rows of ``located[t].remote``, by type and attribute, once they have come."""
     coming: Coming = field(init=False)
     """What the thread that iterates exchanges, if it does."""
-    counts: Tensor = NO_COUNTS
-    """How many rows are asked of each part, by type: int64, shape [parts, types]."""
 
 
 class PartitionedRows(StoreRows, CollectiveSource):
@@ -343,27 +337,26 @@ class PartitionedRows(StoreRows, CollectiveSource):
 
     @override
     def counts(self, needs: RowNeeds) -> Tensor:
-        needs.ids = [found.remote for found in needs.located]
+        ids = [found.remote for found in needs.located]
         if self.buffers is not None:
-            needs.asked = self.buffers.ask(needs.ids)
-            needs.ids = needs.asked.ids
-        needs.counts = self._tables.counts(needs.ids)
-        return needs.counts
+            needs.asked = self.buffers.ask(ids)
+            ids = needs.asked.ids
+        needs.wanted = Wanted.of(ids, self._tables.bounds)
+        return needs.wanted.counts
 
     @override
     def read(self, needs: RowNeeds, asked: Tensor) -> Callable[[], None] | None:
         tables, steps, update = self._tables, self.steps, None if self.buffers is None else self.buffers.update
         left = None if self.buffers is None else partial(self._keep, needs)
         if not self.rows_here:
-            needs.remote = tables.exchange(steps.transport, asked, needs.ids, needs.counts, update)
+            needs.remote = tables.exchange(steps.transport, asked, needs.wanted, update)
             return left
         error, features = None, self.features
         try:
             places = [(tables.own[t][a], needs.located[t].place) for t, a in needs.which]
             of_batch = [(rows, place[place >= 0]) for rows, place in places]
-            needs.coming = answered(
-                tables, steps.rows, asked, needs.ids, needs.counts, of_batch, features.device, features.stream
-            )
+            of_step = tables, steps.rows, asked, needs.wanted
+            needs.coming = answered(*of_step, of_batch, features.device, features.stream)
             if update is not None:
                 update()
         except Exception as failed:
@@ -396,14 +389,11 @@ class PartitionedRows(StoreRows, CollectiveSource):
             buffers.is_lost = False
 
     @override
-    def batch(  # type: ignore[override]  # what a step has read, which is not what :meth:`fetch` returns
-        self, sampled: MiniBatch, rows: RowNeeds, layouts: EdgeLayouts | None
-    ) -> Data | HeteroData:
+    def batch(self, sampled: MiniBatch, rows: Any, layouts: EdgeLayouts | None) -> Data | HeteroData:
+        needs: RowNeeds = rows  # not what :meth:`fetch` returns
         if not self.rows_here:
-            found = self._tables.joined(rows.which, rows.located, rows.remote)
+            found = self._tables.joined(needs.which, needs.located, needs.remote)
         else:
-            found = [
-                rows.remote[t][a].joined(own, rows.located[t].place)
-                for (t, a), own in zip(rows.which, rows.coming.own, strict=True)
-            ]
-        return super().batch(sampled, list(zip(rows.attrs, found, strict=True)), layouts)
+            each = zip(needs.which, needs.coming.own, strict=True)
+            found = [needs.remote[t][a].joined(own, needs.located[t].place) for (t, a), own in each]
+        return super().batch(sampled, list(zip(needs.attrs, found, strict=True)), layouts)

@@ -8,15 +8,15 @@ iterates issues: one per step."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from .. import ops
-from ..comm.exchange import Exchange, OtherRankFailed
-from ..comm.row_transport import ID_BYTES, STATUS_BYTES, RowTransport
+from ..comm.exchange import Exchange
+from ..comm.replies import ID_BYTES, Layout, by_rank
+from ..comm.row_transport import RowTransport
 from ..feature.tiered_rows import sent
 from ..ops.arguments import check_ids
 from ..ops.rows import join_each, row_bytes
@@ -58,6 +58,26 @@ def locate(ids: Tensor, bounds: Tensor, part: int) -> Located:
 def counts_by_part(ids: Tensor, bounds: Tensor) -> Tensor:
     """How many of the ids, which ascend, lie in each part: int64, shape [parts]."""
     return torch.searchsorted(ids, bounds).diff()
+
+
+class Wanted(NamedTuple):
+    """What a rank asks other parts for."""
+
+    counts: Tensor
+    """How many rows of each type it asks each part for: int64, shape [parts, types]."""
+    rows: Sequence[Tensor]
+    """By type, those of part 0, then 1, ..., by their numbers there: int64."""
+
+    @classmethod
+    def of(cls, ids: Sequence[Tensor], bounds: Sequence[Tensor]) -> Wanted:
+        """Those of ids by type, which ascend: int64; ``bounds``: by type, as of :func:`locate`."""
+        found = [counts_by_part(of, b) for of, b in zip(ids, bounds, strict=True)]
+        rows = [of - b[:-1].repeat_interleave(count) for of, b, count in zip(ids, bounds, found, strict=True)]
+        return cls(torch.stack(found, 1) if found else NOTHING.counts, rows)
+
+
+NOTHING = Wanted(torch.empty(1, 0, dtype=torch.int64), ())
+"""What a single part without rows asks for."""
 
 
 class RowKind(NamedTuple):
@@ -122,71 +142,32 @@ class PartTables:
         each = zip(ids, self.bounds, strict=True)
         return [NOWHERE if of is None else locate(of, bounds, self.part) for of, bounds in each]
 
-    def counts(self, ids: Sequence[Tensor]) -> Tensor:
-        """How many ids of each type, which ascend, lie in each part: int64, shape [parts, types]."""
-        found = [counts_by_part(of, bounds) for of, bounds in zip(ids, self.bounds, strict=True)]
-        return torch.stack(found, 1) if found else torch.empty(1, 0, dtype=torch.int64)  # a single part without rows
-
-    def wanted(self, ids: Sequence[Tensor], counts: Tensor) -> list[Tensor]:
-        """The ids, of which ``counts`` are in each part, as row numbers in their parts."""
-        each = zip(ids, self.bounds, counts.unbind(1), strict=True)
-        return [of - bounds[:-1].repeat_interleave(count) for of, bounds, count in each]
-
     def exchange(
-        self, transport: RowTransport, asked: Tensor, ids: Sequence[Tensor], counts: Tensor,
-        meanwhile: Callable[[], None] | None = None,
-    ) -> list[list[Travelled]]:  # fmt: skip
-        """Fetches rows from other ranks in two rounds, for all types and attributes together.
-
-        A reply is a status, then the rows, ordered by type and attribute. The sender copies each row once, into the
-        reply; the receiver leaves them in the bytes that it received.
+        self, transport: RowTransport, asked: Tensor, wanted: Wanted, meanwhile: Callable[[], None] | None = None
+    ) -> list[list[Travelled]]:
+        """Fetches rows from other ranks in two rounds, for all types and attributes together. The sender copies each
+        row once, into the reply; the receiver leaves them in the bytes that it received.
 
         Args:
             transport: to the ranks of all parts.
             asked: asked[i, t]: how many rows of type t part i asks this rank for: int64, shape [parts, types].
-            ids: by type, those of other parts, ascending: int64.
-            counts: counts[i, t]: how many of ids[t] lie in part i, 0 for this part: int64, shape [parts, types].
+            wanted: what this rank asks for.
             meanwhile: called while the rows are exchanged.
 
         Returns:
-            For each type and attribute, the rows in the order of ``ids``.
+            For each type and attribute, the rows in the order of ``wanted``.
 
         Raises:
             OtherRankFailed: another rank could not read the rows.
             Exception: this rank could not read rows for others; the error as it was raised, after the exchange.
         """
-        exchange, own = transport.exchange, self.own
-        with exchange.awaited():
-            given, taken = Layout(asked, self.sizes, exchange.rank), Layout(counts, self.sizes, exchange.rank)
-            requests = by_part(self.wanted(ids, counts), taken.counts)
-            to, by = ([sum(row) for row in of_parts] for of_parts in (taken.counts, given.counts))
-        failed: list[Exception] = []
-
-        def answer(of_parts: Sequence[Tensor], replies: Sequence[Tensor]) -> None:
-            try:
-                each = [piece for of, row in zip(of_parts, given.counts, strict=True) for piece in of.split(row)]
-                found = [[rows.table(each[t :: len(own)]) for rows in of_type] for t, of_type in enumerate(own)]
-                for i, reply in enumerate(replies):
-                    if i != exchange.rank:
-                        given.pack(i, found, reply)
-            except Exception as error:  # the replies say so
-                failed.append(error)
-                for reply in replies:
-                    reply.zero_()[:1] = 1
-
-        received = transport.answered(requests, to, by, given.lengths, taken.lengths, answer, meanwhile)
-        unread = received[taken.status].nonzero().view(-1)
-        if not failed and not len(unread):
-            return [[Travelled(received, at) for at in taken.offsets(t)] for t in range(len(own))]
-        error = failed[0] if failed else None
-        why = exchange.reasons(error)  # a reply to every rank says that there are some
-        if error is not None:
-            raise error
-        other = [other for other in range(exchange.size) if other != exchange.rank][int(unread[0])]
-        raise OtherRankFailed(
-            f"rows: expected those of rank {exchange.world_ranks[other]}, found that it could not read them: "
-            f"{why[other]}"
+        received, begins = transport.replies.exchanged(
+            wanted.rows, wanted.counts, asked, self.sizes, self._tables, meanwhile
         )
+        return [[Travelled(received, at) for at in of_type] for of_type in begins]
+
+    def _tables(self, requested: Sequence[Sequence[Tensor]]) -> list[list[tuple[Tensor, Sequence[Tensor]]]]:
+        return [[rows.table(of) for rows in of_type] for of_type, of in zip(self.own, requested, strict=True)]
 
     def joined(
         self, which: Sequence[tuple[int, int]], located: Sequence[Located], came: Sequence[Sequence[Travelled]]
@@ -205,79 +186,6 @@ class PartTables:
         return [rows.join(*of) for rows, *of in zip(own, place, other, at, strict=True)]
 
 
-class Layout:
-    """Where the rows lie in the replies from, or to, all parts, one reply after another; this part's reply is empty.
-
-    Args:
-        counts: counts[i, t]: how many rows of type t the reply from, or to, part i has: int64, shape [parts, types].
-        sizes: by type and attribute, the bytes of a row.
-        own: the number of this part.
-        status: the bytes that a reply begins with.
-    """
-
-    def __init__(self, counts: Tensor, sizes: Sequence[Sequence[int]], own: int, status: int = STATUS_BYTES) -> None:
-        self.counts: list[list[int]] = counts.tolist()
-        self._sizes = sizes
-        self.begins: list[list[list[int]]] = []
-        """begins[i][t][a]: where, in the reply of part i, the rows of attribute a of type t begin."""
-        self.starts: list[int] = []
-        """Where each reply begins."""
-        self.lengths: list[int] = []
-        """The bytes of each reply."""
-        at, end = [], 0
-        for part, row in enumerate(self.counts):
-            begin = end
-            self.starts.append(begin)
-            if part != own:
-                at.append(begin)
-                end += status
-            self.begins.append([])
-            for count, of_type in zip(row, sizes, strict=True):
-                *begins, end = accumulate([count * size for size in of_type], initial=end)
-                self.begins[-1].append(begins)
-            self.lengths.append(end - begin)
-        self.total = end
-        """The bytes of all replies."""
-        self.status = torch.tensor(at, dtype=torch.int64)
-        """The first byte of each reply: int64, shape [parts - 1]."""
-
-    def offsets(self, t: int) -> list[Tensor]:
-        """Where each row of each attribute of type ``t`` begins, in all replies: int64, shape [rows]."""
-        found = []
-        for a, size in enumerate(self._sizes[t]):
-            each = [
-                torch.arange(row[t]).mul_(size).add_(begins[t][a])
-                for row, begins in zip(self.counts, self.begins, strict=True)
-                if row[t]
-            ]
-            found.append(each[0] if len(each) == 1 else torch.cat([*each, NO_IDS]))
-        return found
-
-    def pack(self, part: int, found: Sequence[Sequence[tuple[Tensor, Sequence[Tensor]]]], reply: Tensor) -> None:
-        """Writes the rows of a reply.
-
-        Args:
-            part: to which it goes.
-            found: by type and attribute, what :meth:`OwnRows.table` returned for all parts.
-            reply: its memory: uint8.
-        """
-        rows, index, at = list[Tensor](), list[Tensor](), list[int]()
-        for t, of_type in enumerate(found):
-            if self.counts[part][t]:
-                rows += [table for table, _ in of_type]
-                index += [of_parts[part] for _, of_parts in of_type]
-                at += [begin - self.starts[part] for begin in self.begins[part][t]]
-        ops.pack_rows(rows, index, at, reply)
-
-
-def by_part(ids: Sequence[Tensor], counts: list[list[int]]) -> Tensor:
-    """Reorders ids from (type, part) to (part, type); ``counts[part][type]``: how many of each."""
-    if len(ids) == 1:
-        return ids[0]
-    each = [of_type.split([row[t] for row in counts]) for t, of_type in enumerate(ids)]
-    return torch.cat([of_type[part] for part in range(len(counts)) for of_type in each] or [NO_IDS])
-
-
 def exchange_ids(
     exchange: Exchange, wanted: Sequence[Tensor], taken: list[list[int]], given: list[list[int]]
 ) -> Sequence[Tensor]:
@@ -289,7 +197,7 @@ def exchange_ids(
         taken, given: ``counts`` and ``asked`` of :meth:`PartTables.exchange`.
     """
     with exchange.awaited():
-        requests = by_part(wanted, taken)
+        requests = by_rank(wanted, taken)
         lengths, sizes = ([sum(row) * ID_BYTES for row in counts] for counts in (taken, given))
     found = exchange.bytes(requests.view(torch.uint8), lengths, sizes, "ids")
     return found.view(torch.int64).split([n for row in given for n in row])
@@ -348,7 +256,7 @@ class Coming(NamedTuple):
 
 
 def answered(
-    tables: PartTables, exchange: Exchange, asked: Tensor, ids: Sequence[Tensor], counts: Tensor,
+    tables: PartTables, exchange: Exchange, asked: Tensor, wanted: Wanted,
     of_batch: Sequence[tuple[OwnRows, Tensor]], device: torch.device, stream: torch.cuda.Stream | None,
 ) -> Coming:  # fmt: skip
     """Exchanges ids, in one round, and gathers the rows that other ranks ask for and those of this part.
@@ -356,15 +264,15 @@ def answered(
     Args:
         tables: of this part.
         exchange: over the ranks of all parts.
-        asked, ids, counts: of :meth:`PartTables.exchange`.
+        asked, wanted: of :meth:`PartTables.exchange`.
         of_batch: what the batch has of this part: rows of attributes, and their ids, which are not checked.
         device: where rows are sent from, and batches have them.
         stream: on which a GPU gathers them; None on the CPU.
     """
     with exchange.awaited():
-        given, taken = (Layout(entry, tables.sizes, exchange.rank, 0) for entry in (asked, counts))
-        wanted, kinds = tables.wanted(ids, counts), tables.kinds
-    requested = exchange_ids(exchange, wanted, taken.counts, given.counts)
+        given, taken = (Layout(entry, tables.sizes, exchange.rank, 0) for entry in (asked, wanted.counts))
+    kinds = tables.kinds
+    requested = exchange_ids(exchange, wanted.rows, taken.counts, given.counts)
     with torch.cuda.stream(stream):
         each = [
             _replies(requested[t :: len(kinds)], rows, kind, device)

@@ -17,7 +17,7 @@ from ..comm.rendezvous import outcomes
 from ..distributed.own_rows import OwnRows
 from ..distributed.partitioned_features import PartitionedFeatureStore
 from ..distributed.partitioned_graph import PartitionedGraphStore
-from ..distributed.row_exchange import PartTables, RowKind, counts_by_part, exchange_ids
+from ..distributed.row_exchange import PartTables, RowKind, Wanted, exchange_ids
 from ..loader.row_source import Bounds, StoreRows
 from ..partition.directory import PartitionBook, edge_type_of
 from ..partition.reading import StoredPart, StoredParts
@@ -141,13 +141,12 @@ class RowsOfParts:
         """
         tables, steps = self._tables, self._steps
         located = tables.locate([None] * len(tables.bounds) if ids is None or error is not None else ids)
-        remote = [of.remote for of in located]
-        counts = tables.counts(remote)
+        wanted = Wanted.of([of.remote for of in located], tables.bounds)
 
         def run(asked: Tensor) -> Any:
-            return tables.exchange(steps.rank_steps.transport, asked, remote, counts)
+            return tables.exchange(steps.rank_steps.transport, asked, wanted)
 
-        came = steps.step(counts, error, run)
+        came = steps.step(wanted.counts, error, run)
         each = [[(t, a) for a in range(len(of_type))] for t, of_type in enumerate(tables.own)]
         return [tables.joined(which, located, came) for which in each]
 
@@ -163,9 +162,7 @@ def ids_at_owners(steps: InferenceSteps, bounds: Sequence[Tensor], ids: Sequence
     Returns:
         Of each group, the ids of this rank that others have sent, as numbers of its rows; there may be repeats.
     """
-    each = [counts_by_part(of, b) for of, b in zip(ids, bounds, strict=True)]
-    starts = [b[:-1].repeat_interleave(n) for b, n in zip(bounds, each, strict=True)]
-    wanted, counts = [of - start for of, start in zip(ids, starts, strict=True)], torch.stack(each, 1)
+    counts, wanted = Wanted.of(ids, bounds)
     steps.begin(0, 1, len(bounds))
     found = steps.step(counts, None, lambda asked: exchange_ids(steps.rows, wanted, counts.tolist(), asked.tolist()))
     return [torch.cat(list(found[group :: len(bounds)])) for group in range(len(bounds))]
