@@ -18,7 +18,7 @@ def test_the_rank_of_a_column_that_failed_is_named():
     exchange.numbers = lambda counts, purpose: torch.tensor([[FAILED, FAILED], [0, 0]])
     exchange.reasons = lambda error: ["OSError: no", ""]
     with pytest.raises(OtherRankFailed, match=r"^sampling: .* found that rank 1 failed: OSError: no$"):
-        steps.counted(torch.zeros(2, 2, dtype=torch.int64), None, "sampling")
+        steps.counted(torch.zeros(2, 2, dtype=torch.int64), what="sampling")
 
 
 def connected(**methods):

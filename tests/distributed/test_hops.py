@@ -304,13 +304,13 @@ def test_requests_arrive_as_they_were_sent(dtype, groups, batches):
     keys = [(1 << 62) + b for b in range(batches)]
     requests = torch.arange(2 * int(counts.sum())).view(-1, 2).to(dtype)
     sent = form.sent(counts, requests, keys)
-    assert (sent.dtype, len(sent)) == (dtype, form.length(len(requests)))
+    assert sent.dtype == dtype
     for begin in range(3):
         came = torch.cat([torch.zeros(begin, dtype=dtype), sent])[begin:]
-        found = form.received(came, len(requests), keys[0])
+        found = form.received(came, keys[0])
         assert torch.equal(found.table, requests.to(torch.int64))
         assert (found.counts, found.keys) == (counts.tolist(), keys)
     nothing = form.sent(counts * 0, requests[:0], keys)
-    assert form.length(0) == len(nothing) == 0
-    found = form.received(nothing, 0, 7)
+    assert len(nothing) == 0
+    found = form.received(nothing, 7)
     assert (found.table.shape, found.counts, found.keys) == ((0, 2), [0] * groups, [7] * batches)

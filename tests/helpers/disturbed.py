@@ -47,16 +47,20 @@ def unanswerable(path: str, bad_rank: int, bulk: int = 1, kept: dict[str, Any] |
         options = {"prefetch": 1, "bulk": bulk}
         loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", options)
         executor = loader._sampler.executor
-        drawn = executor._drawn
+        draw, calls = executor._draw, iter(range(1000))
 
-        def fails(requests, frontier, drawing):
-            if frontier.hop == 1 and next(calls) == 2:
-                raise KeyError("no luck")
-            return drawn(requests, frontier, drawing)
+        def failing(drawing):
+            drawn = draw(drawing)
 
-        calls = iter(range(1000))
+            def fails(requests, frontier):
+                if frontier.hop == 1 and next(calls) == 2:
+                    raise KeyError("no luck")
+                return drawn(requests, frontier)
+
+            return fails
+
         if dist.get_rank() == bad_rank:
-            executor._drawn = fails
+            executor._draw = failing
         return results_of(loader)
 
 

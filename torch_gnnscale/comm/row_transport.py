@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -37,6 +38,10 @@ class RowMoves:
         travels[self.sent] = True
         self.distinct = travels.nonzero()[:, 0], (travels.cumsum(0) - 1)[self.sent]
         return self.distinct
+
+
+Counted: TypeAlias = Callable[[Tensor], Tensor]
+"""``counted(sent)``: rank i gets ``sent[i]``; returns what this one gets of each: int64, shape [ranks, 2]."""
 
 
 class RowTransport:
@@ -142,6 +147,23 @@ class RowTransport:
         found = self._swapped(sent, list(map(len, sent)), received, purpose)
         found[rank] = own
         return found
+
+    def messages(
+        self, pieces: Sequence[Tensor], beside: Sequence[int] | None, counted: Counted, purpose: str
+    ) -> tuple[list[Tensor], list[int]]:
+        """:meth:`tensors` of lengths that the others do not know, and with each a number beside it. A rank that fails
+        before it meets the others tells them in place of its lengths.
+
+        Args:
+            pieces: as of :meth:`tensors`.
+            beside: for each rank; None: 0.
+            counted: exchanges two numbers for each rank, of which the first are at least 0; it raises on all ranks if
+                one has failed.
+            purpose: what the exchange is counted as.
+        """
+        told = torch.tensor([list(map(len, pieces)), beside or [0] * len(pieces)]).T
+        lengths, numbers = counted(told).T.tolist()
+        return self.tensors(pieces, lengths, purpose), numbers
 
     def sum(self, values: Tensor, purpose: str) -> Tensor:
         """The sums of ``values`` over all ranks, in 2 rounds: int64, shape [n], like ``values``; n is the same on all

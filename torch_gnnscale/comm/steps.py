@@ -191,7 +191,7 @@ class Steps:
         """Whether a step is under way on the thread that asks: collectives may be issued."""
         return self._running == threading.get_ident()
 
-    def counted(self, counts: Tensor, error: Exception | None, what: str) -> Tensor:
+    def counted(self, counts: Tensor, error: Exception | None = None, *, what: str) -> Tensor:
         """Within a step, exchanges numbers with the ranks of this one's column or, after :meth:`open_row`, with all
         ranks. All of these learn of an error.
 
@@ -210,12 +210,12 @@ class Steps:
             exchange.raise_alike(error, f"{what}: expected it of all ranks, found that {{rank}} failed")
         return received
 
-    def sizes(self, numbers: Tensor, ranks: Sequence[int], error: Exception | None, what: str) -> Tensor:
-        """Within a step, sends ``numbers[i]`` to ``ranks[i]``, and returns what these ranks sent to this one: int64,
-        shape [len(ranks), 2]. All ranks call it. Errors as in :meth:`counted`."""
+    def counted_with(self, numbers: Tensor, *, ranks: Sequence[int], what: str) -> Tensor:
+        """:meth:`counted`, of numbers for some of all ranks, and from them: int64, shape [len(ranks), 2]. All ranks
+        call it."""
         table = torch.zeros(self._counting.size, 2, dtype=torch.int64)
         table[ranks] = numbers
-        return self.counted(table, error, what)[ranks]
+        return self.counted(table, what=what)[ranks]
 
     def agree(self, error: Exception | None, what: str) -> None:
         """Within a step, ends a part of its work on all ranks of :meth:`counted` alike.
@@ -226,7 +226,7 @@ class Steps:
         """
         if error is not None and (self._failed or self._is_broken):
             raise error
-        self.counted(torch.zeros(self._counting.size, 2, dtype=torch.int64), error, what)
+        self.counted(torch.zeros(self._counting.size, 2, dtype=torch.int64), error, what=what)
 
     def sampled_ahead(self, error: Exception | None) -> None:
         """Within a step in which the ranks sampled batches of later steps together: ends that on all of them alike. It

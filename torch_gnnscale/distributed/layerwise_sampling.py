@@ -4,12 +4,14 @@ block 1.5D algorithm (Tripathy et al. 2024, section 5.2)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
 from .. import ops
+from ..comm.row_transport import Counted
 from ..comm.steps import Steps
 from ..ops.arguments import check_ids
 from ..ops.layer_sampling import scores_of_columns, squared_counts
@@ -120,7 +122,8 @@ class OwnersLayers(PartitionedLayers):
 
     def draw(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int], options: LayerOptions) -> list[ops.Sample]:
         """As :meth:`Executor.draw`; in a step of the loader, where each rank samples as many batches."""
-        return self._drawn_by_owners(self._begun([of.nodes[0] for of in seeds]), keys, self._drawn)
+        pick = partial(self.owners.picks, keys=keys, draw=self._drawn)
+        return finish_together(self._begun([of.nodes[0] for of in seeds]), pick)
 
     def _drawn(self, requests: Requests, frontier: Frontier) -> WeightedPicks:
         """The edges that this rank draws for requests of a hop."""
@@ -138,8 +141,7 @@ class OwnersLayers(PartitionedLayers):
 
 
 class GridLayers(PartitionedLayers):
-    """p ranks are a grid of p/c rows and c columns; the ranks of a row sample all of its batches together (algorithm
-    2).
+    """p ranks are a grid of p/c rows and c columns; the ranks of a row sample all its batches together (algorithm 2).
 
     In a hop, a rank of column j asks the ranks of its column for the stored edges of the frontiers' nodes that belong
     to parts j p/c^2, ..., (j + 1) p/c^2 - 1. This takes 2 rounds, in which each edge comes once, for both P and
@@ -204,23 +206,20 @@ class _OfRow:
             return list(seeds), list(keys)
         counts = [len(entry) for entry in seeds]
         own = torch.cat([torch.tensor([*counts, *keys], dtype=torch.int64), *(entry.long() for entry in seeds)])
-        found = self._to_row([own] * self.copies, None, "seeds")
+        found, _ = self._to_row([own] * self.copies, "seeds")
         given = [entry[2 * self.each :].split(entry[: self.each].tolist()) for entry in found]
-        return (
-            [entry for of_rank in given for entry in of_rank],
-            torch.cat([entry[self.each : 2 * self.each] for entry in found]).tolist(),
-        )
+        all_keys = torch.cat([entry[self.each : 2 * self.each] for entry in found]).tolist()
+        return [entry for of_rank in given for entry in of_rank], all_keys
 
-    def _to_row(self, pieces: Sequence[Tensor], other: Sequence[int] | None, purpose: str) -> list[Tensor]:
-        """What the ranks of the row send to this one: int64. ``other``: see :meth:`_row_with`."""
-        return self._row_with(pieces, other or [0] * self.copies, purpose)[0]
-
-    def _row_with(self, pieces: Sequence[Tensor], other: Sequence[int], purpose: str) -> tuple[list[Tensor], list[int]]:
-        """What the ranks of the row send to this one, and a number that each of them tells it."""
+    def _to_row(
+        self, pieces: Sequence[Tensor], purpose: str, beside: Sequence[int] | None = None
+    ) -> tuple[list[Tensor], list[int]]:
+        """What the ranks of the row send to this one: int64, and a number beside it (:meth:`RowTransport.messages`)."""
         assert self.steps.row is not None
-        told = torch.tensor([[len(piece) for piece in pieces], list(other)]).T
-        lengths, others = self.steps.sizes(told, self.row, None, "sampling").T.tolist()
-        return self.steps.row.tensors(pieces, lengths, purpose), others
+        return self.steps.row.messages(pieces, beside, self._counted(self.row, "sampling"), purpose)
+
+    def _counted(self, ranks: Sequence[int], what: str) -> Counted:
+        return partial(self.steps.counted_with, ranks=ranks, what=what)
 
     def hop(self, frontiers: list[Frontier]) -> list[Picked]:
         """The edges drawn for the frontiers of this rank's own batches."""
@@ -307,7 +306,7 @@ class _OfRow:
         2, of the nonzeros alone."""
         if self.copies == 1:
             return candidates, scores
-        pieces = self._to_row([torch.cat([candidates, scores])] * self.copies, None, "scores")
+        pieces, _ = self._to_row([torch.cat([candidates, scores])] * self.copies, "scores")
         codes, parts = zip(*(piece.chunk(2) for piece in pieces), strict=True)
         return _sums(torch.cat(codes), torch.cat(parts))
 
@@ -325,12 +324,12 @@ class _OfRow:
         each = divided(picks, counts)
         told = found if self.executor.score is not None else found[:0]  # LADIES: all ranks know
         pieces = [torch.cat([packed(entry, torch.int64), told]) for entry in each]
-        came, sources = self._row_with(pieces, [len(told)] * self.copies, "drawn")
+        came, sources = self._to_row(pieces, "drawn", [len(told)] * self.copies)
         own = self.frontier[slice(*torch.searchsorted(self.frontier, bounds[self.copy : self.copy + 2]).tolist())]
         node = own % self.n
         codes = [own[self._is_of(copy, node)] for copy in range(self.copies)]
         joint = [
-            unpacked(piece[: len(piece) - more], len(of), (len(piece) - more - len(of)) // 3, True)
+            unpacked(piece[: len(piece) - more], len(of), weighted=True)
             for piece, of, more in zip(came, codes, sources, strict=True)
         ]
         if self.executor.score is not None:
@@ -352,23 +351,14 @@ class _OfRow:
         if local:
             self.fetched.add(node, stored_edges(graph, node - first))
             return
-        wanted = counts_by_part(node, self.bounds)
-        sent = node.to(id_dtype(self.executor.num_nodes)).split(wanted.tolist())
-        asked = steps.sizes(_first_of_two(wanted), self.column, None, "sampling")[:, 0].tolist()
-        answered = steps.transport.tensors(sent, asked, "requests")
-        sizes, error = torch.zeros_like(wanted), None
-        replies: list[Tensor] = []
-        try:
-            dtype = id_dtype(max(self.executor.num_nodes, self.executor.book.num_edges()))
-            found = [stored_edges(graph, entry.long() - first) for entry in answered]
-            sizes = torch.tensor([len(entry.source) for entry in found])
-            replies = [packed(entry, dtype) for entry in found]
-        except Exception as failed:  # the others wait for these edges
-            error = failed
-        edges = steps.sizes(_first_of_two(sizes), self.column, error, "reading edges")[:, 0]
-        came = steps.transport.tensors(replies, (wanted + 2 * edges).tolist(), "edges")
-        pieces = zip(came, wanted.tolist(), edges.tolist(), strict=True)
-        self.fetched.add(node, joined([unpacked(piece, count, size, False) for piece, count, size in pieces]))
+        wanted, transport = counts_by_part(node, self.bounds).tolist(), steps.transport
+        sent = node.to(id_dtype(self.executor.num_nodes)).split(wanted)
+        asked, _ = transport.messages(sent, None, self._counted(self.column, "sampling"), "requests")
+        found = [stored_edges(graph, entry.long() - first) for entry in asked]
+        dtype = id_dtype(max(self.executor.num_nodes, self.executor.book.num_edges()))
+        replies, counted = [packed(entry, dtype) for entry in found], self._counted(self.column, "reading edges")
+        came, _ = transport.messages(replies, None, counted, "edges")
+        self.fetched.add(node, joined([unpacked(*of, weighted=False) for of in zip(came, wanted, strict=True)]))
 
 
 class _Fetched:
@@ -395,10 +385,6 @@ class _Fetched:
         place, edge_id = expanded(self._begin[at], self._degree[at]), self._edges.edge_id
         assert edge_id is not None
         return ops.Picks(self._degree[at], self._edges.source[place], edge_id[place])
-
-
-def _first_of_two(numbers: Tensor) -> Tensor:
-    return torch.stack([numbers, torch.zeros_like(numbers)], 1)
 
 
 def _places(ascending: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

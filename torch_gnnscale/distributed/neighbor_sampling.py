@@ -17,7 +17,7 @@ from ..sampler.executor import Drawing, Executor
 from ..sampler.graph import SampledGraph, end_types
 from ..sampler.links import LinkSampling
 from ..sampler.minibatch import EARLIEST, LATEST, PreparedSeeds
-from .owners import Draw, Frontier, Owners, Picked, Requests, WeightedPicks
+from .owners import Frontier, Owners, Picked, Requests, WeightedPicks, draw_neighbors
 
 Hops: TypeAlias = Generator[list[Frontier], Sequence[Picked], ops.Sample]
 """A sample in the making: yields the frontiers of each hop, by relation, is sent the edges drawn for each of them, and
@@ -202,10 +202,6 @@ class OverParts(Executor):
             )
         return self._owners
 
-    def _drawn_by_owners(self, samples: Sequence[Hops], keys: Sequence[int], draw: Draw) -> list[ops.Sample]:
-        """Makes samples, whose edges are drawn by the owners of the nodes, with ``draw``."""
-        return finish_together(samples, partial(self.owners.picks, keys=keys, draw=draw))
-
 
 class PartitionedExecutor(OverParts):
     """Draws hop by hop: for each node of a frontier, the rank that owns its column draws the neighbors.
@@ -230,6 +226,7 @@ class PartitionedExecutor(OverParts):
         if any(of.pairs is not None for of in seeds):
             raise not_implemented("exclusion of edges")
         self.check(options, f"bulk={len(keys)}")
+        pick = partial(self.owners.picks, keys=keys, draw=self._draw(options))
         samples = [
             by_hops(
                 of.nodes, options.fanouts, self.ends, disjoint=options.disjoint, layers=options.layers,
@@ -237,7 +234,7 @@ class PartitionedExecutor(OverParts):
             )
             for of in seeds
         ]  # fmt: skip
-        return self._drawn_by_owners(samples, keys, partial(self._drawn, drawing=options))
+        return finish_together(samples, pick)
 
     @override
     def edges_into(self, nodes: Tensor, relation: int, limits: Tensor | None) -> ops.Picks:
@@ -247,7 +244,7 @@ class PartitionedExecutor(OverParts):
             for number in range(len(self.ends))
             for some in [slice(None if number == relation else 0)]
         ]
-        return self.owners.picks(asked, [0], partial(self._drawn, drawing=taking_all))[relation]
+        return self.owners.picks(asked, [0], self._draw(taking_all))[relation]
 
     def pick_own(self, node: Tensor, key: int, hop: int, drawing: Drawing) -> ops.Picks:
         """The edges that one batch draws into nodes of this part, in the order of ``node``, without other ranks.
@@ -259,14 +256,8 @@ class PartitionedExecutor(OverParts):
             drawing: must not have trees or times; of a graph of one relation.
         """
         requests = Requests(node, None, None, None, [0, len(node)], [key])
-        return self._drawn(requests, Frontier(hop, drawing.fanouts[0][hop], node, None, None), drawing)
+        return self._draw(drawing)(requests, Frontier(hop, drawing.fanouts[0][hop], node, None, None))
 
-    def _drawn(self, requests: Requests, frontier: Frontier, drawing: Drawing) -> ops.Picks:
-        """The edges that this rank draws for requests of a hop from one relation."""
-        relation = frontier.relation
-        timed = self.stored.time[relation] is not None
-        return ops.pick_neighbors(
-            self.stored, requests.node, requests.ends, requests.keys, frontier.hop, frontier.fanout,
-            first=self.firsts[relation], relation=relation, tree=requests.tree, time=requests.time if timed else None,
-            start_time=requests.start_time if timed else None, replace=drawing.replace, last=drawing.last and timed,
-        )  # fmt: skip
+    def _draw(self, drawing: Drawing) -> Callable[[Requests, Frontier], ops.Picks]:
+        """Draws edges into nodes of this part, with these options."""
+        return partial(draw_neighbors, self.stored, self.firsts, drawing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
@@ -13,6 +14,7 @@ from torch_geometric.typing import NodeType
 from .. import ops
 from ..comm.steps import Steps
 from ..partition import PartitionBook
+from ..sampler.executor import Drawing
 from ..topology.sort_on_disk import id_dtype
 
 
@@ -66,6 +68,26 @@ class Requests(NamedTuple):
 Draw = Callable[[Requests, Frontier], Picked]
 """Draws the edges of requests. It reads the numbers of the hop and the relation and the fanout from the frontier, and
 whether seeds have times."""
+
+
+def draw_neighbors(
+    graph: ops.Relations, firsts: Sequence[int], drawing: Drawing, requests: Requests, frontier: Frontier
+) -> ops.Picks:
+    """The neighbors that an owner draws for requests of a hop from one relation.
+
+    Args:
+        graph: this rank's columns.
+        firsts: by relation, the first node of this part that its edges lead to.
+        drawing: the options.
+        requests, frontier: as of :data:`Draw`.
+    """
+    relation = frontier.relation
+    timed = graph.time[relation] is not None
+    return ops.pick_neighbors(
+        graph, requests.node, requests.ends, requests.keys, frontier.hop, frontier.fanout, first=firsts[relation],
+        relation=relation, tree=requests.tree, time=requests.time if timed else None,
+        start_time=requests.start_time if timed else None, replace=drawing.replace, last=drawing.last and timed,
+    )  # fmt: skip
 
 
 class Owners:
@@ -123,8 +145,7 @@ class Owners:
     def _exchanged(self, relations: list[Frontier], counts: list[int], keys: Sequence[int], draw: Draw) -> Picked:
         """The edges that the owners of the frontiers' nodes draw; meanwhile this rank draws for the others.
 
-        Everything that may fail is done before sizes are exchanged, so that an error travels in place of the sizes: a
-        rank that has sent sizes also sends the bytes.
+        A rank that fails says so in the next numbers that it exchanges, which come before what it sends.
 
         Args:
             relations: the frontiers of each relation, of all batches one after the other.
@@ -132,39 +153,28 @@ class Owners:
             keys: of the batches.
             draw: as of :meth:`picks`.
         """
-        steps, parts, groups = self.steps, self.steps.rows.size, len(counts)
+        transport, parts, groups = self.steps.transport, self.steps.rows.size, len(counts)
         owner = torch.cat([
             torch.searchsorted(self._bounds[asked.relation], asked.node, right=True) - 1 for asked in relations
         ])  # fmt: skip
         order = torch.argsort(owner, stable=True)
         group = torch.arange(groups).repeat_interleave(torch.tensor(counts), output_size=len(owner))
         table = torch.bincount(owner * groups + group, minlength=parts * groups).view(parts, groups)
-        wanted = table.sum(1)
+        wanted = table.sum(1).tolist()
         given = [[entry for entry in (asked.node, *_of_seeds(asked)) if entry is not None] for asked in relations]
         dtype = self._requests if relations[0].time is None else torch.int64
         requests = torch.stack([torch.cat(entry)[order] for entry in zip(*given, strict=True)], 1).to(dtype)
         form = _Form(groups, len(keys), requests.size(1), dtype)
-        sent = [form.sent(*of, keys) for of in zip(table, requests.split(wanted.tolist()), strict=True)]
-        head = torch.tensor(keys[0] if len(keys) == 1 else len(keys)).expand(parts)
-        asked, heads = steps.counted(torch.stack([wanted, head], 1), None, "sampling").T.tolist()
-        answered = steps.transport.tensors(sent, list(map(form.length, asked)), "requests")
-
-        replies: list[Tensor] = []
-        sizes, error = torch.zeros(parts, 2, dtype=torch.int64), None
-        try:
-            of_ranks = [form.received(*of) for of in zip(answered, asked, heads, strict=True)]
-            drawn_here = [joined(of) for of in zip(*_drawn(of_ranks, relations, draw), strict=True)]
-            sizes[:, 0] = torch.tensor([len(entry.source) for entry in drawn_here])
-            sizes[:, 1] = int(isinstance(drawn_here[0], WeightedPicks))
-            replies = [packed(entry, self._picks) for entry in drawn_here]
-        except Exception as failed:  # the others wait for what this rank draws
-            error = failed
-        drawn = steps.counted(sizes, error, "drawing neighbors")
-        weighted = bool(sizes[0, 1])
-        per_edge = 3 if weighted else 2
-        found = steps.transport.tensors(replies, (wanted + per_edge * drawn[:, 0]).tolist(), "picks")
-        pieces = zip(found, wanted.tolist(), drawn[:, 0].tolist(), strict=True)
-        picks = joined([unpacked(entry, count, edges, weighted) for entry, count, edges in pieces])
+        sent = [form.sent(*of, keys) for of in zip(table, requests.split(wanted), strict=True)]
+        heads = [keys[0] if len(keys) == 1 else len(keys)] * parts
+        asked_here = transport.messages(sent, heads, partial(self.steps.counted, what="sampling"), "requests")
+        of_ranks = [form.received(*of) for of in zip(*asked_here, strict=True)]
+        drawn = [joined(of) for of in zip(*_drawn(of_ranks, relations, draw), strict=True)]
+        replies = [packed(entry, self._picks) for entry in drawn]
+        counted = partial(self.steps.counted, what="drawing neighbors")
+        found, _ = transport.messages(replies, None, counted, "picks")
+        pieces = zip(found, wanted, strict=True)
+        picks = joined([unpacked(entry, count, isinstance(drawn[0], WeightedPicks)) for entry, count in pieces])
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order))
         return taken(picks, back)
@@ -199,19 +209,15 @@ class _Form(NamedTuple):
         words = torch.tensor(keys if self.batches > 1 else [], dtype=torch.int64).view(self.dtype)
         return torch.cat([words, counts.to(self.dtype), requests.reshape(-1)])
 
-    def length(self, count: int) -> int:
-        """The length of what is sent for so many requests."""
-        return self._told * (count > 0) + self.fields * count
-
-    def received(self, vector: Tensor, count: int, head: int) -> _Asked:
+    def received(self, vector: Tensor, head: int) -> _Asked:
         """What a rank has sent; ``head``: the key of a single batch."""
-        told, table = vector[: -self.fields * count or None], vector[len(vector) - self.fields * count :]
-        table = table.view(count, self.fields).to(torch.int64)
-        if not self._told or not count:
-            told = torch.tensor([count] if self.groups == 1 else [0] * self.groups)
-            return _Asked(table, told.tolist(), [head] * self.batches)
-        words = told[: len(told) - self.groups].clone().view(torch.int64)
-        return _Asked(table, told[-self.groups :].tolist(), words.tolist() if self.batches > 1 else [head])
+        if not self._told or not len(vector):
+            table = vector.view(-1, self.fields).to(torch.int64)
+            told = [len(table)] if self.groups == 1 else [0] * self.groups
+            return _Asked(table, told, [head] * self.batches)
+        words, counts, fields = vector.tensor_split([self._told - self.groups, self._told])
+        keys = words.clone().view(torch.int64).tolist() if self.batches > 1 else [head]
+        return _Asked(fields.view(-1, self.fields).to(torch.int64), counts.tolist(), keys)
 
     @property
     def _told(self) -> int:
@@ -263,9 +269,10 @@ def packed(picks: Picked, dtype: torch.dtype) -> Tensor:
     return torch.cat([entry.to(dtype) for entry in (picks.num_edges, *fields)])
 
 
-def unpacked(vector: Tensor, count: int, edges: int, weighted: bool) -> Picked:
-    """Picks from their vector, which are those of ``count`` requests and have ``edges`` edges together."""
-    number, source, edge_id, *bits = vector.split([count, edges, edges, edges] if weighted else [count, edges, edges])
+def unpacked(vector: Tensor, count: int, weighted: bool) -> Picked:
+    """Picks from their vector, which are those of ``count`` requests."""
+    edges = [(len(vector) - count) // (3 if weighted else 2)] * (3 if weighted else 2)
+    number, source, edge_id, *bits = vector.split([count, *edges])
     number, source, edge_id = (entry.to(torch.int64) for entry in (number, source, edge_id))
     if not weighted:
         return ops.Picks(number, source, edge_id)

@@ -4,6 +4,7 @@ named."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -351,9 +352,8 @@ class CooperativeSampler(RankSampler):
         # `counted` of the step.
         for hop in range(len(drawing.fanouts[0])):
             wanted = growing.drawn(self._executor.pick_own(growing.frontier, key, hop, drawing))
-            counts, sent = torch.tensor([[len(ids), 0] for ids in wanted]), [ids.to(self._ids) for ids in wanted]
-            sizes = steps.counted(counts, None, "sampling")[:, 0].tolist()
-            asked = steps.transport.tensors(sent, sizes, "frontiers")
+            sent, counted = [ids.to(self._ids) for ids in wanted], partial(steps.counted, what="sampling")
+            asked, _ = steps.transport.messages(sent, None, counted, "frontiers")
             growing.came([ids.to(torch.int64) for ids in asked])
         cut = growing.cut()
         self._write(batch, cut, cut.edge, None, seeds)
