@@ -4,39 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from ..loader.keyed_loader import KeyedLoader
 
 
-class Laps:
-    """A clock that one thread reads between the steps of its work: a call costs a tenth of a microsecond.
-
-    Args:
-        names: of what time is spent on.
-    """
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self.clock: Callable[[], float] = time.perf_counter
-        """What is read, in seconds; ``time.process_time`` in its place counts the CPU time of the process."""
-        self.seconds = dict.fromkeys(names, 0.0)
-        """The sum so far, by name."""
-        self._mark = self.clock()
-
-    def skip(self) -> None:
-        """The time since the last call counts for nothing."""
-        self._mark = self.clock()
-
-    def lap(self, name: str) -> float:
-        """Adds the time since the last call to ``seconds[name]``; returns it."""
-        before, self._mark = self._mark, self.clock()
-        self.seconds[name] += self._mark - before
-        return self._mark - before
-
-
-class Clock(Laps):
-    """Sums the loop's seconds by what they were spent on.
+class Clock:
+    """Sums the loop's seconds by what they were spent on. A call costs a tenth of a microsecond.
 
     ``seconds`` has ``train`` (forward, backward, step) and ``wait`` (the loop waits for a batch). With ``loader`` it
     also has what that loader counts: ``sample`` and ``gather``, which its threads do while the loop trains. If a GPU
@@ -52,7 +27,15 @@ class Clock(Laps):
         self._collected: dict[str, float] = {}
         """The part of the loader's seconds that ``seconds`` has already."""
         counted = [] if loader is None else [name for name in loader.seconds if name != "stall"]
-        super().__init__([*counted, "train", "wait"])
+        self.clock: Callable[[], float] = time.perf_counter
+        """What is read, in seconds; ``time.process_time`` in its place counts the CPU time of the process."""
+        self.seconds = dict.fromkeys([*counted, "train", "wait"], 0.0)
+        """The sum so far, by name."""
+        self._mark = self.clock()
+
+    def skip(self) -> None:
+        """The time since the last call counts for nothing."""
+        self._mark = self.clock()
 
     @property
     def knows_stall(self) -> bool:
@@ -61,11 +44,16 @@ class Clock(Laps):
 
     def waited(self) -> float:
         """Counts the seconds since the last call as spent on waiting for a batch; returns them."""
-        return self.lap("train" if self.knows_stall else "wait")
+        return self._lap("train" if self.knows_stall else "wait")
 
     def trained(self) -> float:
         """Counts the seconds since the last call as spent on training; returns them."""
-        return self.lap("train")
+        return self._lap("train")
+
+    def _lap(self, name: str) -> float:
+        before, self._mark = self._mark, self.clock()
+        self.seconds[name] += self._mark - before
+        return self._mark - before
 
     def collect(self) -> None:
         """Adds what the loader counted since the last call."""
