@@ -17,7 +17,7 @@ from torch_gnnscale import CSC, FeatureStore, GraphStore, LinkNeighborLoader, Ne
 from torch_gnnscale.comm.mesh import Ranks
 from torch_gnnscale.feature.attributes import stored_values
 from torch_gnnscale.feature.contract import RowStore
-from torch_gnnscale.loader import checks, epochs
+from torch_gnnscale.loader import checks, order
 from torch_gnnscale.loader.adapter import InputPositions
 from torch_gnnscale.loader.epochs import Followed
 from torch_gnnscale.loader.execution import Execution
@@ -158,7 +158,7 @@ def test_ranks_share_the_seed_that_rank_0_draws(three_ranks):
     loader = NeighborLoader(DATA, [2], batch_size=10, shard=True)
     assert (loader.seed, len(loader)) == (12345, 7)
     assert NeighborLoader(DATA, [2], batch_size=10, shard=True, seed=4).seed == 4
-    assert epochs.common_seed(None, None, torch.Generator().manual_seed(1)) != 12345
+    assert order.common_seed(None, None, torch.Generator().manual_seed(1)) != 12345
     alone = NeighborLoader(DATA, [2], torch.arange(200), batch_size=10, seed=12345)
     assert [plain(batch) for batch in loader] == [plain(batch) for batch in alone][1::3][:7]
 

@@ -15,8 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.loader import adapter
-from torch_gnnscale.loader.epochs import Epochs
-from torch_gnnscale.loader.order import FromElsewhere
+from torch_gnnscale.loader.epochs import Epochs, FromElsewhere
 
 TOLD = r"^another DataLoader, such as those that Accelerate and Ray make, takes this loader.s inputs"
 WITHOUT_NUMBERS = r"prepare_data_loader\(.*\)\)\. Its batches have no numbers, so their neighbors are drawn by"

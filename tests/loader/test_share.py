@@ -19,8 +19,8 @@ from torch.utils.data import DistributedSampler, RandomSampler
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
 from torch_gnnscale.comm.mesh import Ranks
 from torch_gnnscale.feature.contract import CollectiveRowStore
-from torch_gnnscale.loader.epochs import Epochs, Share, agreed_share
-from torch_gnnscale.loader.order import Chunks, KeyedShuffle
+from torch_gnnscale.loader.epochs import Chunks, Epochs, Share
+from torch_gnnscale.loader.order import KeyedShuffle, agreed_share
 from torch_gnnscale.loader.row_source import StoreRows
 
 

@@ -43,9 +43,10 @@ from ..ops.arguments import to_int
 from ..sampler.base import KeyedSampler
 from ..sampler.minibatch import MiniBatch
 from .checks import check_no_processes
+from .epochs import FromElsewhere, NumberedBatches
 from .given_data import GivenData
 from .given_links import LinkLabels
-from .order import FromElsewhere, NumberedBatches, Place, SeedOrder
+from .order import Place, SeedOrder
 from .row_source import RowSource
 
 FOREIGN = (

@@ -36,13 +36,13 @@ from ..sampler.outputs import output_of, write_output
 from . import checks
 from .adapter import BatchesOfWorkers, PyGLoaderAdapter, RowsOfWorkers, without_processes
 from .checks import warn_of_unused_arguments
-from .epochs import Shard, SharedOrder, Uneven
+from .epochs import FromElsewhere, Shard, SharedOrder, Uneven
 from .execution import Execution, samples
 from .fields import EdgeLayout, FieldsByType
 from .given_data import GivenData
 from .given_links import LinkLabels
 from .line import Collator, Line
-from .order import ChunksOfTypes, FromElsewhere, InOrder, KeyedShuffle, PositionSampler, SeedOrder
+from .order import ChunksOfTypes, InOrder, KeyedShuffle, PositionSampler, SeedOrder
 from .pipeline import USUAL, Pipeline
 from .sharing import Owned, Sharing, Split, sharing_of
 

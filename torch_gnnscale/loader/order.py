@@ -1,23 +1,26 @@
-"""The order of seeds: as they are, or shuffled by a key; all of them, or in groups, one for each part or type. Batches
-are numbered, take chunks of the inputs, and go on where a run was stopped."""
+"""The order of seeds: as they are, or shuffled by a key; all of them, or in groups, one for each part or type. Its
+state, by which a run goes on. And the share of it that a loader's arguments ask for and ranks agree on."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, get_args
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler
 from typing_extensions import override
 
 from .. import ops
-from ..random import Purpose, batch_key, ids_key
+from ..comm.mesh import Ranks, check_alike
+from ..comm.steps import Steps
+from ..feature.contract import RowStore
+from ..ops.arguments import check_choice, to_int
+from ..random import Purpose, batch_key, draw_seed, ids_key
 from ..sampler.minibatch import MiniBatch
-from .epochs import Epochs, Share
+from .epochs import BatchChunks, Chunks, Epochs, NumberedBatches, Shard, Share, SharedOrder, Uneven
 
 
 class Place(int):
@@ -62,124 +65,16 @@ class PositionSampler(Sampler):
             yield Place.of(position, epoch, place)
 
 
-class BatchChunks(ABC):
-    """Which inputs each batch of an epoch has."""
-
-    @property
-    @abstractmethod
-    def count(self) -> int:
-        """How many batches there are; those with larger numbers are these once more."""
-
-    @property
-    def counts(self) -> list[int]:
-        """How many batches each of its orders of inputs is enough for."""
-        return [self.count]
-
-    @abstractmethod
-    def of_epoch(self, epoch: int) -> Callable[[int], np.ndarray]:
-        """A function that returns the positions of a batch's inputs, by its number: int64."""
-
-    @abstractmethod
-    def size_of(self, number: int) -> int:
-        """How many inputs a batch has."""
-
-    def options(self) -> dict[str, Any]:
-        """What decides them besides inputs, seed and batch size, in plain values."""
-        return {}
-
-
-@dataclass(frozen=True)
-class Chunks(BatchChunks):
-    """One order of inputs in chunks of ``size``, a chunk for each batch."""
-
-    order: Callable[[int], np.ndarray]
-    """Returns the positions of the inputs, in the order of an epoch."""
-    inputs: int
-    size: int
-    drop_last: bool
-    """Leaves out a last chunk that is smaller."""
-
-    @classmethod
-    def of(cls, batches: Any) -> Chunks | None:
-        """The chunks that a torch batch sampler makes of its sampler's order; None for samplers of the user's own."""
-        if type(batches) is not BatchSampler or not isinstance(batches.sampler, PositionSampler):
-            return None
-        sampler = batches.sampler
-        return cls(sampler.positions, len(sampler), batches.batch_size, batches.drop_last)  # type: ignore[arg-type]
-
-    @property
-    @override
-    def count(self) -> int:
-        return self.inputs // self.size if self.drop_last else -(-self.inputs // self.size)
-
-    @override
-    def of_epoch(self, epoch: int) -> Callable[[int], np.ndarray]:
-        positions, count = self.order(epoch), self.count
-
-        def chunk(number: int) -> np.ndarray:
-            begin = number % count * self.size
-            return positions[begin : begin + self.size]
-
-        return chunk
-
-    @override
-    def size_of(self, number: int) -> int:
-        return min(self.size, self.inputs - number % self.count * self.size)
+def chunks_of(batches: Any) -> Chunks | None:
+    """The chunks that a torch batch sampler makes of its sampler's order; None for samplers of the user's own."""
+    if type(batches) is not BatchSampler or not isinstance(batches.sampler, PositionSampler):
+        return None
+    sampler = batches.sampler
+    return Chunks(sampler.positions, len(sampler), batches.batch_size, batches.drop_last)  # type: ignore[arg-type]
 
 
 FORMAT = 3
 """Version of the format of states."""
-
-
-class FromElsewhere(NamedTuple):
-    """A batch that a DataLoader of others took from a loader's inputs."""
-
-    batch: MiniBatch | list[int]
-    """A list of positions, if nothing says the number."""
-
-
-class NumberedBatches:
-    """The batches of an epoch, numbered.
-
-    Args:
-        batches: a torch batch sampler.
-        chunks: the inputs of batches; None if the sampler is the user's.
-        start: returns (epoch, number of the first batch, counted over all ranks).
-        share: which batches this rank makes; None: all.
-        dealt: the user's sampler that deals inputs to ranks: batch s of rank r of P has number sP + r.
-    """
-
-    def __init__(
-        self, batches: Any, chunks: BatchChunks | None, start: Callable[[], tuple[int, int]],
-        share: Share | None = None, dealt: DistributedSampler | None = None,
-    ) -> None:  # fmt: skip
-        self.batches, self.chunks = batches, chunks
-        self.start = start
-        self.share, self.dealt = share, dealt
-
-    def __len__(self) -> int:
-        if self.share is not None:
-            return self.share.steps(0)
-        return len(self.batches) if self.chunks is None else self.chunks.count
-
-    @property
-    def keyed(self) -> bool:
-        """Whether an epoch's batches are a function of (seed, epoch); False for a sampler of the user's."""
-        return self.chunks is not None
-
-    def __iter__(self) -> Iterator[MiniBatch]:
-        epoch, first = self.start()
-        if self.chunks is None:
-            return self._number(islice(iter(self.batches), first, None), epoch, first, self.dealt)
-        inputs, share = self.chunks.of_epoch(epoch), self.share
-        chosen = ((k, k) for k in range(first, self.chunks.count)) if share is None else share.positions(first)
-        return (MiniBatch(epoch, number, inputs(chunk)) for number, chunk in chosen)
-
-    @staticmethod
-    def _number(chosen: Iterator[Any], epoch: int, first: int, dealt: DistributedSampler | None) -> Iterator[MiniBatch]:
-        rank, world = (0, 1) if dealt is None else (dealt.rank, dealt.num_replicas)
-        for step, positions in enumerate(chosen, first):
-            yield MiniBatch(epoch, step * world + rank, np.asarray(positions, dtype=np.int64))
 
 
 class SeedOrder(Epochs):
@@ -194,7 +89,7 @@ class SeedOrder(Epochs):
 
     def numbered(self, batches: Any, epoch: int | None = None) -> NumberedBatches:
         """A batch sampler's batches from the current position on, or all batches of ``epoch``."""
-        chunks = Chunks.of(batches) if self.chunks is None else self.chunks
+        chunks = chunks_of(batches) if self.chunks is None else self.chunks
 
         def start() -> tuple[int, int]:
             return self.position if epoch is None else (epoch, 0)
@@ -385,3 +280,120 @@ def _chunks_of_group(
     inputs: np.ndarray, number: int, size: int, drop_last: bool, shuffle: KeyedShuffle | None
 ) -> Chunks:  # fmt: skip
     return Chunks(_OrderOfGroup(inputs, number, shuffle), len(inputs), size, drop_last)
+
+
+def share_of(
+    shard: Shard, order: SharedOrder | None, uneven: Uneven, features: Any, options: dict[str, Any], seed: Any,
+    groups: Ranks | None = None,
+) -> Share | None:  # fmt: skip
+    """A loader's share, still without counts; None if it makes all batches.
+
+    Args:
+        shard, order, uneven: the loader's arguments ``shard``, ``seed_order`` and ``uneven``.
+        features: the store that it reads, if any; one of a part knows its ranks.
+        options: its arguments of DataLoader.
+        seed: its seed, which must be given with ``shard=(rank, world)``.
+        groups: of ranks that make each batch together, if they do
+            (:class:`torch_gnnscale.loader.sharing.SplitBatches`).
+
+    Raises:
+        TypeError, ValueError: arguments that contradict each other, or ``shard=True`` without a process group.
+    """
+    ranks = features.ranks if isinstance(features, RowStore) else None
+    for name, value, known in (("seed_order", order, get_args(SharedOrder)), ("uneven", uneven, get_args(Uneven))):
+        if value is not None:
+            check_choice(name, value, known)
+    if groups is not None:
+        if shard is not None:
+            raise ValueError(f"shard: expected none with split=, by which ranks share each batch, found {shard!r}")
+        ranks, order = groups, "global"  # one sequence of batches, whatever the seeds of each
+    elif ranks is not None:
+        if shard is not None and shard is not True:
+            raise ValueError(f"shard: expected True or None with the stores of a part, found {shard!r}")
+        order = order or "owned"
+    elif shard is None or shard is False:
+        if order is not None or uneven != "pad":
+            raise ValueError(f"seed_order, uneven: expected none with shard={shard}, which makes all batches")
+        return None
+    else:
+        ranks = _ranks_of(shard, seed)
+        if order == "owned":
+            raise ValueError("seed_order='owned': expected the stores of a part, found others; use 'global'")
+        order = "global"
+    sampler = options.get("sampler")
+    if isinstance(sampler, DistributedSampler):
+        raise ValueError(
+            "shard: expected no DistributedSampler beside it, found one; with Lightning, pass "
+            "use_distributed_sampler=False to the Trainer"
+        )
+    if sampler is not None or options.get("batch_sampler") is not None:
+        name = "shard" if groups is None else "split"
+        raise ValueError(f"{name}: expected neither sampler nor batch_sampler beside it, found one")
+    return Share(ranks, order, uneven)
+
+
+def _ranks_of(shard: bool | tuple[int, int], seed: Any) -> Ranks:
+    if shard is True:
+        distributed = torch.distributed
+        if not (distributed.is_available() and distributed.is_initialized()):
+            raise ValueError("shard=True: expected torch.distributed to be initialized; use (rank, number of ranks)")
+        return Ranks(distributed.get_rank(), distributed.get_world_size())
+    if not isinstance(shard, (tuple, list)) or len(shard) != 2:
+        raise TypeError(f"shard: expected True, False or (rank, number of ranks), found {shard!r}")
+    rank, world = (to_int("shard", entry) for entry in shard)
+    if not 0 <= rank < world:
+        raise ValueError(f"shard: expected a rank in [0, {world}), found {rank}")
+    if seed is None:
+        raise ValueError(f"seed: expected one with shard={tuple(shard)}, the same on all ranks, found none")
+    return Ranks(rank, world)
+
+
+def common_seed(share: Share | None, seed: int | None, generator: torch.Generator | None) -> int:
+    """The loader's seed. If none was given, one is drawn; for ranks that share an epoch, by rank 0."""
+    if seed is not None:
+        return to_int("seed", seed)
+    drawn = draw_seed(generator)
+    distributed = torch.distributed
+    if share is None or not distributed.is_initialized() or distributed.get_world_size() == 1:
+        return drawn
+    values = [drawn]
+    torch.distributed.broadcast_object_list(values, src=0)
+    return values[0]
+
+
+def agreed_share(
+    share: Share, steps: Steps, decides: dict[str, Any], counts: list[int], problem: str | None, seed: int
+) -> tuple[Share, dict[str, Any], int]:
+    """The share of a rank whose batches all ranks make together, after they have told each other what they have.
+
+    Args:
+        share: without counts.
+        steps: of the loader.
+        decides: what decides this rank's batches, in plain values; all ranks have the same but, where each part's seeds
+            are ordered by themselves, for ``inputs`` and ``key_of_inputs``.
+        counts: the batches of each order of seeds that this rank knows: of its part's, or of all that it takes.
+        problem: what is wrong with this rank's inputs; all ranks then raise it.
+        seed: of this rank's loader.
+
+    Returns:
+        The share with counts; where each part has its own inputs, these two entries of all parts; the seed of rank 0.
+
+    Raises:
+        ValueError: on all ranks, naming what differs between them.
+    """
+    own = ("inputs", "key_of_inputs") if share.seed_order == "owned" else ()
+    found = steps.gather((decides, counts, share.part, problem, seed))
+    texts = [entry[3] for entry in found]
+    if problems := [(rank, text) for rank, text in enumerate(texts) if text is not None]:
+        rank, text = problems[0]
+        raise ValueError(text if all(other == text for other in texts) else f"rank {rank}: {text}")
+    check_alike([{name: value for name, value in entry[0].items() if name not in own} for entry in found])
+    for part in range(share.ranks.parts) if own else ():
+        of_part = [{name: entry[0].get(name) for name in own} for entry in found if entry[2] == part]
+        check_alike(of_part, f"the ranks of part {part}")
+    if share.seed_order == "global":
+        return share.with_counts(counts), {}, found[0][4]
+    of_each = {entry[2]: entry for entry in found}
+    inputs = {name: [of_each[part][0][name] for part in range(share.ranks.parts)] for name in own}
+    counted = share.with_counts([count for part in range(share.ranks.parts) for count in of_each[part][1]])
+    return counted, inputs, found[0][4]

@@ -29,12 +29,12 @@ from ..sampler.base import Inputs, KeyedSampler
 from ..sampler.graph import subgraph_kind
 from ..sampler.minibatch import MiniBatch
 from . import checks
-from .epochs import Shard, Share, SharedOrder, Uneven, agreed_share, common_seed, share_of
+from .epochs import BatchChunks, Shard, Share, SharedOrder, Uneven
 from .execution import Execution
 from .fields import EdgeLayouts
 from .given_data import GivenData
 from .line import Line
-from .order import BatchChunks, ChunksOfParts, KeyedShuffle, SeedOrder
+from .order import ChunksOfParts, KeyedShuffle, SeedOrder, agreed_share, common_seed, share_of
 from .pipeline import USUAL
 from .row_source import BatchSource, CollectiveSource, RowSource
 from .together import Together

@@ -73,8 +73,8 @@ class NeighborSampler(OnExecutor):
         TypeError, ValueError, IndexError: a malformed graph, fanout, time or weight.
     """
 
-    _latest: tuple[Drawing, Drawing] | None = None
-    """What :meth:`_drawings` returned last."""
+    _asked: Drawing
+    """:attr:`drawing`, of the options that :attr:`_drawn_by` was made of."""
 
     @on_host
     def __init__(
@@ -271,32 +271,30 @@ class NeighborSampler(OnExecutor):
 
     # Sampling ########################################################################################################
 
-    def _drawn(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int]) -> list[ops.Sample]:
-        return self.executor.draw(seeds, keys, (self._latest or self._drawings())[1])
-
     @property
     def drawing(self) -> Drawing:
         """The current options of drawing; the same object as long as no option changes."""
-        return self._drawings()[0]
+        if self._drawn_by is None:
+            self._options_of_draws()
+        return self._asked
 
-    def _drawings(self) -> tuple[Drawing, Drawing]:
-        """The options, and those by which neighbors are drawn: where PyG makes samples bidirectional and keeps the
-        original edges, the reverses are added later."""
-        if (latest := self._latest) is None:
-            last, subgraph = self.temporal_strategy == "last", self.subgraph_type.value
-            asked = drawn = Drawing(self.fanouts, self.replace, self.disjoint, last, self.layers, subgraph)
-            if self.keep_orig_edges and subgraph == "bidirectional":
-                drawn = asked._replace(subgraph="directional")
-            self._directional = drawn.subgraph == "directional"
-            self._ids = self._reverse_ids.found if drawn.subgraph == "bidirectional" else None
-            self._reversed = self._reverse_ids if asked is not drawn else None
-            latest = self._latest = asked, drawn
-        return latest
+    @override
+    def _options_of_draws(self) -> Drawing:
+        """Where PyG makes samples bidirectional and keeps the original edges, the reverses are added later."""
+        last, subgraph = self.temporal_strategy == "last", self.subgraph_type.value
+        asked = drawn = Drawing(self.fanouts, self.replace, self.disjoint, last, self.layers, subgraph)
+        if self.keep_orig_edges and subgraph == "bidirectional":
+            drawn = asked._replace(subgraph="directional")
+        self._directional = drawn.subgraph == "directional"
+        self._ids = self._reverse_ids.found if drawn.subgraph == "bidirectional" else None
+        self._reversed = self._reverse_ids if asked is not drawn else None
+        self._asked, self._drawn_by = asked, drawn
+        return drawn
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name in _OF_DRAWING:
-            self.__dict__["_latest"] = None
+            self.__dict__["_drawn_by"] = None
 
 
 _OF_DRAWING = frozenset(

@@ -100,8 +100,8 @@ class PyGAttributes:
 
 class OnExecutor(PyGAttributes, KeyedSampler):
     """A KeyedSampler whose samples are drawn by an executor: it checks the inputs, lets the executor draw, and writes
-    what was drawn into the batch. A subclass has the options of its method (:meth:`options`), with which it calls its
-    executor (:meth:`_drawn`)."""
+    what was drawn into the batch. A subclass has the options of its method (:meth:`options`), by which its executor
+    draws (:meth:`_options_of_draws`)."""
 
     graph: SampledGraph
     links: LinkSampling
@@ -117,6 +117,8 @@ class OnExecutor(PyGAttributes, KeyedSampler):
     """Maps a relation's number and the executor's ids of its edges to those in the batch; None: they are the same."""
     _reversed: ReverseIds | None = None
     """The ids of the reverse edges that are added to a sample; None: none are added."""
+    _drawn_by: Any = None
+    """The options that the executor draws by; None if they changed since."""
 
     @property
     def collective(self) -> bool:  # type: ignore[override]
@@ -189,6 +191,10 @@ class OnExecutor(PyGAttributes, KeyedSampler):
 
     def _drawn(self, seeds: Sequence[PreparedSeeds], keys: Sequence[int]) -> list[ops.Sample]:
         """What the executor draws for each batch."""
+        return self.executor.draw(seeds, keys, self._drawn_by or self._options_of_draws())
+
+    def _options_of_draws(self) -> Any:
+        """Sets and returns :attr:`_drawn_by`."""
         raise NotImplementedError
 
     def _write(self, batch: MiniBatch, sample: ops.Sample) -> None:
