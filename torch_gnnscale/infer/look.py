@@ -308,7 +308,7 @@ def of_nodes(nodes: Mapping[Any, Tensor] | None) -> list[Any] | None:
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """What the first entry that differs is called, of two fingerprints; None if none does. Outputs may differ as those
-    of sums in another order do: :func:`.agree`."""
+    of sums in another order do: :func:`torch_gnnscale.nn.trial.agree`."""
     for name, value in now.items():
         if name == _OUTPUT:
             outputs = [{t: _tensor(*of) for t, of in of_types.items()} for of_types in (before.get(name, {}), value)]

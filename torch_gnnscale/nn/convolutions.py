@@ -151,12 +151,12 @@ def gat(
     With W the weights of the layer's product and a its attention, a coefficient a . W x is computed as (a W) . x, so
     the destinations' rows need no product. With one head, neighbors' rows are aggregated as they are, and W multiplies
     the sums: the layer multiplies the rows of destinations, not those of sources. With several heads it does the same,
-    once for the weights of each head, where x needs no gradient, as in a first layer, and it gat_takes less time.
+    once for the weights of each head, where x needs no gradient, as in a first layer, and it takes less time.
 
     Args:
-        layer: one that :func:`gat_takes` these arguments.
+        layer: one for which :func:`gat_takes` is true of these arguments.
         x: float32 or float64, [num_src, F].
-        root: the destinations' own rows, or None, as the layer gat_takes them.
+        root: the destinations' own rows, or None, as the layer takes them.
         edges: sorted by destination.
         edge_attr: of the edges, or None.
     """

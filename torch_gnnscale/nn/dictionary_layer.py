@@ -32,7 +32,7 @@ def han(
     there is one; its parameters get gradients of zero, as PyG's layer gives.
 
     Args:
-        layer: one that :func:`han_takes` these arguments.
+        layer: one for which :func:`han_takes` is true of these arguments.
         x_dict: by type, the rows of sources, [num_src, F].
         edges: by relation, sorted by destination.
         num_dst: by type, the number of destinations, which are the first sources.
@@ -183,7 +183,7 @@ def hgt(
     that takes less time: then no row of a source is multiplied.
 
     Args:
-        layer: one that :func:`hgt_takes` these arguments.
+        layer: one for which :func:`hgt_takes` is true of these arguments.
         x_dict: by type, the rows of sources, [num_src, F].
         edges: by relation, sorted by destination.
         num_dst: by type, the number of destinations, which are the first sources.

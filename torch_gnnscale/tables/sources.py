@@ -287,7 +287,7 @@ def source(path: str, folder: Path, patterns: Sequence[str], delimiter: str | No
         needed: names of columns.
 
     Raises:
-        FileNotFoundError, OSError, ImportError: as of :func:`table_files.find`.
+        FileNotFoundError, OSError, ImportError: as of :func:`find`.
         ValueError: files of several formats, or of one that is not known; names table, file and column of a column that
             is missing or whose type changes between files.
     """
