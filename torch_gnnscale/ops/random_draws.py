@@ -9,7 +9,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .arguments import MAX_COUNT, OPS, check_ids, check_int, check_key, check_tensor, check_vector, resolve_threads
+from .arguments import (
+    MAX_COUNT,
+    OPS,
+    check_ids,
+    check_int,
+    check_key,
+    check_on_host,
+    check_tensor,
+    check_vector,
+    resolve_threads,
+)
 from .neighbor_drawing import weight_sums
 from .ranks import FLOATS
 from .topology import coo_to_csc
@@ -216,7 +226,7 @@ def sample_negatives(
         given, num_src = None, src.num_nodes
     else:
         check_ids("src", src)
-        _check_host("src", src)
+        check_on_host("src", src)
         if src.numel() != count:
             raise ValueError(f"src: expected {count} sources, found {len(src)}")
         given, num_src = src.to(torch.int64).contiguous(), None
@@ -290,11 +300,6 @@ def _check_edges(edges: EdgeSet) -> None:
 
 def _check_vector(name: str, value: Tensor, size: int) -> None:
     check_tensor(name, value)
-    _check_host(name, value)
+    check_on_host(name, value)
     if value.shape != (size,):
         raise ValueError(f"{name}: expected shape ({size},), found {tuple(value.shape)}")
-
-
-def _check_host(name: str, value: Tensor) -> None:
-    if value.device.type != "cpu":
-        raise NotImplementedError(f"{name}: expected a tensor in host memory, found one on {value.device}; move it")
