@@ -8,6 +8,7 @@ The other files' objects are those of the plain library.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -20,14 +21,14 @@ FLAGS = ["-std=c++20", "-fPIC", "-O1", "-g", "-fsanitize=thread", "-DTORCH_TARGE
 
 def main() -> None:
     """Writes torch_gnnscale/_C.so."""
-    compiler = os.environ.get("CXX", "c++")
+    compiler = shlex.split(os.environ.get("CXX", "c++"))
     include = [f"-I{path}" for path in cpp_extension.include_paths()]
-    subprocess.run([compiler, *FLAGS, *include, "-c", WATCHED, "-o", "watched.o"], check=True)
+    subprocess.run([*compiler, *FLAGS, *include, "-c", WATCHED, "-o", "watched.o"], check=True)
     others = [
         Path(sys.argv[1], path).with_suffix(".o") for path in sorted(Path("cuda").rglob("*.cpp")) if path != WATCHED
     ]
     library = [f"-L{path}" for path in cpp_extension.library_paths()]
-    command = [compiler, "-shared", "-fsanitize=thread", "watched.o", *others, *library]
+    command = [*compiler, "-shared", "-fsanitize=thread", "watched.o", *others, *library]
     subprocess.run([*command, "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-o", "torch_gnnscale/_C.so"], check=True)
 
 
