@@ -21,8 +21,9 @@ from torch import nn
 from torch_geometric.data import Data
 
 from torch_gnnscale import NeighborLoader
-from torch_gnnscale.bench import step, trimmed, whole
+from torch_gnnscale.bench import step, trimmed
 from torch_gnnscale.nn import narrow
+from torch_gnnscale.nn.layered import default_call
 
 FANOUTS = [15, 10, 5]
 LIMIT = "its dense products alone"
@@ -81,7 +82,7 @@ def measure_bfloat16(name: str, batches: list[Data], rounds: int) -> dict:
     torch.manual_seed(0)
     model = MODELS[name]()
     narrowed = narrow(model)
-    ways = {"PyG": partial(whole, model), "PyG, trim_to_layer": partial(trimmed, model), "narrowed": narrowed}
+    ways = {"PyG": partial(default_call, model), "PyG, trim_to_layer": partial(trimmed, model), "narrowed": narrowed}
     with torch.autocast("cpu", torch.bfloat16):
         expected = ways["PyG"](batches[0])[:BATCH]
         torch.testing.assert_close(narrowed(batches[0]), expected, rtol=0.1, atol=0.1)
@@ -103,7 +104,7 @@ def measure_steps(name: str, batches: list[Data], rounds: int) -> dict:
     model = MODELS[name]()
     narrowed = narrow(model)
 
-    plain = partial(whole, model)
+    plain = partial(default_call, model)
     torch.testing.assert_close(
         narrowed(batches[0]), plain(batches[0])[:BATCH], rtol=1e-3, atol=1e-3
     )  # correctness first

@@ -27,10 +27,11 @@ from ._library import __version__
 from ._user import table
 from .loader import NeighborLoader
 from .nn import narrow
+from .nn.layered import default_call
 from .topology import rmat
 
 __all__ = [
-    "FIGURES", "Case", "compare", "generated_cases", "machine", "measure", "step", "table_of", "trimmed", "whole",
+    "FIGURES", "Case", "compare", "generated_cases", "machine", "measure", "step", "table_of", "trimmed",
 ]  # fmt: skip
 
 LEAST_ROUNDS = 3
@@ -103,13 +104,9 @@ def machine() -> dict[str, Any]:
     }
 
 
-def whole(model: nn.Module, batch: Data) -> Tensor:
-    """The outputs of a PyG model on the whole batch, those of the seeds first: shape [nodes, classes]."""
-    return model(batch.x, batch.edge_index)
-
-
 def trimmed(model: nn.Module, batch: Data) -> Tensor:
-    """The same with ``trim_to_layer``, PyG's own way of computing less; the last layers leave out nodes of far hops."""
+    """The outputs of a PyG model on a batch with ``trim_to_layer``, PyG's own way of computing less: the last layers
+    leave out nodes of far hops. Shape [nodes, classes], the seeds first."""
     hops = {"num_sampled_nodes_per_hop": batch.num_sampled_nodes, "num_sampled_edges_per_hop": batch.num_sampled_edges}
     return model(batch.x, batch.edge_index, **hops)
 
@@ -196,7 +193,7 @@ def _drained(loader: Any) -> Callable[[int], Any]:
 def _steps(model: nn.Module, batches: list[Data], timed: Callable[..., Times]) -> Times:
     """Steps of a model on batches that are there: narrowed, by ``trim_to_layer`` and on the whole batch."""
     narrowed = narrow(model)
-    ways = {f"{PYG}, trim_to_layer": partial(trimmed, model), f"{PYG}, whole batch": partial(whole, model)}
+    ways = {f"{PYG}, trim_to_layer": partial(trimmed, model), f"{PYG}, whole batch": partial(default_call, model)}
     expected = narrowed(batches[0])
     for way in ways.values():
         torch.testing.assert_close(way(batches[0])[: len(expected)], expected, rtol=1e-3, atol=1e-3)
@@ -224,7 +221,7 @@ def _loops(model: nn.Module, loaders: dict[str, Any], timed: Callable[..., Times
     if PYG in loaders and "num_sampled_nodes" in next(iter(loaders[PYG])):
         loops[f"{PYG}, trim_to_layer"] = epoch(loaders[PYG], partial(trimmed, model))
     elif PYG in loaders:
-        loops[f"{PYG}, whole batch"] = epoch(loaders[PYG], partial(whole, model))
+        loops[f"{PYG}, whole batch"] = epoch(loaders[PYG], partial(default_call, model))
     return timed(loops, batches=len(loaders[OURS]))
 
 

@@ -20,7 +20,7 @@ from torch_gnnscale.comm.mesh import TRANSPORTS
 from torch_gnnscale.comm.rendezvous import end_group
 from torch_gnnscale.comm.row_transport import RowTransport
 from torch_gnnscale.nn.aggregate import aggregate_and_root
-from torch_gnnscale.sampler.minibatch import NO_IDS
+from torch_gnnscale.ops.arguments import NO_IDS
 from torch_gnnscale.split import local_rows, parallelize
 from torch_gnnscale.split.local_rows import OwnHops
 from torch_gnnscale.split.rank_rows import Moves, ShuffleIndex

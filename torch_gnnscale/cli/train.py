@@ -292,8 +292,8 @@ def _check_beside_parts(args: argparse.Namespace) -> None:
 def _config(kind: str, args: argparse.Namespace) -> Config:
     """The settings of a task; ValueError for options of other tasks, and for values out of range."""
     config_type = _TRAINERS[kind].config_type
-    known = {f.name for f in fields(config_type)}
-    given = {name: value for name, value in vars(args).items() if name in _settings()}
+    known, settings = {f.name for f in fields(config_type)}, _settings()
+    given = {name: value for name, value in vars(args).items() if name in settings}
     if foreign := sorted(given.keys() - known):
         raise ValueError(f"{as_option(foreign[0])}: expected an option of task {kind!r}, found another's")
     check_at_least(1, {name: given.get(name, 1) for name in ("hidden", "batch_size", "epochs")})

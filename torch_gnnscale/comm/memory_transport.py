@@ -28,14 +28,11 @@ from .peer_memory import (
     Turns,
 )
 from .rendezvous import Rendezvous
-from .replies import ID_BYTES, ReplyMemories
+from .replies import FAILED, GREW, ID_BYTES, WROTE, ReplyMemories
 from .row_transport import ENDED, Counted, RowMoves, RowTransport
 
 _PATTERN = 251
 """The first byte of a rank's first memory is its number modulo this, by which the others see that they read it."""
-_WROTE, _GREW, _FAILED = range(3)
-"""What a rank says when all meet: it wrote its rows; it wrote them into new memory; it could not write them."""
-
 _TOLD = torch.zeros(1, 3, dtype=torch.int64)
 """What is told of a piece: where it begins, its length, the number beside it."""
 
@@ -270,7 +267,7 @@ class MemoryTransport(RowTransport):
             error = failed
         if (rows.dtype, rows.shape[1:]) != self._like:
             self._like, self._kind = (rows.dtype, rows.shape[1:]), kind_of(rows)
-        kind, status = self._kind, _FAILED if error is not None else _WROTE if made is None else _GREW
+        kind, status = self._kind, FAILED if error is not None else WROTE if made is None else GREW
         said_here = torch.tensor([[*values, kind, status] for values in told])
 
         def caught() -> None:
@@ -288,12 +285,12 @@ class MemoryTransport(RowTransport):
             heard = exchange.numbers(said_here, purpose, while_waiting).tolist()
         _close(self._replaced)
         said = [values[-1] for values in heard]
-        why = exchange.reasons(error if status == _FAILED else None) if _FAILED in said else []
-        if _GREW in said:
+        why = exchange.reasons(error if status == FAILED else None) if FAILED in said else []
+        if GREW in said:
             self._renew(made)
         if error is not None:
             raise error
-        if _FAILED in said:
+        if FAILED in said:
             text = f"{purpose}: expected those of {{rank}}, found that it could not write them"
             raise exchange.other_failed(why, text)
         if any(values[-2] != kind for values in heard):

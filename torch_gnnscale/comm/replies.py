@@ -13,16 +13,16 @@ from torch import Tensor
 from typing_extensions import override
 
 from .. import ops
+from ..ops.arguments import NO_IDS
 from .exchange import Exchange
 from .peer_memory import LEAST, PAGE, PeerMemories, PeerMemory
 
-NO_IDS = torch.empty(0, dtype=torch.int64)
 ID_BYTES = 8
 """An id is sent as an int64."""
 STATUS_BYTES = 8
 """A reply begins with an int64, its status: 0, or 1 if its rank could not read the rows."""
-_WROTE, _GREW, _FAILED = range(3)
-"""What a rank says when all meet: it wrote its ids; it wrote them into new memory; it could not write them."""
+WROTE, GREW, FAILED = range(3)
+"""What a rank says when all meet: it wrote what it sends; it wrote it into new memory; it could not write it."""
 
 Answer: TypeAlias = Callable[[Sequence[Sequence[Tensor]]], Sequence[Sequence[tuple[Tensor, Sequence[Tensor]]]]]
 """``answer(ids)``: the rows that ranks ask for. ``ids[t][r]``: those of type t that rank r asks for, int64. Returns by
@@ -201,7 +201,7 @@ class ReplyMemories(Replies):
     ) -> tuple[Tensor, list[list[Tensor]]]:  # fmt: skip
         exchange, begin = self.exchange, time.perf_counter()
         number, is_new, error = -1, False, None
-        told = torch.full((exchange.size, 4), _FAILED)
+        told = torch.full((exchange.size, 4), FAILED)
         try:
             taken, given = (Layout(of_ranks, sizes, exchange.rank) for of_ranks in (counts, asked))
             requests = by_rank(ids, taken.counts)
@@ -209,7 +209,7 @@ class ReplyMemories(Replies):
             number, is_new = self.take(written + taken.total)
             self.bytes_of(exchange.rank, number)[:written].view(torch.int64).copy_(requests)
             begins = accumulate([ID_BYTES * count for count in taken.num_rows], initial=0)
-            status = _GREW if is_new else _WROTE
+            status = GREW if is_new else WROTE
             told = torch.tensor([
                 [number, first, written + at, status] for first, at in zip(begins, taken.starts, strict=False)
             ])  # fmt: skip
@@ -217,13 +217,13 @@ class ReplyMemories(Replies):
             error = failed
         heard = exchange.meet(told).tolist()
         said = [status for *_, status in heard]
-        if _FAILED in said:
+        if FAILED in said:
             if is_new:
                 self.drop(number)
             elif number >= 0:
                 self.give_back(number)
             exchange.raise_alike(error, "ids: expected those of {rank}, found that it failed")
-        if _GREW in said:
+        if GREW in said:
             try:
                 self.share(number if is_new else None)
             except Exception:

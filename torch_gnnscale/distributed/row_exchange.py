@@ -18,9 +18,8 @@ from ..comm.exchange import Exchange
 from ..comm.replies import ID_BYTES, Layout, by_rank
 from ..comm.row_transport import RowTransport
 from ..feature.tiered_rows import sent
-from ..ops.arguments import check_ids
+from ..ops.arguments import NO_IDS, check_ids
 from ..ops.rows import join_each, row_bytes
-from ..sampler.minibatch import NO_IDS
 from .own_rows import MappedRows, OwnRows, merged
 
 

@@ -34,9 +34,10 @@ from ..feature.attributes import (
 )
 from ..feature.composite import composite_rows, is_composite, plain_tensors
 from ..feature.contract import changed
+from ..ops.arguments import NO_IDS
 from ..ops.rows import select_each
 from ..sampler.base import OWN_FIELDS
-from ..sampler.minibatch import NO_EDGES, NO_IDS, MiniBatch, SampledEdges
+from ..sampler.minibatch import NO_EDGES, MiniBatch, SampledEdges
 from .fields import EdgeLayout, EdgeLayouts, adj_t_of, as_batch, edge_device, has_own_values, put, put_edges, storage_of
 from .row_source import NO_ROWS, Bounds, Ids, RowSource
 

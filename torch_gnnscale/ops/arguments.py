@@ -18,6 +18,8 @@ from .. import _library, machine
 _library.load()
 _NO_ROOM = re.compile(r"\w+: (?:CUDA )?out of memory: ")
 """How the error of an operator begins to which torch gave no memory (``cuda/memory/room.h``)."""
+NO_IDS = torch.empty(0, dtype=torch.int64, device="cpu")
+"""No ids of nodes or edges."""
 
 
 class _Operators:

@@ -14,7 +14,7 @@ from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.sampler.utils import to_bidirectional
 from torch_geometric.typing import NodeType
 
-from ..ops.arguments import as_ids, check_ids, check_tensor
+from ..ops.arguments import NO_IDS, as_ids, check_ids, check_tensor
 from .base import ByType, check_no_mask
 from .graph import (
     GraphTypes,
@@ -27,8 +27,6 @@ from .graph import (
     outside_integers,
 )
 
-NO_IDS = torch.empty(0, dtype=torch.int64)
-"""No ids of nodes or edges."""
 EARLIEST, LATEST = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
 """Limits of times that leave out nothing."""
 

@@ -19,11 +19,12 @@ from .._user import on_host
 from ..comm.steps import Steps
 from ..distributed.neighbor_sampling import PartitionedExecutor, not_implemented
 from ..loader.sharing import check_modes
+from ..ops.arguments import NO_IDS
 from ..ops.ranks import Cut
 from ..partition import PartitionBook
 from ..random import ids_key
 from ..sampler.base import Inputs, KeyedSampler, keyed, name_of
-from ..sampler.minibatch import NO_IDS, MiniBatch, SampledEdges
+from ..sampler.minibatch import MiniBatch, SampledEdges
 from ..sampler.neighbor import NeighborSampler
 from ..sampler.outputs import drawing_into_batches, output_of
 from ..topology.sort_on_disk import id_dtype
