@@ -4,20 +4,20 @@ import json
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from helpers.slow import quick
-from pandas import DataFrame, Timestamp
-from relbench.base import AutoCompleteTask
+from pandas import Series
 from torch import nn
 from torch_geometric.data import HeteroData
 
 from torch_gnnscale import relational
 from torch_gnnscale.cli.command import main
 from torch_gnnscale.tasks import RelationalConfig, RelationalTrainer
+from torch_gnnscale.tasks.metrics import mean_roc_auc
+from torch_gnnscale.tasks.relational import best_rows, label_loss, most_popular, pair_loss, row_times
 
 SMALL = {"hidden": 16, "fanouts": [4, 4], "batch_size": 64, "epochs": 2, "blocks": 1}
 
@@ -72,18 +72,10 @@ def test_every_kind_of_task(shop, cache, task):
 )
 def test_the_loss_of_recommendation_is_of_the_pairs_that_are_there(positive, negative, pairs):
     """A pair: the source, and rows of what it chose and of what it did not; the first row is 0, and none is -1."""
-    of_source, of_target = torch.rand(2, 3), torch.rand(4, 3, requires_grad=True)
-    trainer = SimpleNamespace(
-        entity="customer", recommends=True, forward=lambda _: {"customer": of_source, "product": of_target},
-        task=SimpleNamespace(task=SimpleNamespace(dst_entity_table="product")),
-    )  # fmt: skip
-    batch = HeteroData()
-    batch["customer"].src_index = torch.arange(2)
-    batch["product"].dst_pos_index, batch["product"].dst_neg_index = torch.tensor(positive), torch.tensor(negative)
-    loss, count = RelationalTrainer.loss(trainer, batch)
-    each = [-((of_source[s] @ (of_target[p] - of_target[n])).sigmoid().log()) for s, p, n in pairs]
+    sources, rows = torch.rand(2, 3), torch.rand(4, 3, requires_grad=True)
+    loss = pair_loss(sources, rows, torch.tensor(positive), torch.tensor(negative))
+    each = [-((sources[s] @ (rows[p] - rows[n])).sigmoid().log()) for s, p, n in pairs]
     assert float(loss.detach()) == pytest.approx(sum(float(of.detach()) for of in each) / max(len(each), 1))
-    assert count == 2
     loss.backward()
 
 
@@ -119,111 +111,97 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_losses_are_means_over_the_seeds(kind):
+def test_losses_of_labels_are_means(kind):
     width, y, expected = KINDS[kind]
-    scores = torch.randn(5, width, generator=torch.Generator().manual_seed(0))  # two rows are no seeds'
-    trainer = SimpleNamespace(entity="customer", recommends=False, kind=kind, forward=lambda _: {"customer": scores})
-    batch = HeteroData()
-    batch["customer"].batch_size, batch["customer"].y = 3, torch.tensor(y, dtype=torch.float64)
-    loss, count = RelationalTrainer.loss(trainer, batch)
+    scores = torch.randn(3, width, generator=torch.Generator().manual_seed(0))
     target = torch.tensor(y) if kind == "multiclass_classification" else torch.tensor(y).float().view(3, width)
-    assert (float(loss), count) == (pytest.approx(float(expected(scores[:3], target))), 3)
+    loss = label_loss(kind, scores, torch.tensor(y, dtype=torch.float64))
+    assert float(loss) == pytest.approx(float(expected(scores, target)))
 
 
-@pytest.mark.parametrize("destinations", [1, 3, 8])
-def test_a_recommendation_has_as_many_places_as_are_evaluated(destinations):
+@pytest.mark.parametrize("task", ["customer-orders", "customer-spending", "customer-products"])
+def test_the_loss_is_of_the_seeds_of_a_batch(shop, cache, task):
+    trainer = trainer_of(shop, cache, task, dropout=0.0)
+    batch = next(iter(trainer.training_batches()))
+    with torch.no_grad():
+        every, (loss, count) = trainer.forward(batch), trainer.loss(batch)
+    out, seeds = every["customers"], batch["customers"]
+    assert len(out) > 64
+    if task == "customer-products":
+        found = batch["products"]
+        expected = pair_loss(out[seeds.src_index], every["products"], found.dst_pos_index, found.dst_neg_index)
+    else:
+        expected = label_loss(trainer.kind, out[:64], seeds.y)
+    assert (float(loss), count) == (pytest.approx(float(expected)), 64)
+
+
+@pytest.mark.parametrize("targets", [1, 3, 8])
+def test_a_recommendation_has_as_many_places_as_are_evaluated(targets):
     """1,025 sources are ranked in two blocks; -1 is no destination."""
     generator = torch.Generator().manual_seed(1)
-    rows = {"val": torch.randn(1025, 4, generator=generator)}
-    rows["val_targets"] = torch.randn(destinations, 4, generator=generator)
-    of = SimpleNamespace(eval_k=5)
-    trainer = SimpleNamespace(recommends=True, task=SimpleNamespace(task=of), _rows=lambda split, name: rows[name])
-    found = RelationalTrainer.predictions(trainer, "val")
-    best = (rows["val"] @ rows["val_targets"].t()).argsort(1, descending=True)[:, :5]
+    of_source, of_target = (torch.randn(n, 4, generator=generator) for n in (1025, targets))
+    found = best_rows(of_source, of_target, 5)
+    best = (of_source @ of_target.t()).argsort(1, descending=True)[:, :5]
     assert found.dtype == torch.int64
     assert torch.equal(found, nn.functional.pad(best, (0, 5 - best.size(1)), value=-1))
-    rows["val"] = rows["val"][:0]
-    assert RelationalTrainer.predictions(trainer, "val").shape == (0, 5)
+    assert best_rows(of_source[:0], of_target, 5).shape == (0, 5)
 
 
-@pytest.mark.parametrize(
-    ("kind", "out", "expected"),
-    [
-        ("regression", [[-1.0], [0.5], [3.0]], [0.0, 0.5, 2.0]),
-        ("binary_classification", [[-1.0], [0.5], [3.0]], [-1.0, 0.5, 3.0]),
-        ("multiclass_classification", [[-1.0, 4.0]], [[-1.0, 4.0]]),
-    ],
-)
-def test_predictions_of_a_regression_lie_in_its_range(kind, out, expected):
-    rows = {("val", "val"): torch.tensor(out)}
-    trainer = SimpleNamespace(recommends=False, kind=kind, _range=(0.0, 2.0), _rows=lambda *of: rows[of])
-    assert RelationalTrainer.predictions(trainer, "val").tolist() == expected
-
-
-@pytest.mark.parametrize(
-    ("metric", "predicted", "labels", "expected"),
-    [
-        ("accuracy", [[0.0, 1.0], [2.0, 1.0], [0.0, 3.0]], [1.0, 0.0, 5.0], 2 / 3),  # no class 5 is known
-        # Of the labels, the first is ranked rightly, the second wrongly, and all have the third.
-        ("mean roc_auc", [[2, 0, 1], [1, 1, 0], [0, 2, 2]], [[1, 1, 1], [0, 1, 1], [0, 0, 1]], 0.5),
-    ],
-)
-def test_scores_that_relbench_does_not_compute(metric, predicted, labels, expected):
-    given = {"val": torch.tensor(labels, dtype=torch.float64)}
-    trainer = SimpleNamespace(
-        metric=metric, predictions=lambda split: {"val": torch.tensor(predicted)}[split], _labels=given.__getitem__
-    )
-    assert RelationalTrainer.score(trainer, "val") == pytest.approx(expected)
+@pytest.mark.parametrize("side", [0, 1])
+def test_predictions_of_a_regression_lie_in_its_range(shop, cache, side):
+    trainer = trainer_of(shop, cache, "customer-spending")
+    with torch.no_grad():
+        trainer.model.decide.bias.fill_([-1e6, 1e6][side])
+        assert set(trainer.predictions("val").tolist()) == {torch.tensor(trainer._range[side]).item()}
 
 
 @pytest.mark.parametrize(("chosen", "best"), [([[4, 2], [2], [2, 4, 1], [7, 1, 7, 7, 7]], [7, 2]), ([[3]], [3, -1])])
-def test_what_most_sources_chose_is_recommended_to_all(chosen, best):
-    tables = {"train": SimpleNamespace(df=DataFrame({"product": chosen})), "test": SimpleNamespace(df=range(3))}
-    of = SimpleNamespace(eval_k=2, dst_entity_col="product")
-    asked = []
-    trainer = SimpleNamespace(
-        kind="recommendation", recommends=True, _tables=tables, task=SimpleNamespace(task=of),
-        _evaluated=lambda predicted, split: asked.append((predicted.tolist(), split)) or 0.25,
-    )  # fmt: skip
-    assert RelationalTrainer.baseline(trainer) == ("most popular", 0.25)
-    assert asked == [([best] * 3, "test")]
+def test_the_most_popular_are_chosen_most_often(chosen, best):
+    assert most_popular(Series(chosen), 2).tolist() == best
 
 
-def test_the_median_is_the_baseline_of_a_regression_alone():
-    asked, labels = [], {"train": torch.tensor([5.0, 1.0, 9.0])}
-    trainer = SimpleNamespace(
-        kind="regression", recommends=False, _labels=labels.__getitem__, task=SimpleNamespace(task=None),
-        _tables={"test": SimpleNamespace(df=range(2))},
-        _evaluated=lambda predicted, split: asked.append((predicted.tolist(), split)) or -0.5,
-    )  # fmt: skip
-    assert RelationalTrainer.baseline(trainer) == ("median", -0.5)
-    assert asked == [([5.0, 5.0], "test")]
-    trainer.kind = "binary_classification"
-    assert RelationalTrainer.baseline(trainer) is None
+@pytest.mark.parametrize("task", ["customer-orders", "customer-spending", "customer-products"])
+def test_baselines(shop, cache, task):
+    trainer = trainer_of(shop, cache, task)
+    train, test = (trainer.task.task.get_table(split, mask_input_cols=False) for split in ("train", "test"))
+    if task == "customer-orders":
+        assert trainer.baseline() is None
+    elif task == "customer-spending":
+        known = np.sort(train.df[trainer.task.task.target_col].to_numpy())
+        (nmae,) = trainer.task.task.evaluate(np.full(len(test.df), known[(len(known) - 1) // 2]), test).values()
+        assert trainer.baseline() == ("median", pytest.approx(-nmae))
+    else:
+        best = most_popular(train.df[trainer.task.task.dst_entity_col], trainer.task.task.eval_k)
+        (score,) = trainer.task.task.evaluate(np.tile(best, (len(test.df), 1)), test).values()
+        assert trainer.baseline() == ("most popular", pytest.approx(score))
 
 
-@pytest.mark.parametrize("fills", [False, True], ids=["asks at one time", "fills in a column"])
-def test_rows_are_embedded_as_they_are_at_the_time_of_the_test_or_their_own(fills):
-    """A row of a table without times, or that has none, has no time of its own; an edge is seen from its time on."""
+@pytest.mark.parametrize("own", [False, True])
+def test_rows_are_asked_about_at_one_time_or_their_own(own):
+    """A row of a table without times, or that has none, has no time of its own."""
     data = HeteroData()
     data["order"].num_nodes = data["product"].num_nodes = 3
     data["order"].time = torch.tensor([10, relational.NEVER, 40])
-    data["product", "of", "order"].edge_index = torch.tensor([[0, 1, 2], [0, 1, 2]])
-    data["order", "rev", "product"].edge_index = torch.tensor([[0, 1, 2], [0, 1, 2]])
-    of = (AutoCompleteTask if fills else SimpleNamespace).__new__(AutoCompleteTask if fills else SimpleNamespace)
-    of.dataset = SimpleNamespace(test_timestamp=Timestamp(30, unit="s"))
-    of.dst_entity_table, of.time_col = "product", "date"
-    trainer = SimpleNamespace(
-        entity="order", recommends=True, config=SimpleNamespace(fanouts=[2], batch_size=1),
-        task=SimpleNamespace(task=of, data=data),
-        _of_seeds=lambda loader, title: (title, [batch[title.split()[1]].seed_time.tolist() for batch in loader]),
-    )  # fmt: skip
-    assert RelationalTrainer.embeddings(trainer) == {
-        "order": ("embed order", [[10, 30, 40] if fills else [30, 30, 30]]),
-        "product": ("embed product", [[30, 30, 30]]),
-    }
-    trainer.recommends = False
-    assert list(RelationalTrainer.embeddings(trainer)) == ["order"]
+    assert row_times(data["order"], 30, own).tolist() == ([10, 30, 40] if own else [30, 30, 30])
+    assert row_times(data["product"], 30, own).tolist() == [30, 30, 30]
+
+
+@pytest.mark.parametrize(
+    ("task", "tables"), [("review-stars", ["reviews"]), ("customer-products", ["customers", "products"])]
+)
+def test_every_row_is_embedded(shop, cache, task, tables):
+    trainer = trainer_of(shop, cache, task)
+    found = trainer.embeddings()
+    assert list(found) == tables
+    for table, rows in found.items():
+        assert len(rows) == trainer.task.data[table].num_nodes
+        assert rows.isfinite().all()
+
+
+def test_labels_that_all_rows_have_count_in_no_mean():
+    """Of the labels, the first is ranked rightly, the second wrongly, and all rows have the third."""
+    scores = torch.tensor([[2, 0, 1], [1, 1, 0], [0, 2, 2]])
+    assert mean_roc_auc(scores, torch.tensor([[1, 1, 1], [0, 1, 1], [0, 0, 1]]) > 0) == 0.5
 
 
 class Stopped(Exception):

@@ -74,6 +74,12 @@ def roc_auc(score: Tensor, positive: Tensor) -> float:
     return wins / (positives * negatives) if positives and negatives else math.nan
 
 
+def mean_roc_auc(scores: Tensor, positive: Tensor) -> float:
+    """The mean of :func:`roc_auc` over the columns of [n, labels] that have both kinds of rows; nan without one."""
+    each = [roc_auc(*column) for column in zip(scores.t(), positive.t(), strict=True)]
+    return float(torch.tensor(each, dtype=torch.float64).nanmean())
+
+
 def average_precision(score: Tensor, positive: Tensor) -> float:
     """The mean over positives p of (number of positives / number of items) among those with score >= score[p];
     nan if there are no positives."""

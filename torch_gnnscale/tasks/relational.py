@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from ..loader import NeighborLoader
 from ..relational import NEVER, TaskGraph, open_task
-from ..training import Config, Trainer
-from .metrics import roc_auc
+from ..training import Config, RankGroup, Trainer
+from .metrics import Accuracy, mean_roc_auc
 
 _CLIPPED = 0.02, 0.98
 """Quantiles of the training labels between which the predictions of a regression lie, as in RelBench's examples."""
@@ -79,6 +79,63 @@ class RelationalModel(nn.Module):
         if self.embed is not None and self.own in x:
             x[self.own] = x[self.own] + self.embed(batch[self.own].n_id)
         return {of: self.decide(rows) for of, rows in self.convolve(x, batch.edge_index_dict).items()}
+
+
+def label_loss(kind: str, scores: Tensor, y: Tensor) -> Tensor:
+    """The mean loss of labels, by RelBench's type of the task.
+
+    Args:
+        kind: ``"multiclass_classification"``: cross entropy; ``"regression"``: the mean absolute difference;
+            else binary cross entropy.
+        scores: float, shape [n, classes or labels].
+        y: classes, shape [n], or labels, [n] or [n, labels].
+    """
+    if kind == "multiclass_classification":
+        return functional.cross_entropy(scores, y.long())
+    target = y.to(scores.dtype).view_as(scores)
+    if kind == "regression":
+        return functional.l1_loss(scores, target)
+    return functional.binary_cross_entropy_with_logits(scores, target)
+
+
+def pair_loss(sources: Tensor, rows: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+    """The mean BPR loss, -log sigmoid(s . p - s . n), of the pairs that are there; 0 if there are none.
+
+    Args:
+        sources: a row s per source: float, shape [n, F].
+        rows: of destinations: float, shape [m, F].
+        positive: the rows p of each source: int64, shape [n, P]; -1: there is none.
+        negative: likewise n, of the same shape.
+    """
+    products = [(sources.unsqueeze(1) * rows[index.clamp(min=0)]).sum(-1) for index in (positive, negative)]
+    there = (positive >= 0) & (negative >= 0)
+    each = -functional.logsigmoid(products[0] - products[1])
+    return each[there].mean() if bool(there.any()) else each.sum() * 0
+
+
+def best_rows(sources: Tensor, targets: Tensor, k: int) -> Tensor:
+    """For each source the k targets with the largest product, best first: int64, shape [n, k]; -1 where there are no
+    more targets."""
+    count = min(k, len(targets))
+    best = [(some @ targets.t()).topk(count).indices for some in sources.split(1024)]
+    found = torch.cat([torch.empty(0, count, dtype=torch.int64), *best])
+    return functional.pad(found, (0, k - count), value=-1)
+
+
+def most_popular(chosen: Any, k: int) -> np.ndarray:
+    """The k values that are most often in a pandas Series of lists, best first: int64, shape [k]; -1 where there are no
+    more."""
+    values = chosen.explode().value_counts().index[:k]
+    best = np.full(k, -1)
+    best[: len(values)] = values
+    return best
+
+
+def row_times(rows: Any, moment: int, own: bool) -> Tensor:
+    """When each row of a table is asked about: at ``moment``, or at its ``own`` time, where it has one: int64, shape
+    [num_nodes]."""
+    time = torch.full((rows.num_nodes,), moment)
+    return torch.where(rows.time == NEVER, time, rows.time) if own and "time" in rows else time
 
 
 class RelationalTrainer(Trainer):
@@ -169,20 +226,9 @@ class RelationalTrainer(Trainer):
         if self.recommends:
             of = self.task.task.dst_entity_table
             source, found = out[self.entity][seeds.src_index], batch[of]
-            positive, negative = (
-                (source.unsqueeze(1) * out[of][index.clamp(min=0)]).sum(-1)
-                for index in (found.dst_pos_index, found.dst_neg_index)
-            )
-            there = (found.dst_pos_index >= 0) & (found.dst_neg_index >= 0)
-            each = -functional.logsigmoid(positive - negative)
-            return each[there].mean() if bool(there.any()) else each.sum() * 0, len(source)
+            return pair_loss(source, out[of], found.dst_pos_index, found.dst_neg_index), len(source)
         scores = out[self.entity][: seeds.batch_size]
-        if self.kind == "multiclass_classification":
-            return functional.cross_entropy(scores, seeds.y.long()), len(scores)
-        target = seeds.y.to(scores.dtype).view_as(scores)
-        if self.kind == "regression":
-            return functional.l1_loss(scores, target), len(scores)
-        return functional.binary_cross_entropy_with_logits(scores, target), len(scores)
+        return label_loss(self.kind, scores, seeds.y), len(scores)
 
     def predictions(self, split: str) -> Tensor:
         """What RelBench evaluates, one row for each of a split's table, in its order. Of a recommendation, the best
@@ -192,12 +238,7 @@ class RelationalTrainer(Trainer):
             if self.kind == "regression":
                 out = out.clamp(*self._range)
             return out.view(-1) if out.size(1) == 1 else out
-        of = self.task.task
-        sources, targets = self._rows(split, split), self._rows(split, f"{split}_targets")
-        count = min(of.eval_k, len(targets))
-        best = [(some @ targets.t()).topk(count).indices for some in sources.split(1024)]
-        found = torch.cat([torch.empty(0, count, dtype=torch.int64), *best])
-        return functional.pad(found, (0, of.eval_k - count), value=-1)
+        return best_rows(self._rows(split, split), self._rows(split, f"{split}_targets"), self.task.task.eval_k)
 
     def embeddings(self) -> dict[str, Tensor]:
         """What the model makes of every row of the table that is asked about, and of a recommendation's destinations,
@@ -205,12 +246,10 @@ class RelationalTrainer(Trainer):
         from relbench.base import AutoCompleteTask
 
         of, data = self.task.task, self.task.data
-        moment = torch.tensor(int(of.dataset.test_timestamp.timestamp()))
+        moment = int(of.dataset.test_timestamp.timestamp())
         found = {}
         for table in [self.entity, *([of.dst_entity_table] if self.recommends else [])]:
-            time = moment.repeat(data[table].num_nodes)
-            if isinstance(of, AutoCompleteTask) and "time" in data[table]:
-                time = torch.where(data[table].time == NEVER, time, data[table].time)
+            time = row_times(data[table], moment, isinstance(of, AutoCompleteTask))
             times: dict[str, Any] = {} if of.time_col is None else {"input_time": time, "time_attr": "time"}
             size = 4 * self.config.batch_size
             loader = NeighborLoader(data, self.config.fanouts, table, batch_size=size, seed=0, **times)
@@ -233,12 +272,12 @@ class RelationalTrainer(Trainer):
     def score(self, subset: str) -> float:
         """The metric on ``val`` or ``test``; see the class."""
         predicted = self.predictions(subset)
-        if self.metric in ("accuracy", "mean roc_auc"):
-            labels = self._labels(subset)
-            if self.metric == "accuracy":
-                return float((predicted.argmax(1) == labels.long()).double().mean())
-            each = [roc_auc(*columns) for columns in zip(predicted.t(), labels.t() > 0, strict=True)]
-            return float(np.nanmean(each))
+        if self.metric == "accuracy":
+            found = Accuracy()
+            found.add(predicted, self._labels(subset))
+            return found.value(RankGroup())
+        if self.metric == "mean roc_auc":
+            return mean_roc_auc(predicted, self._labels(subset) > 0)
         return self._evaluated(predicted.numpy(), subset)
 
     def _evaluated(self, predicted: Any, subset: str) -> float:
@@ -254,7 +293,5 @@ class RelationalTrainer(Trainer):
             return "median", self._evaluated(np.full(count, value), "test")
         if not self.recommends:
             return None
-        popular = self._tables["train"].df[of.dst_entity_col].explode().value_counts().index[: of.eval_k]
-        best = np.full(of.eval_k, -1)
-        best[: len(popular)] = popular
+        best = most_popular(self._tables["train"].df[of.dst_entity_col], of.eval_k)
         return "most popular", self._evaluated(np.tile(best, (count, 1)), "test")
