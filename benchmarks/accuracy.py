@@ -13,7 +13,7 @@ import warnings
 from dataclasses import replace
 from statistics import mean, stdev
 
-from common import save
+from common import parser, save
 
 from torch_gnnscale import datasets
 from torch_gnnscale.tasks import NodeConfig, NodeTrainer
@@ -30,6 +30,7 @@ TASKS = {
 
 def main() -> None:
     """Trains 2 loaders x 5 seeds on each task and prints means, standard errors and the verdict."""
+    options = parser((__doc__ or "").splitlines()[0], graphs=False, rounds=False).parse_args()
     warnings.simplefilter("ignore", UserWarning)
     results = {}
     for name, config in TASKS.items():
@@ -58,7 +59,8 @@ def main() -> None:
             f"{bound:.4f}: {'equal' if difference < bound else 'DIFFERENT'}",
             flush=True,
         )
-        save("accuracy", results)
+        if not options.no_save:
+            save("accuracy", results)
 
 
 if __name__ == "__main__":
