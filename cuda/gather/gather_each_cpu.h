@@ -8,6 +8,7 @@
 
 #include "../memory/checks.h"
 #include "../memory/tensor.h"
+#include "../simd_cpu.h"
 #include "copy_rows.h"
 
 namespace gnnscale {
@@ -71,79 +72,104 @@ void with_copy(int64_t bytes, F&& f) {
   f([bytes](char* to, const char* from) GNNSCALE_INLINE_LAMBDA { copy_row(to, from, bytes); });
 }
 
-// Rows [begin, end) of one source, each of which is prefetched `ahead` rows before it is copied, or not at all if that
-// is 0; false, and row 0 in its place, if an id is not below the limit.
-template <int64_t ahead, typename Index>
-bool copy_block(const Source& of, const Index* ids, int64_t begin, int64_t end) {
-  bool outside = false;
+// Rows [begin, end) of one source.
+template <typename Index>
+void copy_block(const Source& of, const Index* ids, int64_t begin, int64_t end) {
   with_copy(of.bytes, [&](auto&& copy) {
-    const char* const table = of.table;
+    const char* const table = of.table;  // copies, which bytes that are written cannot change
     const int64_t stride = of.stride, bytes = of.bytes;
-    const uint64_t limit = of.limit;
-    const auto row = [&](int64_t i) GNNSCALE_INLINE_LAMBDA {
-      const uint64_t id = static_cast<uint64_t>(static_cast<int64_t>(ids[i]));
-      return table + (id < limit ? static_cast<int64_t>(id) : 0) * stride;
-    };
     char* out = of.out + begin * bytes;
-    for (int64_t i = begin; i < end; ++i, out += bytes) {
-      if constexpr (ahead > 0) {
-        const char* const next = row(std::min(i + ahead, end - 1));
-        GNNSCALE_PREFETCH(next);
-        GNNSCALE_PREFETCH(next + bytes - 1);
-      }
-      outside |= static_cast<uint64_t>(static_cast<int64_t>(ids[i])) >= limit;
-      copy(out, row(i));
-    }
+    for (int64_t i = begin; i < end; ++i, out += bytes) copy(out, table + static_cast<int64_t>(ids[i]) * stride);
   });
-  return !outside;
 }
 
-// Rows [from, to) of the sources of a span, by blocks of `block` rows; as copy_block.
+// The same of narrow rows, which are prefetched kNarrowAhead before they are copied. Compiled for AVX2, too.
+struct NarrowRows {
+  template <typename Index>
+  static GNNSCALE_INLINE void run(Source of, const Index* ids, int64_t begin, int64_t end) {
+    constexpr int64_t kAtOnce = 8;
+    with_copy(of.bytes, [&](auto&& copy) GNNSCALE_INLINE_LAMBDA {
+      const char* const table = of.table;  // copies, as above
+      const int64_t stride = of.stride, bytes = of.bytes;
+      const auto row = [&](int64_t i) GNNSCALE_INLINE_LAMBDA { return table + static_cast<int64_t>(ids[i]) * stride; };
+      char* out = of.out + begin * bytes;
+      const auto loop = [&](auto one_line) GNNSCALE_INLINE_LAMBDA {
+        int64_t i = begin;
+        for (; i + kNarrowAhead + kAtOnce <= end; i += kAtOnce, out += kAtOnce * bytes) {
+          for (int64_t j = 0; j < kAtOnce; ++j) {
+            const char* const next = row(i + kNarrowAhead + j);
+            GNNSCALE_PREFETCH(next);
+            if constexpr (!decltype(one_line)::value) GNNSCALE_PREFETCH(next + bytes - 1);
+          }
+          for (int64_t j = 0; j < kAtOnce; ++j) copy(out + j * bytes, row(i + j));
+        }
+        for (; i < end; ++i, out += bytes) copy(out, row(i));
+      };
+      // Rows whose size is a power of two, at multiples of it, lie on one line each.
+      if (((bytes | stride | reinterpret_cast<int64_t>(table)) & (bytes - 1)) == 0) {
+        loop(std::true_type());
+      } else {
+        loop(std::false_type());
+      }
+    });
+  }
+};
+
+// Rows [from, to) of the sources of a span, by blocks of `block` rows.
 template <typename Index>
-bool copy_blocks(const Span& span, const Index* ids, int64_t from, int64_t to, int64_t block) {
-  uint64_t least = UINT64_MAX;
-  for (const Source& of : span.sources) least = std::min(least, of.limit);
+void copy_blocks(const Span& span, const Index* ids, int64_t from, int64_t to, int64_t block) {
   const auto prefetch = [&](int64_t begin) GNNSCALE_INLINE_LAMBDA {
     for (int64_t i = begin; i < std::min(begin + block, to); ++i) {
-      const uint64_t id = static_cast<uint64_t>(static_cast<int64_t>(ids[i]));
-      if (id >= least) continue;
-      const char* const row = span.begin + static_cast<int64_t>(id) * span.stride;
+      const char* const row = span.begin + static_cast<int64_t>(ids[i]) * span.stride;
       prefetch_lines(row, span.bytes);
       GNNSCALE_PREFETCH(row + span.bytes - 1);
     }
   };
-  bool inside = true;
   prefetch(from);
   for (int64_t begin = from; begin < to; begin += block) {
     prefetch(begin + block);
-    for (const Source& of : span.sources) inside &= copy_block<0>(of, ids, begin, std::min(begin + block, to));
+    for (const Source& of : span.sources) copy_block(of, ids, begin, std::min(begin + block, to));
   }
-  return inside;
 }
 
-// Copies rows ids[0..count) of all sources. Returns 0, or the least limit of those that have not as many rows.
+// Whether ids [from, to) are in [0, limit).
+template <typename Index>
+bool all_below(const Index* ids, int64_t from, int64_t to, uint64_t limit) {
+  uint64_t outside = 0;  // the first bit: one was negative, or too large
+  for (int64_t i = from; i < to; ++i) {
+    const uint64_t id = static_cast<uint64_t>(static_cast<int64_t>(ids[i]));
+    outside |= id | (limit - 1 - id);
+  }
+  return outside >> 63 == 0;
+}
+
+// Copies rows ids[0..count) of all sources. Returns 0, or the least number of rows that a source has if an id is not
+// below it.
 template <typename Index>
 uint64_t copy_each(const std::vector<Source>& sources, const Index* ids, int64_t count, int64_t threads) {
+  if (sources.empty()) return 0;
   const std::vector<Span> spans = spans_of(sources);
   int64_t bytes = 0;
-  for (const Source& of : sources) bytes += of.bytes;
+  uint64_t limit = INT64_MAX;
+  for (const Source& of : sources) {
+    bytes += of.bytes;
+    limit = std::min(limit, of.limit);
+  }
   std::atomic<bool> outside{false};
   const int64_t tasks = num_tasks(count * bytes, kGrainBytes, threads);
   run_tasks(tasks, [&](int64_t task) {
     const auto [from, to] = part(count, task, tasks);
+    if (!all_below(ids, from, to, limit)) return outside.store(true);
     for (const Span& span : spans) {
-      const bool narrow = span.sources.size() == 1 && span.bytes <= kNarrowBytes;
       const int64_t block = std::clamp(kBlockBytes / span.bytes, kLeastBlockRows, kMostBlockRows);
-      if (!(narrow ? copy_block<kNarrowAhead>(span.sources[0], ids, from, to)
-                   : copy_blocks(span, ids, from, to, block))) {
-        outside.store(true);
+      if (span.sources.size() == 1 && span.bytes <= kNarrowBytes) {
+        vectorized<NarrowRows>(span.sources[0], ids, from, to);
+      } else {
+        copy_blocks(span, ids, from, to, block);
       }
     }
   });
-  if (!outside.load()) return 0;
-  return std::min_element(sources.begin(), sources.end(),
-                          [](const Source& a, const Source& b) { return a.limit < b.limit; })
-      ->limit;
+  return outside.load() ? limit : 0;
 }
 
 // src[index] of several matrices in host memory, in pooled memory. out: gets the tensors.

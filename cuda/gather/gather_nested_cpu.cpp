@@ -11,6 +11,7 @@ namespace gnnscale {
 namespace {
 
 constexpr int64_t kRowsAhead = 16;  // distance at which offsets are prefetched
+constexpr int64_t kShort = 32;      // bytes that are copied without a call
 
 // The values and the offsets of rows index[i]. Cell (i, j) of `columns` columns has the values from
 // offset[i * columns + j] to offset[i * columns + j + 1]. See torch_gnnscale.ops.gather_nested.
@@ -43,11 +44,17 @@ std::tuple<Tensor, Tensor> gather_nested(const Tensor& values, const Tensor& off
   }
   const int64_t item = static_cast<int64_t>(values.element_size());
   const char* const data = static_cast<const char*>(values.const_data_ptr());
-  PooledArray<char> found(total * item);
+  PooledArray<char> found(total * item + kShort);
   char* out = found.data();
   for (int64_t i = 0; i < count; ++i) {
     const int64_t* const cell = from + rows[i] * columns;
-    out = std::copy(data + cell[0] * item, data + cell[columns] * item, out);
+    const int64_t begin = cell[0] * item, bytes = cell[columns] * item - begin;
+    if (bytes <= kShort && begin + kShort <= stored * item) {  // what is copied beyond a row, the next one replaces
+      __builtin_memcpy(out, data + begin, kShort);
+    } else {
+      std::copy(data + begin, data + begin + bytes, out);
+    }
+    out += bytes;
   }
   return {to_tensor(std::move(found), {total}, dtype_of(values)),
           to_tensor(std::move(ends), {count * columns + 1}, ScalarType::Long)};

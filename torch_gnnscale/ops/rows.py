@@ -67,6 +67,7 @@ def select_each(groups: Sequence[tuple[Sequence[Tensor], Tensor, int]]) -> list[
     at_once: list[tuple[int, int]] = []
     tensors: list[Tensor] = []
     counts: list[int] = []
+    alone = len(groups) == 1 and len(groups[0][0]) == 1  # others are read in one call anyway
     for group, (sources, index, below) in enumerate(groups):
         few, before = index.numel() <= _FEW_ROWS, len(tensors)
         for number, src in enumerate(sources):
@@ -79,7 +80,7 @@ def select_each(groups: Sequence[tuple[Sequence[Tensor], Tensor, int]]) -> list[
                 found[group][number] = gather_rows(src, index, check=below > rows)
             elif (
                 whole
-                and (few or src.dim() == 1)
+                and (few or (alone and src.dim() == 1))
                 and src.dtype in _SELECTED
                 and index.numel() * (src.stride(0) if rows else 0) <= _FEW_ELEMENTS
             ):
@@ -310,7 +311,7 @@ def gather_nested(values: Tensor, offset: Tensor, columns: int, index: Tensor) -
     if not values.is_contiguous():
         raise ValueError(f"values: expected contiguous ones, found strides {values.stride()}")
     try:
-        return OPS.gather_nested(values, offset.contiguous(), columns, index.contiguous())
+        return OPS.gather_nested.default(values, offset.contiguous(), columns, index.contiguous())
     except RuntimeError:
         check_ids("index", index, rows, "rows")  # names the first that is out of range
         raise
