@@ -138,14 +138,13 @@ def keys_of_parts(composites: Composites, keys: Iterable[Key]) -> list[Key]:
 def plain_tensors(frame: Any) -> list[Tensor]:
     """The tensors of a TensorFrame with a row for each of its rows, of fixed width."""
 
-    def of(value: Any) -> list[Tensor]:
+    found = []
+    for value in (*frame.feat_dict.values(), frame.y):
         if isinstance(value, Tensor):
-            return [value]
-        if value is None or isinstance(value, dict) or value.values.dim() != 2:
-            return []
-        return [value.values]
-
-    return [tensor for value in (*frame.feat_dict.values(), frame.y) for tensor in of(value)]
+            found.append(value)
+        elif value is not None and not isinstance(value, dict) and value.values.dim() == 2:
+            found.append(value.values)
+    return found
 
 
 def composite_rows(frame: Any, ids: Tensor, take: Callable[[Tensor], Tensor]) -> Any:
@@ -156,11 +155,19 @@ def composite_rows(frame: Any, ids: Tensor, take: Callable[[Tensor], Tensor]) ->
         ids: int64, shape [n], on its device.
         take: returns the rows ``ids`` of a tensor with a row for each of the frame's.
     """
-    found = copy.copy(frame)
+    found = _copied(frame)
     found.feat_dict = {of: _rows_of(value, ids, take) for of, value in frame.feat_dict.items()}
+    found.col_names_dict = frame.col_names_dict.copy()
     found.y = None if frame.y is None else _rows_of(frame.y, ids, take)
     if frame._num_rows is not None:
         found._num_rows = ids.numel()
+    return found
+
+
+def _copied(value: Any) -> Any:
+    """``copy.copy(value)`` of a class of torch_frame's, in a third of the time."""
+    found = object.__new__(type(value))
+    found.__dict__.update(value.__dict__)
     return found
 
 
@@ -171,7 +178,7 @@ def _rows_of(value: Any, ids: Tensor, take: Callable[[Tensor], Tensor]) -> Any:
         return take(value)
     if isinstance(value, dict):  # tokens of text: one nested tensor for each kind
         return {name: _rows_of(nested, ids, take) for name, nested in value.items()}
-    found = copy.copy(value)
+    found = _copied(value)
     found.num_rows = ids.numel()
     if value.values.dim() == 2:  # MultiEmbeddingTensor: offsets are of columns
         found.values = take(value.values)

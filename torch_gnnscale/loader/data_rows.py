@@ -147,11 +147,12 @@ class _Reader:
         if (ids := self.nodes if of == "nodes" else self.edges) is None:
             return None
         of_type, store = self.storage.type_name, self.storage.store
+        value, dim = store._mapping.get(name), 0
         below = self.bounds.of_nodes.get(of_type) if of == "nodes" else self.bounds.of_edges(of_type)
         try:
-            return rows_at(
-                value := store[name], ids, dim := self.data.__cat_dim__(name, value, store), below, self.read
-            )
+            if not is_composite(value):
+                dim = self.data.__cat_dim__(name, value := store[name], store)
+            return rows_at(value, ids, dim, below, self.read)
         except IndexError as error:  # it was long enough when the loader was made
             expected = f"a row for each of {'' if below is None else f'{below} '}{of}"
             found = value.shape[dim] if hasattr(value, "shape") else len(value)
