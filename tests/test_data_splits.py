@@ -69,7 +69,14 @@ def test_a_seed_draws_its_split():
     assert 20 < int((first["val"] & other["val"]).sum()) < 80  # 40 by chance
 
 
+def test_a_tenth_each_is_validated_and_tested_by_default():
+    assert sizes(splits.random(1000)) == [800, 100, 100]
+    of_default, given = splits.stratified(CLASSES, seed=3), splits.stratified(CLASSES, 0.1, 0.1, seed=3)
+    assert all(torch.equal(of_default[subset], given[subset]) for subset in given)
+
+
 EDGE = ("a", "b", "c")
+CLASSES = torch.arange(200) % 3
 
 
 @pytest.mark.parametrize(

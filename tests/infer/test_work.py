@@ -4,9 +4,11 @@ import pytest
 import torch
 from helpers.hetero import AUTHOR, PAPER, VENUE, make_hetero
 from torch_geometric.data import Data
+from torch_geometric.utils import add_remaining_self_loops
 
 from torch_gnnscale.infer import work
 from torch_gnnscale.infer.staged_graph import WholeGraph
+from torch_gnnscale.infer.staged_model import Pieces
 from torch_gnnscale.infer.work import NodeSet, batches, first_hub, work_of_stage
 
 
@@ -85,3 +87,30 @@ def test_the_first_hub_has_more_edges_than_may_be(chunk, monkeypatch):
         else:
             node_type, at = expected
             assert (found[0], found[1].tolist()) == (node_type, SETS[node_type].slice(at, at + 1).tolist())
+
+
+@pytest.mark.parametrize(
+    ("pieces", "loops"),
+    [
+        ([([0, 1, 2], [3.0, 4.0, 5.0])], [3.0]),
+        ([([1, 0, 0], [3.0, 4.0, 5.0])], [5.0]),
+        ([([0, 1], [3.0, 4.0]), ([2, 2], [5.0, 6.0])], [3.0]),
+        ([([0, 1], [3.0, 4.0]), ([2, 0], [5.0, 6.0])], [6.0]),
+        ([([1], [3.0]), ([], [])], [1.5]),
+    ],
+)
+def test_self_loops_of_pieces_are_those_of_pyg(pieces, loops):
+    """The last one's weight; where a node has none, ``fill``."""
+    found, seen = Pieces(), []
+    for at, (sources, weights) in enumerate(pieces):
+        found.begin(last=at == len(pieces) - 1)
+        index = torch.tensor([sources, [0] * len(sources)], dtype=torch.int64)
+        seen.append(found.loops(index, torch.tensor(weights), 1.5, "loops"))
+    index, weight = (torch.cat(of, dim=-1) for of in zip(*seen, strict=True))
+    every = torch.tensor([[s for of, _ in pieces for s in of], [0] * sum(len(of) for of, _ in pieces)])
+    given = torch.tensor([w for _, of in pieces for w in of])
+    expected = add_remaining_self_loops(every, given, 1.5, int(every.max()) + 1 if every.numel() else 1)
+    into = expected[0][1] == 0
+    assert index.tolist() == expected[0][:, into].tolist()
+    assert weight.tolist() == expected[1][into].tolist()
+    assert weight[index[0] == 0].tolist() == loops

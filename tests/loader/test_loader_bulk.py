@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -350,6 +351,11 @@ def test_tensors_of_edges_are_those_of_their_index_and_pointer(monkeypatch):
     assert found == [edges.as_tensor().data_ptr(), edges._indptr.data_ptr()]
 
 
+@dataclass(slots=True)
+class Slotted:
+    rows: torch.Tensor
+
+
 def test_tensors_of_what_batches_consist_of():
     def pointers(value):
         return {tensor.data_ptr() for tensor in tensors_of(value)}
@@ -361,4 +367,5 @@ def test_tensors_of_what_batches_consist_of():
     ours = [tensor.as_subclass(OnGPU) for tensor in (plain, other)]
     assert pointers(plain) == set()
     assert pointers([ours[0], {"a": (ours[1], "text", None, 3)}]) == {plain.data_ptr(), other.data_ptr()}
+    assert pointers(Slotted(ours[0])) == set()  # whose attributes nobody lists
     assert pointers(Data(x=ours[0], layers=[ours[1]])) == {plain.data_ptr(), other.data_ptr()}

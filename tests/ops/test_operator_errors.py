@@ -2,6 +2,7 @@
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from helpers.graphs import graph_of_degrees
@@ -10,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torch_gnnscale import _library, ops
 from torch_gnnscale.ops import random_draws, tiers
-from torch_gnnscale.ops.arguments import check_same, checked_device
+from torch_gnnscale.ops.arguments import as_tensor, check_same, checked_device
 from torch_gnnscale.ops.rows import MAX_ROW_BYTES, check_row_bytes
 
 GRAPH = graph_of_degrees([2, 1, 3])
@@ -134,3 +135,9 @@ def test_devices(device, seen, state, expected, monkeypatch):
         assert text_of(ValueError, lambda: checked_device(device)) == expected
     else:
         assert str(checked_device(device)) == expected
+
+
+def test_arrays_whose_rows_run_backwards():
+    """Which torch refuses to share."""
+    assert as_tensor("ids", np.arange(4)[::-1]).tolist() == [3, 2, 1, 0]
+    assert as_tensor("ids", [np.arange(3)[::-1], np.arange(3)]).tolist() == [[2, 1, 0], [0, 1, 2]]

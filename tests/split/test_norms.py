@@ -41,6 +41,21 @@ def test_two_rows_over_all_ranks_are_enough():
         torch.testing.assert_close(ours.get_buffer(name), value, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_norm_without_statistics_has_those_of_its_rows(training, keeps):
+    """One that ``keeps`` them from before does not change them."""
+    arguments = RowTransport(Exchange(None, 1, 0)), OwnNodeRows(SimpleNamespace(edge_index=NO_EDGES), None)
+    x = torch.tensor([[1.0, 2.0], [4.0, 0.0], [3.0, 5.0]], dtype=torch.float64)
+    module = nn.BatchNorm1d(2, track_running_stats=keeps).double().train(training)
+    module.track_running_stats = False
+    torch.testing.assert_close(
+        _normalize("norm", module, module.forward, *arguments, x), module(x), rtol=1e-12, atol=1e-12
+    )
+    if keeps:
+        assert torch.equal(module.running_mean, torch.zeros(2).double())
+
+
 @pytest.mark.parametrize("momentum", [0.1, None])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_the_host_waits_for_no_number_of_rows(dtype, momentum):

@@ -89,6 +89,11 @@ ONE = torch.zeros(2, 1, dtype=torch.int64)
             {"destinations": torch.ones(3, 2)},
         ),
         (ValueError, "sources: expected shape [n, F], F as of sources, found [3]", {"sources": torch.ones(3)}),
+        (
+            ValueError,
+            "sources: expected shape [n, F], F as of sources, found [2, 1, 1]",
+            {"sources": torch.ones(2, 1, 1), "destinations": torch.ones(2, 1, 1)},
+        ),
         (ValueError, "sources: expected finite numbers, found others", {"sources": torch.full((2, 1), math.nan)}),
         (ValueError, "test: expected shape [2, n], found [1, 2]", {"test": ONE.t()}),
         (ValueError, "test: expected shape [2, n], found [2]", {"test": ONE.view(2)}),
