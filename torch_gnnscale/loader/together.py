@@ -217,9 +217,6 @@ class Together:
 
     def _step(self, coming: _Prepared | None) -> _Prepared | Served:
         """Announces a turn, and takes the step that is ``_window`` turns before it."""
-        if self._window == 0:
-            assert coming is not None
-            return self._take(coming)
         if coming is not None:
             if not self._samples_together:
                 self._announce(coming)
