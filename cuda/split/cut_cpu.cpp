@@ -1,4 +1,4 @@
-// One rank's share of a batch: its own nodes, the edges into them, and which rows it sends and receives.
+// One rank's share of a batch (cut_rules.h): its own nodes, the edges into them, and which rows it sends and receives.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -8,6 +8,7 @@
 #include "../memory/checks.h"
 #include "../memory/tensor.h"
 #include "../pick.h"
+#include "cut_rules.h"
 
 namespace gnnscale {
 namespace {
@@ -74,12 +75,8 @@ class Cutting {
         row_(static_cast<const int64_t*>(row.const_data_ptr())),
         owner_(static_cast<const Owner*>(owner.const_data_ptr())),
         num_nodes_(num_nodes),
-        hops_(static_cast<int64_t>(num_nodes.size()) - 1),
-        count_(node.numel()),
-        num_edges_(row.numel()),
-        parts_(parts),
-        part_(part),
-        blocks_(parts * hops_) {}
+        rules_{node.numel(), colptr.numel() - 1, row.numel(), static_cast<int64_t>(num_nodes.size()) - 1, parts, part} {
+  }
 
   std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> run() {
     find_own();
@@ -90,19 +87,24 @@ class Cutting {
   }
 
  private:
-  // place_: own nodes are numbered in the batch's order; other nodes get -1 - owner.
+  // What a node has as its place before its place is known: an own one its number among own ones, in the batch's
+  // order; any other -1 - owner.
+  int32_t place_of(int64_t owner) const { return static_cast<int32_t>(rules_.is_own(owner) ? num_own_ : -1 - owner); }
+  static bool is_own(int64_t place) { return place >= 0; }
+  static int64_t owner_of(int64_t place) { return -1 - place; }  // of a node of another rank
+
   void find_own() {
-    place_.reserve(0, count_);
-    own_.reserve(0, count_);
-    counts_ = zeros<int64_t>(2 * hops_ + 1 + 2 * blocks_);
-    for (int64_t g = 0, i = 0; g <= hops_; ++g) {
+    place_.reserve(0, rules_.nodes);
+    own_.reserve(0, rules_.nodes);
+    counts_ = zeros<int64_t>(rules_.counts());
+    for (int64_t g = 0, i = 0; g <= rules_.hops; ++g) {
       const int64_t before = num_own_;
       for (const int64_t end = i + num_nodes_[g]; i < end; ++i) {
         const auto rank = static_cast<int64_t>(owner_[i]);
-        STD_TORCH_CHECK(rank >= 0 && rank < parts_, "cut_batch: expected owners in [0, ", parts_, "), found ", rank);
-        place_[i] = static_cast<int32_t>(rank == part_ ? num_own_ : -1 - rank);
+        STD_TORCH_CHECK(rules_.is_rank(rank), "cut_batch: expected owners in [0, ", rules_.parts, "), found ", rank);
+        place_[i] = place_of(rank);
         own_[num_own_] = static_cast<int32_t>(i);  // overwritten by the next node unless it is own
-        num_own_ += rank == part_;
+        num_own_ += rules_.is_own(rank);
       }
       counts_[g] = num_own_ - before;
     }
@@ -111,49 +113,48 @@ class Cutting {
   // The levels of remote sources of own nodes, and the levels of own nodes in other ranks' halos. Destinations come by
   // group, so the first level that is found is the least.
   void find_levels() {
-    level_ = zeros<uint8_t>(count_);
-    given_ = zeros<uint8_t>(num_own_ * parts_);
-    halo_.reserve(0, count_);
-    int64_t* const num_edges = counts_.data() + hops_ + 1;
-    received_ = num_edges + hops_;
-    sent_ = received_ + blocks_;
+    level_ = zeros<uint8_t>(rules_.nodes);
+    given_ = zeros<uint8_t>(num_own_ * rules_.parts);
+    halo_.reserve(0, rules_.nodes);
+    int64_t* const num_edges = counts_.data() + rules_.first_edges();
+    received_ = counts_.data() + rules_.first_received();
+    sent_ = counts_.data() + rules_.first_sent();
     STD_TORCH_CHECK(colptr_[0] == 0, "the batch is malformed: colptr[0] is ", colptr_[0]);
-    for (int64_t g = 0, dst = 0; g < hops_; ++g) {
-      const auto level = static_cast<uint8_t>(g + 1);
+    for (int64_t g = 0, dst = 0; g < rules_.hops; ++g) {
+      const int64_t level = rules_.level_of(g);
       for (const int64_t end = dst + num_nodes_[g]; dst < end; ++dst) {
         const int64_t from = colptr_[dst], to = colptr_[dst + 1], mine = place_[dst];
-        STD_TORCH_CHECK(from <= to && to <= num_edges_, "the batch is malformed: colptr[", dst + 1, "] is ", to);
-        if (mine >= 0) {
+        STD_TORCH_CHECK(rules_.is_column(from, to), "the batch is malformed: colptr[", dst + 1, "] is ", to);
+        if (is_own(mine)) {
           num_edges[g] += to - from;
           for (int64_t e = from; e < to; ++e) {
-            const int64_t src = source(e), rank = -1 - place_[src];
-            if (rank < 0 || level_[src] != 0) continue;
-            level_[src] = level;
+            const int64_t src = source(e), place = place_[src];
+            if (!rules_.crosses(is_own(place), true) || level_[src] != 0) continue;
+            level_[src] = static_cast<uint8_t>(level);
             halo_[num_halo_++] = {node_[src], src};
-            ++received_[rank * hops_ + g];
+            ++received_[rules_.block_of(owner_of(place), level)];
           }
         } else {
-          const int64_t rank = -1 - mine;
+          const int64_t rank = owner_of(mine);
           for (int64_t e = from; e < to; ++e) {
             const int64_t number = place_[source(e)];
-            if (number < 0 || given_[number * parts_ + rank] != 0) continue;
-            given_[number * parts_ + rank] = level;
-            ++sent_[rank * hops_ + g];
+            if (!rules_.crosses(is_own(number), false) || given_[number * rules_.parts + rank] != 0) continue;
+            given_[number * rules_.parts + rank] = static_cast<uint8_t>(level);
+            ++sent_[rules_.block_of(rank, level)];
           }
         }
       }
     }
-    num_own_edges_ = 0;
-    for (int64_t g = 0; g < hops_; ++g) num_own_edges_ += num_edges[g];
+    for (int64_t g = 0; g < rules_.hops; ++g) num_own_edges_ += num_edges[g];
   }
 
   GNNSCALE_INLINE int64_t source(int64_t e) const {
-    if (e + kFarther < num_edges_) {
+    if (e + kFarther < rules_.edges) {
       const auto later = static_cast<uint64_t>(row_[e + kFarther]);
-      if (later < static_cast<uint64_t>(count_)) GNNSCALE_PREFETCH(place_.data() + later);
+      if (later < static_cast<uint64_t>(rules_.nodes)) GNNSCALE_PREFETCH(place_.data() + later);
     }
     const int64_t src = row_[e];
-    STD_TORCH_CHECK(src >= 0 && src < count_, "the batch is malformed: row[", e, "] is not in [0, ", count_, ")");
+    STD_TORCH_CHECK(rules_.is_node(src), "the batch is malformed: row[", e, "] is not in [0, ", rules_.nodes, ")");
     return src;
   }
 
@@ -163,29 +164,30 @@ class Cutting {
     spare_.reserve(0, std::max(num_own_, num_halo_));
     for (int64_t t = 0; t < num_own_; ++t) by_id[t] = {node_[own_[t]], t};
     sort_by_id(by_id, spare_, num_own_);
-    const int64_t seeds = counts_[0];
     local_.reserve(0, num_own_);
-    for (int64_t t = 0; t < seeds; ++t) local_[t] = own_[t];
     // Own nodes are numbered by group, so the group of a number tells where it goes.
-    const PooledArray<int64_t> begins = begins_of(counts_.data(), hops_ + 1), next = begins_of(counts_.data(), hops_);
+    const PooledArray<int64_t> begins = begins_of(counts_.data(), rules_.hops + 1);
+    const PooledArray<int64_t> next = begins_of(counts_.data(), rules_.hops);
     PooledArray<int32_t> number(num_own_);  // the new number of each own node
-    for (int64_t t = 0; t < seeds; ++t) number[t] = static_cast<int32_t>(t);
+    const int64_t unsorted = begins[CutRules::kUnsortedGroups];
+    for (int64_t t = 0; t < unsorted; ++t) local_[t] = own_[t];
+    for (int64_t t = 0; t < unsorted; ++t) number[t] = static_cast<int32_t>(t);
     for (int64_t i = 0; i < num_own_; ++i) {
       const int64_t t = by_id[i].number;
-      if (t < seeds) continue;
-      int64_t g = 1;
+      if (t < unsorted) continue;
+      int64_t g = CutRules::kUnsortedGroups;
       while (t >= begins[g + 1]) ++g;
       number[t] = static_cast<int32_t>(next[g]);
       local_[next[g]++] = own_[t];
     }
-    const PooledArray<int64_t> at = begins_of(sent_, blocks_);
-    num_sent_ = at[blocks_];
+    const PooledArray<int64_t> at = begins_of(sent_, rules_.blocks());
+    num_sent_ = at[rules_.blocks()];
     out_sent_.reserve(0, num_sent_);
-    for (int64_t i = 0; i < num_own_ && parts_ > 1; ++i) {
+    for (int64_t i = 0; i < num_own_ && rules_.parts > 1; ++i) {
       const int64_t t = by_id[i].number;
-      for (int64_t rank = 0; rank < parts_; ++rank) {
-        const int64_t level = given_[t * parts_ + rank];
-        if (level > 0) out_sent_[at[rank * hops_ + level - 1]++] = number[t];
+      for (int64_t rank = 0; rank < rules_.parts; ++rank) {
+        const int64_t level = given_[t * rules_.parts + rank];
+        if (level > 0) out_sent_[at[rules_.block_of(rank, level)]++] = number[t];
       }
     }
     for (int64_t t = 0; t < num_own_; ++t) place_[own_[t]] = number[t];
@@ -195,49 +197,43 @@ class Cutting {
   void order_halo() {
     spare_.reserve(0, num_halo_);  // an odd number of passes over own nodes leaves their buffer here
     sort_by_id(halo_, spare_, num_halo_);
-    const PooledArray<int64_t> at = begins_of(received_, blocks_);
+    const PooledArray<int64_t> at = begins_of(received_, rules_.blocks());
     out_halo_.reserve(0, num_halo_);
     for (int64_t i = 0; i < num_halo_; ++i) {
-      const int64_t src = halo_[i].number, rank = -1 - place_[src];
-      const int64_t j = at[rank * hops_ + level_[src] - 1]++;
+      const int64_t src = halo_[i].number;
+      const int64_t j = at[rules_.block_of(owner_of(place_[src]), level_[src])]++;
       out_halo_[j] = src;
       place_[src] = static_cast<int32_t>(num_own_ + j);
     }
   }
 
   std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> write() {
-    const int64_t columns = num_own_ - counts_[hops_];
+    const int64_t columns = num_own_ - counts_[rules_.hops];
     PooledArray<int64_t> colptr(columns + 1), row(num_own_edges_), edge(num_own_edges_);
+    const EdgeOutput<int32_t> output{row_, place_.data(), row.data(), edge.data()};
     int64_t out = 0;
     colptr[0] = 0;
     for (int64_t j = 0; j < columns; ++j) {
       const int64_t dst = local_[j];
-      for (int64_t e = colptr_[dst]; e < colptr_[dst + 1]; ++e, ++out) {
-        row[out] = place_[row_[e]];
-        edge[out] = e;
-      }
+      for (int64_t e = colptr_[dst]; e < colptr_[dst + 1]; ++e, ++out) output.write(out, e);
       colptr[j + 1] = out;
     }
     const auto as = [](PooledArray<int64_t>& array, int64_t size) {
       return to_tensor(std::move(array), {size}, ScalarType::Long);
     };
-    return {as(local_, num_own_),
-            as(colptr, columns + 1),
-            as(row, out),
-            as(edge, out),
-            as(out_halo_, num_halo_),
-            as(out_sent_, num_sent_),
-            as(counts_, 2 * hops_ + 1 + 2 * blocks_)};
+    return {
+        as(local_, num_own_),     as(colptr, columns + 1),     as(row, out), as(edge, out), as(out_halo_, num_halo_),
+        as(out_sent_, num_sent_), as(counts_, rules_.counts())};
   }
 
   const int64_t *const node_, *const colptr_, *const row_;
   const Owner* const owner_;
   const std::vector<int64_t>& num_nodes_;
-  const int64_t hops_, count_, num_edges_, parts_, part_, blocks_;  // a block: the nodes of one rank and level
+  const CutRules rules_;
   PooledArray<int32_t> place_, own_;    // by node: its place in the output; by own node: its number in the batch
   PooledArray<uint8_t> level_, given_;  // by node; by own node and rank: its level in that rank's halo; 0: none
   PooledArray<Numbered> halo_, spare_;
-  PooledArray<int64_t> counts_;  // num_nodes, num_edges, num_received, num_sent
+  PooledArray<int64_t> counts_;
   int64_t *received_ = nullptr, *sent_ = nullptr;
   int64_t num_own_ = 0, num_own_edges_ = 0, num_halo_ = 0, num_sent_ = 0;
   PooledArray<int64_t> local_, out_halo_, out_sent_;

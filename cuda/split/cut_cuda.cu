@@ -49,7 +49,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cut_batch(con
                                                                              const Tensor& owner, int64_t parts,
                                                                              int64_t part) {
   const int64_t nodes = node.numel(), columns = colptr.numel() - 1, edges = row.numel();
-  const int64_t hops = static_cast<int64_t>(num_nodes.size()) - 1, blocks = parts * hops, pairs = nodes * parts;
+  const int64_t hops = static_cast<int64_t>(num_nodes.size()) - 1, pairs = nodes * parts;
+  const CutRules rules{nodes, columns, edges, hops, parts, part};
   STD_TORCH_CHECK(node.is_cuda(), "cut_batch: nodes are not on a GPU");
   const int32_t device = node.get_device_index();
   const torch::stable::accelerator::DeviceGuard guard(device);
@@ -68,18 +69,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cut_batch(con
 
   const Tensor uploaded = executor.upload(ends);
   Tensor level = executor.room(pairs, ScalarType::Int), rank = executor.room(nodes, ScalarType::Long);
-  // num_nodes, num_edges, num_received, num_sent; how many entries are sent; whether the batch is well formed.
-  const int64_t totals = 2 * hops + 1 + 2 * blocks;
+  // The counts; how many entries are sent; whether the batch is well formed.
+  const int64_t totals = rules.counts();
   Tensor counts = executor.room(totals + 2, ScalarType::Long);
   if (pairs > 0) executor.fill(static_cast<uint32_t*>(level.mutable_data_ptr()), pairs);
   int64_t* const count = data(counts);
   executor.fill(count, totals + 2);
-  const CutBatch batch{nodes,
-                       columns,
-                       edges,
-                       hops,
-                       parts,
-                       part,
+  const CutBatch batch{rules,
                        numbers(node),
                        numbers(colptr),
                        numbers(row),
@@ -103,7 +99,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cut_batch(con
   Pairs halo(executor, nodes);
   executor.each(nodes, KeyOfHalo{batch, halo.keys(), halo.values()});
   halo.sort(nodes);
-  executor.each(blocks, CountBlock{halo.keys(), nodes, count + 2 * hops + 1});
+  executor.each(rules.blocks(), CountBlock{halo.keys(), nodes, count + rules.first_received()});
   Tensor flag = executor.room(pairs, ScalarType::Long), before = executor.room(pairs + 1, ScalarType::Long);
   executor.each(pairs, IsSent{batch, data(flag)});
   executor.sum_before(data(flag), data(before), pairs);
@@ -112,8 +108,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cut_batch(con
   STD_TORCH_CHECK(static_cast<uint32_t>(found[totals + 1]) != 0, "the batch is malformed: an owner, a column or a ",
                   "source is out of range");
   const auto own = std::accumulate(found.begin(), found.begin() + hops + 1, int64_t{0});
-  const auto first_received = found.begin() + 2 * hops + 1;
-  const auto num_halo = std::accumulate(first_received, first_received + blocks, int64_t{0});
+  const auto first_received = found.begin() + rules.first_received();
+  const auto num_halo = std::accumulate(first_received, first_received + rules.blocks(), int64_t{0});
   const int64_t own_columns = own - found[hops];
 
   Tensor local = executor.room(own, ScalarType::Long), of_halo = executor.room(num_halo, ScalarType::Long);
@@ -123,20 +119,20 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cut_batch(con
   Pairs given(executor, num_sent);
   executor.each(pairs, KeyOfSent{batch, data(flag), data(before), given.keys(), given.values()});
   given.sort(num_sent);
-  executor.each(blocks, CountBlock{given.keys(), num_sent, count + 2 * hops + 1 + blocks});
+  executor.each(rules.blocks(), CountBlock{given.keys(), num_sent, count + rules.first_sent()});
   executor.each(num_sent, WriteSent{given.values(), data(place), data(sent)});
 
   Tensor degree = executor.room(own_columns, ScalarType::Long),
          own_colptr = executor.room(own_columns + 1, ScalarType::Long);
   executor.each(own_columns, CountColumn{batch, data(local), data(degree)});
   executor.sum_before(data(degree), data(own_colptr), own_columns);
-  executor.each(hops, CountGroupEdges{count, data(own_colptr), count + hops + 1});
+  executor.each(hops, CountGroupEdges{count, data(own_colptr), count + rules.first_edges()});
   found = executor.download(count, totals);
-  const auto first_edges = found.begin() + hops + 1;
+  const auto first_edges = found.begin() + rules.first_edges();
   const auto own_edges = std::accumulate(first_edges, first_edges + hops, int64_t{0});
   Tensor own_row = executor.room(own_edges, ScalarType::Long), edge = executor.room(own_edges, ScalarType::Long);
-  executor.each(own_edges,
-                WriteEdge{batch, data(local), data(own_colptr), data(place), own_columns, data(own_row), data(edge)});
+  const EdgeOutput<int64_t> output{batch.row, data(place), data(own_row), data(edge)};
+  executor.each(own_edges, WriteEdge{batch, output, data(local), data(own_colptr), own_columns});
   return {local, own_colptr, own_row, edge, of_halo, sent, executor.on_host(found)};
 }
 

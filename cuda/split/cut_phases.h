@@ -1,22 +1,21 @@
-// Cutting a batch over ranks as loops over independent items, for many threads. Own nodes, the halo and what is sent
-// get keys of 64 bits, (block << 32 | position in the order of ids), by which they are sorted into the order of the
-// output. A block is a stretch of the output: of own nodes a group, of the halo and of what is sent a rank and level.
-// Its size is found by searching for its bounds in the sorted keys. Each phase is called for every item, in any order
-// and by any number of threads; the next phase begins when all calls have returned.
+// Cutting a batch over ranks (cut_rules.h) as loops over independent items, for many threads. Own nodes, the halo and
+// what is sent get keys of 64 bits, (block << 32 | position in the order of ids), by which they are sorted into the
+// order of the output. A block's size is found by searching for its bounds in the sorted keys. Each phase is called for
+// every item, in any order and by any number of threads; the next phase begins when all calls have returned.
 #pragma once
 
 #include <cstdint>
 
 #include "../atomics.h"
 #include "../macros.h"
+#include "cut_rules.h"
 
 namespace gnnscale {
 
-struct CutBatch {
+struct CutBatch : CutRules {
   static constexpr uint32_t kNoLevel = ~uint32_t{0};
   static constexpr int64_t kNoKey = INT64_MAX;  // after all keys
 
-  int64_t nodes, columns, edges, hops, parts, part;
   const int64_t *node, *colptr, *row;  // [nodes], [columns + 1], [edges]
   const int32_t* owner32;              // [nodes]; null if owners are int64
   const int64_t* owner64;              // [nodes]
@@ -27,7 +26,6 @@ struct CutBatch {
   uint32_t* malformed;  // 0 if an owner, a column or a source is out of range
 
   GNNSCALE_HD int64_t owner(int64_t i) const { return owner32 != nullptr ? owner32[i] : owner64[i]; }
-  GNNSCALE_HD bool is_rank(int64_t value) const { return value >= 0 && value < parts; }
   GNNSCALE_HD int64_t group(int64_t i) const {
     int64_t g = 0;
     while (i >= ends[g]) ++g;
@@ -68,24 +66,22 @@ struct CheckColumn {
   CutBatch batch;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const bool right =
-        batch.colptr[0] == 0 && batch.colptr[i] <= batch.colptr[i + 1] && batch.colptr[i + 1] <= batch.edges;
+    const bool right = batch.colptr[0] == 0 && batch.is_column(batch.colptr[i], batch.colptr[i + 1]);
     if (!right) atomic_lower(*batch.malformed, 0);
   }
 };
 
-// For every edge whose source is in the halo of its destination's owner: lowers the source's level there to 1 + the
-// hop that draws the edge.
+// For every edge that crosses: lowers its source's level in the halo of its destination's owner.
 struct EnterEdge {
   CutBatch batch;
 
   GNNSCALE_HD void operator()(int64_t e) const {
     const int64_t src = batch.row[e], dst = first_not_below(batch.colptr, batch.columns + 1, e + 1) - 1;
     if (dst < 0 || dst >= batch.columns) return;
-    if (src < 0 || src >= batch.nodes) return atomic_lower(*batch.malformed, 0);
-    const int64_t from = batch.owner(src), to = batch.owner(dst);
-    if (from == to || (from != batch.part && to != batch.part) || !batch.is_rank(to)) return;
-    atomic_lower(batch.level[src * batch.parts + to], static_cast<uint32_t>(batch.group(dst) + 1));
+    if (!batch.is_node(src)) return atomic_lower(*batch.malformed, 0);
+    const int64_t to = batch.owner(dst);
+    if (!batch.crosses(batch.is_own(batch.owner(src)), batch.is_own(to)) || !batch.is_rank(to)) return;
+    atomic_lower(batch.level[src * batch.parts + to], static_cast<uint32_t>(batch.level_of(batch.group(dst))));
   }
 };
 
@@ -97,8 +93,7 @@ struct WritePosition {
   GNNSCALE_HD void operator()(int64_t at) const { batch.position[values[at]] = at; }
 };
 
-// For every node: writes its key. Own nodes are sorted by group and id, but seeds in the batch's order; others get no
-// key.
+// For every node: writes its key. Nodes of other ranks get none.
 struct KeyOfOwn {
   CutBatch batch;
   int64_t* keys;
@@ -106,12 +101,13 @@ struct KeyOfOwn {
 
   GNNSCALE_HD void operator()(int64_t i) const {
     const int64_t g = batch.group(i);
-    keys[i] = batch.owner(i) == batch.part ? batch.key(g, g == 0 ? i : batch.position[i]) : CutBatch::kNoKey;
+    keys[i] = batch.is_own(batch.owner(i)) ? batch.key(g, g < CutBatch::kUnsortedGroups ? i : batch.position[i])
+                                           : CutBatch::kNoKey;
     values[i] = static_cast<int32_t>(i);
   }
 };
 
-// For every node: writes its key. Nodes of the halo are sorted by owner, level and id; others get no key.
+// For every node: writes its key. Nodes that are not in the halo get none.
 struct KeyOfHalo {
   CutBatch batch;
   int64_t* keys;
@@ -120,7 +116,7 @@ struct KeyOfHalo {
   GNNSCALE_HD void operator()(int64_t i) const {
     const uint32_t level = batch.level[i * batch.parts + batch.part];
     const bool needed = level != CutBatch::kNoLevel && batch.is_rank(batch.owner(i));
-    keys[i] = needed ? batch.key(batch.owner(i) * batch.hops + level - 1, batch.position[i]) : CutBatch::kNoKey;
+    keys[i] = needed ? batch.key(batch.block_of(batch.owner(i), level), batch.position[i]) : CutBatch::kNoKey;
     values[i] = static_cast<int32_t>(i);
   }
 };
@@ -132,12 +128,11 @@ struct IsSent {
 
   GNNSCALE_HD void operator()(int64_t at) const {
     const int64_t i = at / batch.parts;
-    flag[at] = batch.owner(i) == batch.part && batch.level[at] != CutBatch::kNoLevel;
+    flag[at] = batch.is_own(batch.owner(i)) && batch.level[at] != CutBatch::kNoLevel;
   }
 };
 
-// For every node and rank, after the prefix sum over the flags: writes the key of a node that is sent. What is sent is
-// sorted by rank, level and id.
+// For every node and rank, after the prefix sum over the flags: writes the key of a node that is sent.
 struct KeyOfSent {
   CutBatch batch;
   const int64_t *flag, *before;
@@ -147,7 +142,7 @@ struct KeyOfSent {
   GNNSCALE_HD void operator()(int64_t at) const {
     if (flag[at] == 0) return;
     const int64_t i = at / batch.parts, to = at % batch.parts;
-    keys[before[at]] = batch.key(to * batch.hops + batch.level[at] - 1, batch.position[i]);
+    keys[before[at]] = batch.key(batch.block_of(to, batch.level[at]), batch.position[i]);
     values[before[at]] = static_cast<int32_t>(i);
   }
 };
@@ -207,18 +202,16 @@ struct CountGroupEdges {
   }
 };
 
-// For every edge into an own node: writes its source's number in the cut, and its own number in the batch.
+// For every edge into an own node: writes it.
 struct WriteEdge {
   CutBatch batch;
-  const int64_t *local, *colptr, *place;
+  EdgeOutput<int64_t> output;
+  const int64_t *local, *colptr;
   int64_t columns;
-  int64_t *row, *edge;
 
   GNNSCALE_HD void operator()(int64_t at) const {
     const int64_t j = first_not_below(colptr, columns + 1, at + 1) - 1;
-    const int64_t e = batch.colptr[local[j]] + at - colptr[j];
-    row[at] = place[batch.row[e]];
-    edge[at] = e;
+    output.write(at, batch.colptr[local[j]] + at - colptr[j]);
   }
 };
 
