@@ -33,8 +33,8 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
       "hold_relations(Tensor[] colptr, Tensor[] row, Tensor?[] edge_id, Tensor?[] weight, Tensor?[] time, "
       "int[] src_type, int[] dst_type, int[] reverse, int[] sizes) -> Tensor");
   library.def(
-      "sample_neighbors(Tensor graph, Tensor fanouts, Tensor[] seeds, Tensor?[] seed_time, Tensor?[] seed_start_time, "
-      "Tensor?[] exclude, int[] keys, int options, int threads) -> Tensor[]");
+      "sample_neighbors(Tensor graph, Tensor fanouts, Tensor[] seeds, Tensor?[] limits, int[] keys, int options, "
+      "int threads) -> Tensor[]");
   library.def(
       "pick_neighbors(Tensor colptr, Tensor row, Tensor? edge_id, Tensor? weight, Tensor? time, int first, "
       "int num_src, Tensor node, int[] node_ptr, int[] keys, Tensor? tree, Tensor? node_time, Tensor? node_start_time, "

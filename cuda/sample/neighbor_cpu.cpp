@@ -103,23 +103,24 @@ void append_times(const char* name, const Tensor& time, int64_t count, Vector<in
   out.insert(out.end(), times, times + count);
 }
 
-// The seeds of a batch, which are those of its types from number `first` on, and their times, which go to the request.
-std::vector<Seeds> seeds_of(Request& request, const Tensors& seeds, const OptionalTensors& seed_time,
-                            const OptionalTensors& seed_start_time, size_t first) {
+// The seeds of a batch, and their times, which go to the request. `limits`: of the batch; null: none.
+std::vector<Seeds> seeds_of(Request& request, const Tensor* seeds, const std::optional<Tensor>* limits) {
+  const size_t types = request.sizes.size();
   std::vector<Seeds> found;
   int64_t trees = 0;
-  for (size_t at = first; at < first + request.sizes.size(); ++at) {
-    const int64_t count = seeds[at].numel();
-    check_contiguous_ids("seeds", seeds[at]);
-    found.push_back({seeds[at].const_data_ptr(), dtype_of(seeds[at]) == ScalarType::Long, count});
+  for (size_t type = 0; type < types; ++type) {
+    const int64_t count = seeds[type].numel();
+    check_contiguous_ids("seeds", seeds[type]);
+    found.push_back({seeds[type].const_data_ptr(), dtype_of(seeds[type]) == ScalarType::Long, count});
     trees += count;
-    const bool timed = !seed_time.empty() && seed_time[at].has_value();
-    const bool starts = count > 0 && !seed_start_time.empty() && seed_start_time[at].has_value();
-    STD_TORCH_CHECK(timed || !starts, "seed_start_time: expected seed_time for the same seeds, found none");
-    if (timed) append_times("seed_time", *seed_time[at], count, request.seed_time);
+    if (limits == nullptr) continue;
+    const std::optional<Tensor>&time = limits[type], &start_time = limits[types + type];
+    const bool starts = count > 0 && start_time.has_value();
+    STD_TORCH_CHECK(time.has_value() || !starts, "seed_start_time: expected seed_time for the same seeds, found none");
+    if (time.has_value()) append_times("seed_time", *time, count, request.seed_time);
     if (!starts) continue;
     request.seed_start_time.resize(request.seed_time.size() - static_cast<size_t>(count), INT64_MIN);
-    append_times("seed_start_time", *seed_start_time[at], count, request.seed_start_time);
+    append_times("seed_start_time", *start_time, count, request.seed_start_time);
   }
   if (!request.seed_start_time.empty()) request.seed_start_time.resize(request.seed_time.size(), INT64_MIN);
   const bool timed =
@@ -130,6 +131,18 @@ std::vector<Seeds> seeds_of(Request& request, const Tensors& seeds, const Option
                   trees, " seeds");
   STD_TORCH_CHECK(!timed || request.disjoint, "times need disjoint trees");
   return found;
+}
+
+// The pairs of nodes whose edges each relation leaves out, in the order of the relations.
+void exclude(Request& request, const std::optional<Tensor>* pairs) {
+  for (Relation& relation : request.relations) {
+    const std::optional<Tensor>& excluded = *pairs++;
+    if (!excluded.has_value()) continue;
+    check_matrix("exclude", *excluded, ScalarType::Long, 2);
+    relation.num_excluded = excluded->size(1);
+    relation.exclude_src = data_or_null(excluded);
+    relation.exclude_dst = relation.exclude_src + relation.num_excluded;
+  }
 }
 
 // Appends the tensors of a batch.
@@ -160,26 +173,22 @@ Tensor counts_of(const std::vector<Outcome>& found, int64_t types, int64_t relat
 }
 
 // See torch_gnnscale.ops.sample_neighbors, which checks the arguments. fanouts: int64, [relations, hops]; a list would
-// be converted number by number in each call. A batch for each key: `seeds`, `seed_time`, `seed_start_time` and
-// `exclude` are those of the first batch, then those of the second, and so on; the last three may be empty. One batch
-// is sampled by all threads, several are dealt to them. All tensors are returned in one list, because converting a list
-// for Python takes time. Their order, batch after batch: nodes by type; edge_index, colptr and, if asked for, edge ids
-// by relation; trees by type if they are disjoint. Then, of all batches, the counts of their hops.
+// be converted number by number in each call. A batch for each key: `seeds` and `limits` are those of the first batch,
+// then those of the second, and so on. The limits of a batch: seeds' times by type, then the starts of their windows by
+// type, then excluded pairs by relation; no limits at all if no batch has any. One batch is sampled by all threads,
+// several are dealt to them. All tensors are given and returned in one list, because converting a list from and for
+// Python takes time. Their order, batch after batch: nodes by type; edge_index, colptr and, if asked for, edge ids by
+// relation; trees by type if they are disjoint. Then, of all batches, the counts of their hops.
 Tensors sample_neighbors(const Tensor& graph, const Tensor& fanouts, const Tensors& seeds,
-                         const OptionalTensors& seed_time, const OptionalTensors& seed_start_time,
-                         const OptionalTensors& exclude, const Ints& keys, int64_t options, int64_t threads) {
+                         const OptionalTensors& limits, const Ints& keys, int64_t options, int64_t threads) {
   const std::shared_ptr<const HeldGraph> holder = held_graph(graph);
   const HeldGraph& held = *holder;
   const size_t types = held.sizes.size(), batches = keys.size();
   STD_TORCH_CHECK(types > 0 && seeds.size() == types * batches, "expected seeds of ", types, " node types for ",
                   batches, " keys");
-  for (const auto* const times : {&seed_time, &seed_start_time}) {
-    STD_TORCH_CHECK(times->empty() || times->size() == seeds.size(), "expected times of ", types, " node types for ",
-                    batches, " keys");
-  }
-  const size_t relations = held.relations.size();
-  STD_TORCH_CHECK(exclude.empty() || exclude.size() == relations * batches, "expected exclusions of ", relations,
-                  " relations for ", batches, " keys, found ", exclude.size());
+  const size_t relations = held.relations.size(), limits_each = 2 * types + relations;
+  STD_TORCH_CHECK(limits.empty() || limits.size() == limits_each * batches, "expected limits of ", types,
+                  " node types and ", relations, " relations for ", batches, " keys, found ", limits.size());
   STD_TORCH_CHECK(dtype_of(fanouts) == ScalarType::Long && fanouts.dim() == 2 &&
                       fanouts.size(0) == static_cast<int64_t>(relations) && fanouts.is_contiguous() &&
                       fanouts.size(1) <= kMaxHops,
@@ -215,16 +224,9 @@ Tensors sample_neighbors(const Tensor& graph, const Tensor& fanouts, const Tenso
     Request& request = requests[b];
     request = b + 1 < batches ? common : std::move(common);
     request.key = static_cast<uint64_t>(keys[b]);
-    for (size_t r = 0; r < request.relations.size() && !exclude.empty(); ++r) {
-      const std::optional<Tensor>& pairs = exclude[b * request.relations.size() + r];
-      if (!pairs.has_value()) continue;
-      check_matrix("exclude", *pairs, ScalarType::Long, 2);
-      Relation& relation = request.relations[r];
-      relation.num_excluded = pairs->size(1);
-      relation.exclude_src = data_or_null(pairs);
-      relation.exclude_dst = relation.exclude_src + relation.num_excluded;
-    }
-    seeds_by_batch.push_back(seeds_of(request, seeds, seed_time, seed_start_time, b * types));
+    const std::optional<Tensor>* const of_batch = limits.empty() ? nullptr : limits.data() + b * limits_each;
+    if (of_batch != nullptr) exclude(request, of_batch + 2 * types);
+    seeds_by_batch.push_back(seeds_of(request, seeds.data() + b * types, of_batch));
     request.lookup = lookup_of(request, seeds_by_batch.back());
   }
   std::vector<Outcome> found(batches);

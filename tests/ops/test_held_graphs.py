@@ -35,8 +35,8 @@ def test_the_number_of_a_held_graph():
     graph, seeds = random_graph(100, 6, seed=1), [random_ids(100, 9)]
     held = torch.ops.gnnscale.hold_relations(*graph.relations()[:-1])
     number, fanouts = held.clone(), torch.tensor([[3]])
-    assert len(torch.ops.gnnscale.sample_neighbors(number, fanouts, seeds, [], [], [], [5], 0, 1)) == 4
+    assert len(torch.ops.gnnscale.sample_neighbors(number, fanouts, seeds, [], [5], 0, 1)) == 4
     del held
     for other in (number, number.float(), torch.zeros(2, dtype=torch.int64)):
         with pytest.raises(RuntimeError, match="graph: expected what hold_relations returned"):
-            torch.ops.gnnscale.sample_neighbors(other, fanouts, seeds, [], [], [], [5], 0, 1)
+            torch.ops.gnnscale.sample_neighbors(other, fanouts, seeds, [], [5], 0, 1)

@@ -100,8 +100,8 @@ def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool, subgraph:
     relations = ([graph.colptr, back.colptr], rows, edge_id, weight, time, [0, 1], [1, 0], [1, 0], [30, 40])
     options = sampled.DISJOINT * disjoint | sampled.LAYERS * (layers and subgraph == "directional")
     options |= sampled.WITH_EDGE_ID * with_edge_id | sampled.WITH_COL * with_col | sampled.OF_SUBGRAPH[subgraph]
-    return relations, (torch.tensor([[3, -1], [2, 2]]), seeds, seed_time, seed_start_time, exclude, [5],
-                       options, 0)  # fmt: skip
+    limits = seed_time + seed_start_time + exclude
+    return relations, (torch.tensor([[3, -1], [2, 2]]), seeds, limits, [5], options, 0)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_options_that_an_operator_does_not_have(operator):
     graph, ids, none = random_graph(40, 4, seed=1), random_ids(40, 9, seed=2), [None]
     arguments = {
         "sample_neighbors": (OPS.hold_relations([graph.colptr], [graph.row], none, none, none, [0], [0], [0], [40]),
-                             torch.tensor([[2]]), [ids], none, none, none, [5]),
+                             torch.tensor([[2]]), [ids], none * 3, [5]),
         "sample_bulk": ([graph.colptr], [graph.row], [], [], [], [1], [0, 0, 0, 0, 1, 1, 0, 0, 0], [40], ids, [0, 9],
                         None, None, None, [], [2], [5]),
         "pick_neighbors": (*graph[:2], *none * 3, 0, 40, ids, [0, 9], [5], None, None, None, 0, 0, 2),

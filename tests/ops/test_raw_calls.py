@@ -35,17 +35,16 @@ def held(colptr=COLPTR, row=ROW, sizes=(20,), reverse=(0,), edge_id=None, weight
 
 
 def sampled(seeds=NODES, fanouts=((2,),), **options):
-    of_seeds = [options.get(name, []) for name in ("seed_time", "seed_start_time", "exclude")]
-    return OPS.sample_neighbors(held(), torch.tensor(fanouts), [seeds], *of_seeds, [1], 0, 1)
+    limits = [of for name in ("seed_time", "seed_start_time", "exclude") for of in options.get(name, [None])]
+    return OPS.sample_neighbors(held(), torch.tensor(fanouts), [seeds], limits if options else [], [1], 0, 1)
 
 
 def of_two_types(seed_time):
     """Trees of seeds of two types; edges have no times, and some are left out."""
     graph = OPS.hold_relations([COLPTR], [ROW], NONE, NONE, NONE, [0], [0], [0], [20, 5])
     exclude, disjoint = [torch.zeros(2, 3, dtype=torch.int64)], 1 << 1
-    return OPS.sample_neighbors(
-        graph, torch.tensor([[2]]), [NODES, ids(0, 1)], seed_time, [], exclude, [1], disjoint, 1
-    )
+    limits = [*seed_time, None, None, *exclude]
+    return OPS.sample_neighbors(graph, torch.tensor([[2]]), [NODES, ids(0, 1)], limits, [1], disjoint, 1)
 
 
 def picked(colptr=COLPTR, row=ROW, node=NODES, hop=0, fanout=2, edge_id=None):
@@ -266,16 +265,16 @@ def test_a_graph_is_released_by_its_own_number():
     second.copy_(first)
     del second
     gc.collect()
-    expected = OPS.sample_neighbors(held(), torch.tensor([[2]]), [NODES], [], [], [], [1], 0, 1)
-    found = OPS.sample_neighbors(first, torch.tensor([[2]]), [NODES], [], [], [], [1], 0, 1)
+    expected = OPS.sample_neighbors(held(), torch.tensor([[2]]), [NODES], [], [1], 0, 1)
+    found = OPS.sample_neighbors(first, torch.tensor([[2]]), [NODES], [], [1], 0, 1)
     assert all(map(torch.equal, found, expected))
     other = held()
     first.fill_(FAR)
     with pytest.raises(RuntimeError, match="expected what hold_relations returned and is still held"):
-        OPS.sample_neighbors(first, torch.tensor([[2]]), [NODES], [], [], [], [1], 0, 1)
+        OPS.sample_neighbors(first, torch.tensor([[2]]), [NODES], [], [1], 0, 1)
     del first
     gc.collect()
-    found = OPS.sample_neighbors(other, torch.tensor([[2]]), [NODES], [], [], [], [1], 0, 1)
+    found = OPS.sample_neighbors(other, torch.tensor([[2]]), [NODES], [], [1], 0, 1)
     assert all(map(torch.equal, found, expected))
 
 

@@ -223,8 +223,10 @@ def times_of(
     return times
 
 
-def excluded_pairs(pairs: Sequence[Tensor | None], count: int) -> list[Tensor | None]:
+def excluded_pairs(pairs: Sequence[Tensor | None] | None, count: int) -> list[Tensor | None]:
     """The excluded pairs of each of ``count`` relations, contiguous; raises for what is none."""
+    if pairs is None:
+        return [None] * count
     if len(pairs) != count:
         raise ValueError(f"exclude: expected one entry for each of {count} relations, found {len(pairs)}")
     for r, entry in enumerate(pairs):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -134,7 +135,9 @@ class PreparedNeighbors:
                          | OF_SUBGRAPH[subgraph])  # fmt: skip
         self._subgraph = subgraph
         ids, trees = self._relations * bool(with_edge_id), self._types * bool(disjoint)
-        self._bounds = list(accumulate([self._types, self._relations, self._relations, ids, trees]))
+        bounds = accumulate([0, self._types, self._relations, self._relations, ids, trees])
+        node, edge_index, colptr, edge_id, tree = (slice(*ends) for ends in pairwise(bounds))
+        self._parts = itemgetter(node, colptr, edge_index, edge_id, tree)  # of what the operator returns for a batch
         self._node_hops = _ranges(0, self._types, hops + 1)
         self._edge_hops = _ranges(self._types * (hops + 1), self._relations, hops)
         self._held: Tensor | None = None  # the number by which the operator knows the graph in this process
@@ -160,15 +163,10 @@ class PreparedNeighbors:
         for entry in ids:
             if entry.is_cuda:
                 return self._sample_on_gpu(entry.device, ids, key, seed_time, seed_start_time, exclude)
-        graph, times, starts = self._graph, [], []
-        if graph.timed or seed_time is not None:
-            times = times_of("seed_time", graph.timed, ids, seed_time, graph.timed)
-        if seed_start_time is not None:
-            starts = times_of("seed_start_time", graph.timed, ids, seed_start_time, False)
-        pairs = [] if exclude is None else excluded_pairs(exclude, self._relations)
+        limits = self._limits(ids, seed_time, seed_start_time, exclude)
         key, threads = check_key(key), resolve_threads(threads)
         try:
-            found = self._run(ids, times, starts, pairs, [key], threads)
+            found = self._run(ids, limits, [key], threads)
             return self._sample_of(found, found[-1].tolist()[0])
         except NotImplementedError:
             raise
@@ -197,31 +195,23 @@ class PreparedNeighbors:
             ValueError, TypeError, IndexError, RuntimeError: as :meth:`sample`, for the first batch that has an error;
                 no batch is returned then. Another number of keys, times or exclusions than of batches; seeds on a GPU.
         """
-        batches, graph = len(seeds), self._graph
+        batches = len(seeds)
         keys = [check_key(key) for key in keys]
         check_one_each(batches, keys=keys, seed_time=seed_time, seed_start_time=seed_start_time, exclude=exclude)
-        seed_time, seed_start_time, exclude = map(_unless_none, (seed_time, seed_start_time, exclude))
+        given = [[None] * batches if of is None else of for of in (seed_time, seed_start_time, exclude)]
         ids: list[Tensor] = []
-        times: list[Tensor | None] = []
-        starts: list[Tensor | None] = []
-        pairs: list[Tensor | None] = []
-        for b, batch in enumerate(seeds):
-            of_batch = self._checked(f"seeds[{b}]", batch)
-            ids += of_batch
-            if graph.timed or seed_time is not None:
-                of_seeds = None if seed_time is None else seed_time[b]
-                times += times_of("seed_time", graph.timed, of_batch, of_seeds, graph.timed)
-            if seed_start_time is not None:
-                starts += times_of("seed_start_time", graph.timed, of_batch, seed_start_time[b], False)
-            if exclude is not None:
-                excluded = exclude[b]
-                pairs += [None] * self._relations if excluded is None else excluded_pairs(excluded, self._relations)
+        limits: list[list[Tensor | None]] = []
+        for b, (batch, *of_batch) in enumerate(zip(seeds, *given, strict=True)):
+            checked = self._checked(f"seeds[{b}]", batch)
+            ids += checked
+            limits.append(self._limits(checked, *of_batch))
         for entry in ids:
             if entry.is_cuda:
                 raise ValueError(f"seeds: expected them in host memory, found some on {entry.device}")
-        threads = resolve_threads(threads)
+        threads, none = resolve_threads(threads), [None] * (2 * self._types + self._relations)
         try:
-            *arrays, counts = self._run(ids, times, starts, pairs, keys, threads)
+            all_limits = [limit for of in limits for limit in of or none] if any(limits) else []
+            *arrays, counts = self._run(ids, all_limits, keys, threads)
             size = len(arrays) // max(batches, 1)
             return [
                 self._sample_of(arrays[b * size : (b + 1) * size], of_hops) for b, of_hops in enumerate(counts.tolist())
@@ -244,30 +234,38 @@ class PreparedNeighbors:
             ids.append(entry.contiguous())
         return ids
 
+    def _limits(
+        self,
+        ids: list[Tensor],
+        seed_time: Sequence[Tensor | None] | None,
+        seed_start_time: Sequence[Tensor | None] | None,
+        exclude: Sequence[Tensor | None] | None,
+    ) -> list[Tensor | None]:
+        """What limits the draws of a batch: times and their starts by node type, excluded pairs by relation; empty:
+        nothing does."""
+        timed = self._graph.timed
+        if not timed and seed_time is None and seed_start_time is None and exclude is None:
+            return []
+        times = times_of("seed_time", timed, ids, seed_time, timed)
+        starts = times_of("seed_start_time", timed, ids, seed_start_time, False)
+        return times + starts + excluded_pairs(exclude, self._relations)
+
     def _check_range(self, name: str, ids: list[Tensor], threads: int) -> None:
         """Raises IndexError for seeds of a batch that are no nodes."""
         for t, entry in enumerate(ids):
             check_ids(name_of(name, t, self._types), entry, self._graph.sizes[t], "nodes", threads)
 
-    def _run(
-        self,
-        ids: list[Tensor],
-        times: list[Tensor | None],
-        starts: list[Tensor | None],
-        pairs: list[Tensor | None],
-        keys: list[int],
-        threads: int,
-    ) -> list[Tensor]:
+    def _run(self, ids: list[Tensor], limits: list[Tensor | None], keys: list[int], threads: int) -> list[Tensor]:
         """What the operator returns."""
         if (held := self._held) is None:
             held = self._held = OPS.hold_relations(*self._graph[:-1])
-        return self._op(held, self._fanouts_by_relation, ids, times, starts, pairs, keys, self._options, threads)
+        return self._op(held, self._fanouts_by_relation, ids, limits, keys, self._options, threads)
 
     def _sample_of(self, found: list[Tensor], counts: list[int]) -> Sample:
         """The sample of a batch: its tensors, which the operator returned in one list, and the counts of its hops."""
-        a, b, c, d, e = self._bounds
-        num_nodes, num_edges = map(counts.__getitem__, self._node_hops), map(counts.__getitem__, self._edge_hops)
-        return Sample(found[:a], found[b:c], found[a:b], found[c:d], found[d:e], [*num_nodes], [*num_edges])
+        num_nodes, num_edges = [counts[hops] for hops in self._node_hops], [counts[hops] for hops in self._edge_hops]
+        node, colptr, edge_index, edge_id, tree = self._parts(found)
+        return Sample(node, colptr, edge_index, edge_id, tree, num_nodes, num_edges)
 
     def _sample_on_gpu(
         self,
@@ -303,11 +301,6 @@ def _in_a_list(values: Tensor | None) -> list[Tensor] | None:
 def _ranges(begin: int, count: int, size: int) -> list[slice]:
     """``count`` ranges of ``size`` each, one after the other."""
     return [slice(begin + number * size, begin + (number + 1) * size) for number in range(count)]
-
-
-def _unless_none(entries: Sequence | None) -> Sequence | None:
-    """Entries of which some are not None; else None."""
-    return entries if entries is None or any(entry is not None for entry in entries) else None
 
 
 def weight_sums(colptr: Tensor, weight: Tensor) -> Tensor:

@@ -73,7 +73,7 @@ def _(colptr, row, edge_id, weight, time, src_type, dst_type, reverse, sizes):
 
 
 @torch.library.register_fake("gnnscale::sample_neighbors")
-def _(graph, fanouts, seeds, seed_time, seed_start_time, exclude, keys, options, threads):
+def _(graph, fanouts, seeds, limits, keys, options, threads):
     context = torch.library.get_ctx()
     (relations, hops), batches = fanouts.shape, len(keys)
     types = len(seeds) // batches if batches else 0
