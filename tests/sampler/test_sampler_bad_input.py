@@ -308,6 +308,8 @@ def test_seeds_that_could_be_a_mask_and_ids_of_other_inputs(made):
     message = "seeds: expected a mask of torch.bool, or ids, found uint8 values of 0 and 1 for each of 200 nodes, "
     with pytest.raises(ValueError, match=f"^{message}which could be either"):
         sampler.sample_from_nodes(NodeSamplerInput(None, mask), key=KEY)
+    with pytest.raises(ValueError, match=f"^{message}which could be either"):
+        sampler.sample(mask, None, KEY)
     with pytest.raises(TypeError, match=r"^seeds: expected integers, found torch.bool$"):
         sampler.sample_from_nodes(NodeSamplerInput(None, mask.bool()), key=KEY)
     for few in (mask[:40], mask + torch.tensor(1, dtype=torch.uint8)):

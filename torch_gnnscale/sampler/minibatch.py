@@ -179,20 +179,17 @@ def seeds_of_nodes(graph: SampledGraph, inputs: NodeSamplerInput, device: torch.
     """
     entries = inputs.inputs if isinstance(inputs, ByType) else (inputs,)
     for entry in entries:
-        seeds, input_id = entry.node, entry.input_id
-        if not isinstance(seeds, Tensor):
-            check_tensor("seeds", seeds)
-        if seeds.dtype == torch.uint8:  # seeds of a batch are int64 elsewhere
-            check_no_mask("seeds", seeds, graph.sizes[graph.node_index(entry.input_type)])
-        if input_id is not None and input_id.numel() != (count := seeds.numel()):  # len() takes five times as long
-            raise ValueError(f"input_id: expected {count} ids, one per seed, found {input_id.numel()}")
+        if (input_id := entry.input_id) is not None:
+            check_tensor("seeds", entry.node)
+            if input_id.numel() != (count := entry.node.numel()):  # len() takes five times as long
+                raise ValueError(f"input_id: expected {count} ids, one per seed, found {input_id.numel()}")
     metadata = inputs.input_id, inputs.time
     if inputs.input_type is None and inputs.time is None and not graph.is_hetero and not graph.is_temporal:
-        return PreparedSeeds([_seeds_on(device, inputs.node)], _ONLY, None, None, None, metadata, None)
+        return PreparedSeeds([_seeds_on(device, graph, 0, inputs.node)], _ONLY, None, None, None, metadata, None)
     if inputs.input_type is None:
         times, starts = inputs.time, getattr(inputs, "start_time", None)
         if starts is None and graph.is_temporal and not graph.is_hetero:  # the usual case of times in fewer steps
-            nodes = [_seeds_on(device, inputs.node)]
+            nodes = [_seeds_on(device, graph, 0, inputs.node)]
             return PreparedSeeds(nodes, _ONLY, _seed_times(graph, _ONLY, nodes, times), metadata=metadata)
         return prepared_seeds(graph, device, inputs.node, times, starts, metadata=metadata)
     by_type = {entry.input_type: entry.node for entry in entries}
@@ -212,7 +209,7 @@ def prepared_seeds(
     numbers = [graph.node_index(node_type) for node_type in given]
     nodes = [NO_IDS] * len(graph.sizes)
     for number, ids in zip(numbers, given.values(), strict=True):
-        nodes[number] = _seeds_on(device, ids)
+        nodes[number] = _seeds_on(device, graph, number, ids)
     timed = seed_time is not None or graph.is_temporal
     times, starts = _seed_times(graph, numbers, nodes, seed_time) if timed else None, None
     if start_time is not None:
@@ -228,10 +225,14 @@ def prepared_seeds(
     )
 
 
-def _seeds_on(device: torch.device | None, seeds: Any) -> Tensor:
-    """Ids of any integer type as int32 or int64 on the device; raises TypeError for anything else, also for a dict.
-    None: where they are."""
-    ids = seeds if isinstance(seeds, Tensor) and seeds.dtype == torch.int64 else as_ids("seeds", seeds)
+def _seeds_on(device: torch.device | None, graph: SampledGraph, number: int, seeds: Any) -> Tensor:
+    """Ids of any integer type, of nodes of the type with this number, as int32 or int64 on the device; None: where they
+    are. Raises TypeError for anything else, also for a dict, and ValueError for what could be a mask."""
+    if isinstance(seeds, Tensor) and seeds.dtype == torch.int64:
+        ids = seeds
+    else:
+        ids = as_ids("seeds", seeds)
+        check_no_mask("seeds", seeds, graph.sizes[number])
     return ids if device is None or ids.device == device else ids.to(device)  # `to` takes longer if it does nothing
 
 
