@@ -14,7 +14,7 @@ from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.sampler.utils import to_bidirectional
 from torch_geometric.typing import NodeType
 
-from ..ops.arguments import NO_IDS, as_ids, check_ids, check_tensor
+from ..ops.arguments import NO_IDS, as_ids, check_ids
 from .base import ByType, check_no_mask
 from .graph import (
     GraphTypes,
@@ -179,10 +179,9 @@ def seeds_of_nodes(graph: SampledGraph, inputs: NodeSamplerInput, device: torch.
     """
     entries = inputs.inputs if isinstance(inputs, ByType) else (inputs,)
     for entry in entries:
-        if (input_id := entry.input_id) is not None:
-            check_tensor("seeds", entry.node)
-            if input_id.numel() != (count := entry.node.numel()):  # len() takes five times as long
-                raise ValueError(f"input_id: expected {count} ids, one per seed, found {input_id.numel()}")
+        seeds, input_id = entry.node, entry.input_id
+        if input_id is not None and isinstance(seeds, Tensor) and input_id.numel() != seeds.numel():  # len() is slower
+            raise ValueError(f"input_id: expected {seeds.numel()} ids, one per seed, found {input_id.numel()}")
     metadata = inputs.input_id, inputs.time
     if inputs.input_type is None and inputs.time is None and not graph.is_hetero and not graph.is_temporal:
         return PreparedSeeds([_seeds_on(device, graph, 0, inputs.node)], _ONLY, None, None, None, metadata, None)
