@@ -138,7 +138,6 @@ class Lookahead(Policy):
     def _forget(self) -> None:
         """Takes back the numbers of ids that are neither in the buffer nor announced."""
         kept = (self._slot >= 0) | (self._use >= self._links.first)
-        kept[self._numbers.count :] = False
         moved = self._numbers.keep(kept)
         self._slot, self._use, self._next = self._slot[kept], self._use[kept], self._next[kept]
         self._number[: self._filled] = moved[self._number[: self._filled]]
