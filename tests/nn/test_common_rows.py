@@ -19,6 +19,17 @@ def test_rows_of_later_hops_are_left_out():
         assert torch.stack([MANY, FEW]).shape == (2, 5, 1)
 
 
+def test_operands_of_functions_that_are_only_noted_stay():
+    rows = CommonRows(HOPS)
+    with rows, rows.noting():
+        assert torch.cat([MANY, FEW]).shape == (14, 1)
+        with pytest.raises(RuntimeError, match="must match"):
+            FEW + MANY
+    assert rows.called == ["cat", "add"]
+    with rows:
+        assert len(FEW + MANY) == 5
+
+
 def test_a_single_row_is_joined_with_that_of_the_same_node():
     """The last batch of an epoch may have one seed."""
     with CommonRows(HOPS):

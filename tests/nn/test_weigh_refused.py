@@ -76,13 +76,17 @@ def test_weighed_models_within_a_model_are_not_narrowed():
         narrow(model)
 
 
-@pytest.mark.slow
-def test_other_edges_and_weights_are_refused():
+def test_other_edges_are_refused():
     batch = next(weighed_batches())
     with pytest.raises(
         ValueError, match=r"^conv \(SAGEConv\): expected the batch's edge_index or a prefix of it, found"
     ):
         weigh(Flipped().double())(batch)
+
+
+@pytest.mark.slow
+def test_other_weights_are_refused():
+    batch = next(weighed_batches())
     for edges, fits in (
         (batch.edge_index[:, :5], True),
         (batch.edge_index[:, ::2], False),

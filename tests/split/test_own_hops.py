@@ -56,6 +56,18 @@ def test_numbers_beside_rows_change_nothing():
         assert torch.equal(found, torch.tensor([0.0, 1.0, 0.0]).expand(few, 2, 3))
 
 
+@pytest.mark.parametrize("place", [False, True])
+def test_columns_of_rows_of_different_groups_are_joined(place):
+    hops = OwnHops(cut_batches(next(iter(batches())), random_owners(200, 3), 3)[0], verify=True)
+    rows, few, many = OwnNodeRows(hops, drop=None), hops.rows[1], hops.rows[2]
+    first, second = torch.zeros(many, 2), torch.ones(few, 3)
+    for groups, tensor in ((3, first), (2, second)):
+        rows.mark(tensor, groups)
+    with rows:
+        found = torch.cat([first, second], 1) if place else torch.cat([first, second], dim=1)
+    assert torch.equal(found, torch.tensor([0.0, 0, 1, 1, 1]).expand(few, 5))
+
+
 def test_own_rows_remain_of_mixed_ones_beside_those_of_more_groups():
     hops = OwnHops(cut_batches(next(iter(batches())), random_owners(200, 3), 3)[0], verify=True)
     rows = OwnNodeRows(hops, drop=None)
