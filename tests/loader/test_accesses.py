@@ -70,6 +70,13 @@ def test_no_epochs_have_no_hops(data):
     found = accesses_by_hop(loader_of(data), [])
     assert (found.nodes.shape, found.edges.shape) == ((0, data.num_nodes), (0, data.num_edges))
 
+    class Unbounded(NeighborSampler):
+        def edge_bound(self, edge_type):
+            return None
+
+    found = accesses_by_hop(loader_of(data, neighbor_sampler=Unbounded(data, [3, 2])), [])
+    assert (found.nodes.shape, found.edges.shape) == ((0, data.num_nodes), (0, 0))
+
 
 @pytest.mark.parametrize("subgraph_type", ["induced", "bidirectional"])
 def test_edges_without_hops_are_refused(data, subgraph_type):

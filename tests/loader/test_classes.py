@@ -190,6 +190,11 @@ def test_classes_of_batches_of_stores_that_hide_fields_are_refused(kind):
         NeighborLoader(our_stores(make_data()), [2], custom_cls=kind)
 
 
+def test_classes_of_batches_of_data_that_hide_fields_are_refused():
+    with pytest.raises(ValueError, match=r"^custom_cls: expected a class without batch_size, .*, found Sized$"):
+        loader_of(make_data(), custom_cls=Sized)
+
+
 def test_stores_of_a_batch_of_graphs():
     data = Batch.from_data_list(graphs())
     for batch in loader_of(our_stores(data)):

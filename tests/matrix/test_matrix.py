@@ -227,6 +227,14 @@ def test_samples_by_products_of_doubles(method):
             assert_same(one, other)
 
 
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_weights_of_a_small_graph(aggregation, weights):
+    graph = without_parallel_edges(random_graph(100, 8, seed=1))
+    drawing = ops.LayerDrawing("ladies", aggregation=aggregation, weights=weights)
+    layerwise(graph, [random_ids(100, 9, 1)], [12, 20], [5], drawing, True)
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("method", [*LAYERWISE, "graphsage"])
 def test_samples_of_a_graph_on_a_gpu(method):

@@ -53,6 +53,7 @@ def test_tensors_of_every_kind(count):
     sources = [
         torch.arange(40), torch.randn(40, 3, 2).half(), wide[:, 4:9], wide[:, ::2], torch.ones(40, 0), torch.arange(50),
         torch.randn(40, 2, requires_grad=True), wide[:, 9], torch.eye(40).to_sparse(), torch.tensor(1.0),
+        torch.eye(40).to_sparse_csr(),
     ]  # fmt: skip
     with torch.no_grad():
         (found,) = select_each([(sources, ids, 40)])

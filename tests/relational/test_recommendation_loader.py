@@ -150,6 +150,12 @@ def test_batches_of_sizes_around_those_that_divide_the_sources(data, given, opti
         assert len(loader) == len(loader._batches(0)) == (whole if options else len(range(0, 30, batch_size)))
 
 
+def test_no_sources_have_no_batches(data):
+    none = torch.empty(0, dtype=torch.long)
+    lists = torch.sparse_csr_tensor(torch.zeros(1, dtype=torch.long), none, torch.empty(0), size=(0, ITEMS))
+    assert [*make(data, (none, lists, none))] == []
+
+
 @pytest.mark.slow  # relbench takes seconds to import
 def test_samples_equal_those_of_relbench(data, given):
     """All neighbors of the same seeds: the same rows, from RelBench's loader with our operators under PyG."""
