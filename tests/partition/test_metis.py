@@ -4,6 +4,7 @@ import os
 import re
 import sys
 
+import numpy as np
 import pytest
 import torch
 from helpers.data import make_data
@@ -14,8 +15,9 @@ from torch_gnnscale import CSC
 from torch_gnnscale.datasets import planted
 from torch_gnnscale.partition import assignment, read_report, write
 from torch_gnnscale.partition.assignment import assign, report
+from torch_gnnscale.partition.metis_child import exported
 
-pytest.importorskip("pymetis")
+pymetis = pytest.importorskip("pymetis")
 
 RING = [(i, (i + 1) % 40) for i in range(40)]
 
@@ -34,6 +36,10 @@ def part(
     return assignment.part_graph(
         *symmetric(num_nodes, pairs), weight, [f"w{c}" for c in range(weight.size(1))], parts, seed
     )
+
+
+def test_the_library_divides_a_small_graph_as_it_is_asked_to():
+    assert exported(pymetis, np) is not None
 
 
 @pytest.mark.slow

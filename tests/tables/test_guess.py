@@ -54,6 +54,12 @@ def test_keys_of_a_node_table_and_what_is_left_out(tmp_path, capsys):
     main(["tables", str(tmp_path / "first.yaml"), "--out", str(tmp_path / "graph")])
 
 
+def test_a_relation_has_the_name_of_its_column_without_its_ending(tmp_path):
+    put(tmp_path / "guests.parquet", pa.table({"id": [11, 12, 13], "Host_ID": [12, None, 11]}))
+    found, _ = guess([str(tmp_path / "guests.parquet")], tmp_path)
+    assert found["edges"].keys() == {"guests.Host.guests"}
+
+
 def test_text_with_missing_values(tmp_path):
     written = [["1", "u", "", "", ""], ["2", "u", "2.5", "true", "2024-01-02"], ["3", "v", "3", "", "2024-01-03"]]
     lines = [["id", "letter", "number", "flag", "day"], *written, ["4", "v", "", "false", ""]]

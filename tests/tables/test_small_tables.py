@@ -15,6 +15,7 @@ from torch_gnnscale import files, partition, tables
 from torch_gnnscale.tables import Schema
 from torch_gnnscale.tables.engine import Database
 from torch_gnnscale.tables.layout import degrees_of
+from torch_gnnscale.tables.sources import source
 
 USERS = {
     "k": [10, 20, 30, 40, 50, 60],
@@ -219,3 +220,10 @@ def test_counts_that_lack_an_array(tmp_path, written, name, array, found):
     crafted.put(tmp_path / "by_part" / "counts", name, array)
     with pytest.raises(ValueError, match=rf"counts/{files.MANIFEST}: expected tables by part, found {found}$"):
         tables.write_parts(tmp_path / "by_part", tmp_path / "parts")
+
+
+def test_columns_are_named_in_the_order_of_the_first_file(tmp_path):
+    put(tmp_path / "users-0.parquet", pa.table({"id": ["x"], "age": [1]}))
+    put(tmp_path / "users-1.parquet", pa.table({"more": [2], "age": [3], "id": ["y"]}))
+    (group,) = source("nodes.user", tmp_path, ["users*"], None, ["id"]).groups
+    assert group.columns == ("id", "age")
