@@ -56,6 +56,15 @@ def test_an_answer_to_the_question_before_is_none():
     assert liveness.Liveness._ask(asking, 3) == [0, 1]
 
 
+def test_ranks_that_another_rank_found_silent_are_believed():
+    """Also where all have answered this one."""
+    store = SimpleNamespace(
+        add=lambda *_: 2, check=lambda _: True, get=lambda _: b"[1]", multi_get=lambda _: [b"2", b"2"]
+    )
+    asking = SimpleNamespace(_store=store, _within=0.0, _every=0.0, _answers=[], _answer=SimpleNamespace(give=int))
+    assert liveness.Liveness._ask(asking) == [1]
+
+
 class Frozen:
     """A store whose process is stopped."""
 

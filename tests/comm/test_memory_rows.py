@@ -175,6 +175,19 @@ def test_after_a_rank_has_no_memory_all_go_on(what, own, others):
     assert found == [(["rows", text, "rows", "rows"], 1) for text in (others, own)]
 
 
+def replies_of_a_closed_transport():
+    """Whether replies have memory before their transport is closed, and after."""
+    given = transports()
+    given[0].replies.take(100)
+    before = any(given[0].replies._of)
+    ended(*given)
+    return before, any(given[0].replies._of)
+
+
+def test_memories_of_replies_are_closed():
+    assert cluster(2).run(replies_of_a_closed_transport) == [(True, False)] * 2
+
+
 def test_a_memory_that_is_too_small_is_replaced():
     replies = ReplyMemories(Exchange(None, 1, 0), HostMemories())
     first, is_new = replies.take(100)
