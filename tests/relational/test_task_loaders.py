@@ -8,6 +8,7 @@ import torch
 from helpers.slow import quick
 
 from torch_gnnscale import relational
+from torch_gnnscale.relational.task_graph import check_repr
 
 ENTITIES = ["customer-categories", "customer-orders", "customer-spending", "review-stars"]
 
@@ -381,3 +382,9 @@ def test_ranks_share_the_seeds(graph_of):
     shares = [batches_of(graph, shard=(rank, 2), uneven="serve") for rank in range(2)]
     whole = batches_of(graph)
     assert [whole[0::2], whole[1::2]] == shares
+
+
+def test_rows_are_kept_of_embedders_that_say_what_they_do():
+    check_repr(relational.HashedWords(8))
+    with pytest.raises(ValueError, match=r"^cache: expected a text_embedder whose repr says what it makes of texts, "):
+        check_repr(lambda texts: texts)

@@ -12,6 +12,7 @@ from helpers.slow import quick
 from pandas import Series
 from torch import nn
 from torch_geometric.data import HeteroData
+from torch_geometric.nn import SAGEConv
 
 from torch_gnnscale import relational
 from torch_gnnscale.cli.command import main
@@ -100,6 +101,15 @@ def test_several_classes(shop, cache, more):
     assert (trainer.run(report=lambda _: None)["test"] > 0) == (more == 0)
     known = max(of.get_table("train").df[of.target_col])
     assert trainer.predictions("val").size(1) == known + 1
+
+
+def test_a_model_has_a_number_for_each_class_and_adds_up_neighbors(shop, cache):
+    task = relational.open_task(shop, "customer-orders", cache=cache)
+    task.task.task_type = type(task.task.task_type).MULTICLASS_CLASSIFICATION
+    model = RelationalTrainer(task, RelationalConfig(**SMALL), quiet=True).model
+    assert set(task.task.get_table("train").df[task.task.target_col]) == {0, 1}
+    assert model.decide.out_features == 2
+    assert {layer.aggr for layer in model.convolve.modules() if isinstance(layer, SAGEConv)} == {"sum"}
 
 
 KINDS = {
