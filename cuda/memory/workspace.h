@@ -23,12 +23,12 @@ struct Workspace {
   uint64_t* bits = nullptr;
   int64_t slots_size = 0;
   uint32_t slot_base = 1;
-  OneTree tree;                  // used instead of the map if trees are disjoint, and one follows another;
-  std::vector<TreeTable> trees;  // else these, one for each node type, so that a relation's turn takes a small one,
-  TreeFilter filter, asked;      // what may be in that one, and what may be looked up there,
-  Vector<int64_t> maybe;         // and the edges or nodes that may be
-  NodeTable nodes;               // used instead of the map if the graph is much larger than the batch
-  Scratch scratch;               // of the thread that runs a hop, or its first task
+  OneTree tree;                   // used instead of the map if trees are disjoint, and one follows another;
+  std::vector<TreeTable> trees;   // else these, one for each node type, so that a relation's turn takes a small one,
+  TreeFilter filter, asked;       // what may be in that one, and what may be looked up there,
+  Vector<int64_t> maybe, chosen;  // and the edges, and the nodes, that may be
+  NodeTable nodes;                // used instead of the map if the graph is much larger than the batch
+  Scratch scratch;                // of the thread that runs a hop, or its first task
   // Counts of the last call, by node type or relation: the room that the next call's outputs get at first.
   std::vector<int64_t> last_nodes, last_edges, last_columns;
 

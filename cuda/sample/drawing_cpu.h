@@ -75,7 +75,9 @@ class Drawing {
     run_tasks(tasks, [&](int64_t task) {
       const auto [from, to] = part(size, task, tasks);
       const int64_t before = task == 0 ? colptr_[0] : 0;
-      if (searches) {
+      if (relation_.one_each && relation_.num_excluded == 0) {
+        count_one_each(from, to, before);
+      } else if (searches) {
         count_candidates(from, to, before);
       } else {
         count_stored(from, to, before);
@@ -147,6 +149,27 @@ class Drawing {
       begin[i] = first;
       length[i] = last - first;
       ends[i] = sum += pick_count(last - first, fanout, replace);
+    }
+  }
+
+  // The same where each node has one stored neighbor, which its time may rule out. Never inlined, so that the other
+  // loops are compiled as without it.
+  __attribute__((noinline)) void count_one_each(int64_t from, int64_t to, int64_t sum) {
+    const int64_t *const nodes = frontier_.node, *const time = relation_.time;
+    const int64_t first_column = relation_.first, one = pick_count(1, rule_.fanout, rule_.replace);
+    const bool starts = frontier_.start_time != nullptr;
+    int64_t *const begin = begin_, *const length = length_, *const ends = colptr_ + 1;
+    for (int64_t i = from; i < to; ++i) {
+      if (time != nullptr && i + kNodesAhead < to) GNNSCALE_PREFETCH(time + (nodes[i + kNodesAhead] - first_column));
+      const int64_t position = nodes[i] - first_column;
+      bool allowed = true;
+      if (time != nullptr) {
+        allowed = time[position] <= frontier_.entry(frontier_.time, i);
+        if (starts) allowed &= time[position] >= frontier_.entry(frontier_.start_time, i);
+      }
+      begin[i] = position;
+      length[i] = allowed;
+      ends[i] = sum += allowed ? one : 0;
     }
   }
 

@@ -56,7 +56,8 @@ class Expansion {
     Relabelling relabelling(*batch_.work, sources_, out_.row.data());
     const int64_t tasks = drawn < kParallelFrom ? 1 : num_tasks(drawing.num_blocks(), 2, request.threads);
     const bool in_trees = batch_.lookup == Lookup::kTrees && drawn > 0;
-    const bool apart = in_trees && tasks == 1 && sources_.count - sources_.entered > drawn;
+    const int64_t unentered = relation_.sources_differ ? sources_.count : sources_.count - sources_.entered;
+    const bool apart = in_trees && tasks == 1 && unentered > (relation_.sources_differ ? 0 : drawn);
     if (in_trees) relabelling.spread_trees(colptr_, trees(), 0, drawing_columns);
     if (in_trees && !apart) prepare_trees();
     if (tasks == 1) {
@@ -155,32 +156,37 @@ class Expansion {
   // Enters the sources that are known.
   void prepare_trees() {
     enter_trees(batch_.work->trees[relation_.src], sources_);
-    prepare_filter();
+    if (relation_.sources_differ) filter_ = filter_of_known();
   }
 
-  void prepare_filter() {
-    if (!relation_.sources_differ) return;
+  TreeFilter::View filter_of_known() {
     TreeFilter& filter = batch_.work->filter;
     filter.start(sources_.count);
     filter.add(sources_.id.data(), sources_.tree.data(), sources_.count);
-    filter_ = filter.view();
+    return filter.view();
   }
 
-  // Enters, of the sources that are known, those that may be among what was drawn, which is less.
-  void enter_drawn(const Relabelling& relabelling, int64_t columns) {
+  // All edges are read: of the sources that are known, enters those alone that may be among what was drawn. Of a
+  // relation whose sources differ, looks them up.
+  __attribute__((noinline)) void enter_drawn(Relabelling& relabelling, int64_t columns) {
+    TreeTable& table = batch_.work->trees[relation_.src];
+    const int64_t first = colptr_[0], last = colptr_[columns];
+    if (relation_.sources_differ) {
+      relabelling.find_known(table, filter_of_known(), first, last);
+      return;
+    }
     TreeFilter& asked = batch_.work->asked;
-    const int64_t first = colptr_[0], edges = colptr_[columns] - first;
-    asked.start(edges);
-    asked.add(out_.row.data() + first, relabelling.tree_of_edges() + first, edges);
-    enter_asked(batch_.work->trees[relation_.src], sources_, asked.view(), batch_.work->maybe);
-    prepare_filter();
+    asked.start(last - first);
+    asked.add(out_.row.data() + first, relabelling.tree_of_edges() + first, last - first);
+    enter_asked(table, sources_, asked.view(), sources_.entered, batch_.work->chosen);
   }
 
-  // Edges [from, to) by the table of all trees.
-  void relabel_trees(Relabelling& relabelling, int64_t from, int64_t to, int64_t known) {
+  // Edges [from, to) by the table of all trees. Not inlined, as relabel_by_tree.
+  __attribute__((noinline)) void relabel_trees(Relabelling& relabelling, int64_t from, int64_t to, int64_t known) {
     TreeTable& table = batch_.work->trees[relation_.src];
     if (relation_.sources_differ) {
-      relabelling.append_trees(table, filter_, from, to);
+      if (filter_.words != nullptr) relabelling.look_up_known(table, filter_, from, to);
+      relabelling.append_trees(from, to);
     } else {
       relabelling.relabel_trees(table, from, to, known);
     }

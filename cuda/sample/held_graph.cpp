@@ -151,15 +151,34 @@ bool ids_differ(const Tensor& row, int64_t num_src) {
   return differ;
 }
 
+// Whether colptr[i] is i.
+bool counts_up(const Tensor& colptr) {
+  const int64_t* const entries = data_or_null(colptr);
+  int64_t i = 0;
+  while (i < colptr.numel() && entries[i] == i) ++i;
+  return i == colptr.numel();
+}
+
+// The answer that is kept in `known`, or find()'s, which is kept then.
+template <typename Find>
+bool ask_once(std::atomic<HeldRelation::Found>& known, Find&& find) {
+  using Found = HeldRelation::Found;
+  Found found = known.load(std::memory_order_relaxed);
+  if (found == Found::kUnknown) {
+    found = find() ? Found::kYes : Found::kNo;
+    known.store(found, std::memory_order_relaxed);
+  }
+  return found == Found::kYes;
+}
+
 }  // namespace
 
 bool HeldRelation::sources_differ(int64_t num_src) const {
-  Sources found = sources->load(std::memory_order_relaxed);
-  if (found == Sources::kUnknown) {
-    found = ids_differ(row, num_src) ? Sources::kDiffer : Sources::kRepeat;
-    sources->store(found, std::memory_order_relaxed);
-  }
-  return found == Sources::kDiffer;
+  return ask_once(found[0], [&] { return ids_differ(row, num_src); });
+}
+
+bool HeldRelation::one_each() const {
+  return row.numel() + 1 == colptr.numel() && ask_once(found[1], [&] { return counts_up(colptr); });
 }
 
 std::shared_ptr<const HeldGraph> held_graph(const Tensor& tensor) {

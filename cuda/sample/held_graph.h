@@ -16,10 +16,12 @@ struct HeldRelation {
   int src, dst, reverse;  // the numbers of its node types and of its reverse relation
   // Whether all stored edges have different sources, as those of a foreign key from its table to another.
   bool sources_differ(int64_t num_src) const;
+  // Whether edge i is the only one into node i, as of a foreign key in the other direction, if it is in all rows.
+  bool one_each() const;
 
   // Found out when it is first asked for, by a look at all edges. Threads that ask at once find the same.
-  enum class Sources { kUnknown, kDiffer, kRepeat };
-  std::unique_ptr<std::atomic<Sources>> sources = std::make_unique<std::atomic<Sources>>(Sources::kUnknown);
+  enum class Found { kUnknown, kYes, kNo };
+  std::unique_ptr<std::atomic<Found>[]> found{new std::atomic<Found>[2]{}};  // by question, in the order above
 };
 
 // Which of the relations into a node type have edges into a node: most have none, where there are many relations.

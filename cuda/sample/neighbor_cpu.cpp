@@ -86,6 +86,7 @@ std::vector<Relation> relations_of(const HeldGraph& held, const int64_t* fanouts
     relation.reverse = of.reverse;
     relation.fanouts = fanouts + static_cast<int64_t>(r) * hops;
     relation.sources_differ = trees && of.sources_differ(relation.num_src);
+    relation.one_each = of.one_each();
     relations.push_back(relation);
   }
   for (const IncomingRelations& incoming : held.incoming) {

@@ -91,14 +91,15 @@ inline void enter_trees(TreeTable& table, Nodes& nodes) {
   nodes.entered = nodes.count;
 }
 
-// Enters, of the nodes of a type that are not yet in its table of all trees, those that `asked` may have. The others
-// are not there either; later calls may enter all of them again.
-inline void enter_asked(TreeTable& table, const Nodes& nodes, const TreeFilter::View asked, Vector<int64_t>& chosen) {
+// Enters, of the nodes of a type from number `from` on, those that `asked` may have. Other nodes, and later calls, may
+// be entered or not.
+inline void enter_asked(TreeTable& table, const Nodes& nodes, const TreeFilter::View asked, int64_t from,
+                        Vector<int64_t>& chosen) {
   const int64_t *const ids = nodes.id.data(), *const trees = nodes.tree.data();
   const auto tree_of = [&](int64_t i) { return static_cast<uint32_t>(trees[i]); };
-  chosen.resize(std::max(chosen.size(), static_cast<size_t>(nodes.count - nodes.entered + TreeFilter::kRoom)));
+  chosen.resize(std::max(chosen.size(), static_cast<size_t>(nodes.count - from + TreeFilter::kRoom)));
   int64_t* const at = chosen.data();
-  const int64_t count = asked.choose(ids, trees, nodes.entered, nodes.count, at);
+  const int64_t count = asked.choose(ids, trees, from, nodes.count, at);
   table.reserve(count);
   const auto view = table.view();
   for (int64_t k = 0; k < count; ++k) {
@@ -121,8 +122,7 @@ inline void enter_nodes(const MapCells& cells, const int64_t* ids, int64_t count
 // last. New nodes are appended to `sources`, which has room for them and one more.
 class Relabelling {
  public:
-  Relabelling(Workspace& work, Nodes& sources, int64_t* row)
-      : work_(work), sources_(sources), known_(sources.count), row_(row) {}
+  Relabelling(Workspace& work, Nodes& sources, int64_t* row) : work_(work), sources_(sources), row_(row) {}
 
   // Edges [from, to). Ids are known up to edge `known`, so that their cells can be prefetched. From time to time,
   // meanwhile() is called.
@@ -209,32 +209,57 @@ class Relabelling {
     sources_.count += added;
   }
 
-  // The same where no two edges of a tree have the same source: none that is found here is looked up here. So the table
-  // stays as it is, with the nodes that were known before; most are found in the last hop, and never entered. `filter`
-  // is that of the table's nodes, and most sources are in neither.
-  void append_trees(const TreeTable& table, const TreeFilter::View filter, int64_t from, int64_t to) {
-    int64_t* const ids = row_;
-    bool doubled = false;
-    if (known_ > 0) {
-      const TreeTable::View view = table.view();
-      Vector<int64_t>& maybe = work_.maybe;  // the edges whose sources are looked up
-      maybe.resize(std::max(maybe.size(), static_cast<size_t>(to - from + TreeFilter::kRoom)));
-      const int64_t count = filter.choose(ids, of_edge_, from, to, maybe.data());
-      const auto tree_of = [this](int64_t e) { return static_cast<uint32_t>(of_edge_[e]); };
-      for (int64_t k = 0; k < count; ++k) view.prefetch(ids[maybe[k]], tree_of(maybe[k]));
-      for (int64_t k = 0; k < count; ++k) {
-        const int64_t e = maybe[k], local = view.lookup(ids[e], tree_of(e));
-        if (local < 0) continue;
-        ids[e] = -1 - local;
-        doubled = true;
-      }
-    }
+  // The same in two steps where no two edges of a tree have the same source: none that is found here is looked up here.
+  // So the table stays as it is, with nodes that were known before; most are found in the last hop, and never entered.
+  //
+  // First, sources that were known are looked up, all of which are in `filter` and in the table. Most sources are in
+  // neither. What is known becomes -1 - its local id.
+  void look_up_known(const TreeTable& table, const TreeFilter::View filter, int64_t from, int64_t to) {
+    look_up(table, choose(filter, from, to));
+  }
+
+  // The same for the edges of a hop, all at once: of the nodes that were known, which `filter` has, those are entered
+  // first that may be sources.
+  void find_known(TreeTable& table, const TreeFilter::View filter, int64_t from, int64_t to) {
+    const int64_t count = choose(filter, from, to);
+    if (count == 0) return;
+    const int64_t* const maybe = work_.maybe.data();
+    TreeFilter& asked = work_.asked;
+    asked.start(count);
+    for (int64_t k = 0; k < count; ++k) asked.add(row_ + maybe[k], of_edge_ + maybe[k], 1);
+    enter_asked(table, sources_, asked.view(), 0, work_.chosen);
+    look_up(table, count);
+  }
+
+  // Then the others are appended to the list of nodes.
+  void append_trees(int64_t from, int64_t to) {
     const NewNodes list{sources_.id.data(), sources_.tree.data()};
-    sources_.count = doubled ? list.append_some(ids, of_edge_, from, to, sources_.count)
-                             : list.append(ids, of_edge_, from, to, sources_.count);
+    sources_.count = some_known_ ? list.append_some(row_, of_edge_, from, to, sources_.count)
+                                 : list.append(row_, of_edge_, from, to, sources_.count);
   }
 
  private:
+  // Writes to work_.maybe the edges of [from, to) whose sources `filter` may have; returns how many these are.
+  int64_t choose(const TreeFilter::View filter, int64_t from, int64_t to) {
+    Vector<int64_t>& maybe = work_.maybe;
+    maybe.resize(std::max(maybe.size(), static_cast<size_t>(to - from + TreeFilter::kRoom)));
+    return filter.choose(row_, of_edge_, from, to, maybe.data());
+  }
+
+  // Looks up the sources of the first `count` edges of work_.maybe.
+  void look_up(const TreeTable& table, int64_t count) {
+    const TreeTable::View view = table.view();
+    const int64_t* const maybe = work_.maybe.data();
+    const auto tree_of = [this](int64_t e) { return static_cast<uint32_t>(of_edge_[e]); };
+    for (int64_t k = 0; k < count; ++k) view.prefetch(row_[maybe[k]], tree_of(maybe[k]));
+    for (int64_t k = 0; k < count; ++k) {
+      const int64_t e = maybe[k], local = view.lookup(row_[e], tree_of(e));
+      if (local < 0) continue;
+      row_[e] = -1 - local;
+      some_known_ = true;
+    }
+  }
+
   template <typename Cells, typename Meanwhile>
   void relabel_by(const Cells cells, int64_t from, int64_t to, int64_t known, Meanwhile&& meanwhile) {
     int64_t *const ids = row_, *const found = sources_.id.data();
@@ -263,9 +288,9 @@ class Relabelling {
 
   Workspace& work_;
   Nodes& sources_;
-  const int64_t known_;  // how many sources there were before
   int64_t* const row_;
   int64_t prefetched_ = 0;      // the edge up to which cells are prefetched
+  bool some_known_ = false;     // whether an edge's source was looked up and found
   int64_t* of_edge_ = nullptr;  // the tree of each edge, once spread_trees() has written them
   int64_t tree_end_ = 0;        // the column up to which columns are of the tree at hand
 };

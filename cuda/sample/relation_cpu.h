@@ -35,6 +35,7 @@ struct Relation {
   const int64_t* fanouts;         // of each hop
   int incoming = -1;              // its place in IncomingRelations of its destinations, or -1
   bool sources_differ = false;    // known: no node is the source of two of its edges
+  bool one_each = false;          // known: edge i is the only one into node i
 
   // Where a node's entry of colptr is.
   const int64_t* pointer_of(int64_t node) const { return colptr + (node - first); }
