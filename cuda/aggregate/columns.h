@@ -3,9 +3,8 @@
 // Entry k reads the row of node[k] and the weights of edge[k]. Sorted by source, with destinations as nodes, the same
 // entries are the transposed graph: the gradient of a sum is the same sum over it.
 //
-// A sum takes a column's entries in stored order, kPiece at a time: each piece is summed by itself, and the sums of
-// pieces are added in their order. So a hub is shared out, and no result depends on who computes what. Rows of 16 bits
-// are summed as floats, and a result of 16 bits is rounded once.
+// A sum takes a column's entries by pieces (pieces.h), in stored order. Rows of 16 bits are summed as floats, and a
+// result of 16 bits is rounded once.
 #pragma once
 
 #include <cstddef>
@@ -15,17 +14,12 @@
 
 #include "../float16.h"
 #include "../macros.h"
+#include "../pieces.h"
 #include "../tier.h"
 
 namespace gnnscale {
 
-constexpr int64_t kPiece = 128;
 constexpr int64_t kAllEdges = std::numeric_limits<int64_t>::max();
-
-// Entries [begin, end) of a column.
-struct Piece {
-  int64_t column, begin, end;
-};
 
 // Ids of 4 or 8 bytes.
 struct EitherIds {
@@ -56,14 +50,7 @@ struct Entries {
   }
 
   // The column of an entry in [ptr[0], ptr[columns]).
-  GNNSCALE_HD int64_t column_of(int64_t entry) const {
-    int64_t low = 0, high = columns;  // ptr[low] <= entry < ptr[high]
-    while (high - low > 1) {
-      const int64_t middle = low + (high - low) / 2;
-      (ptr[middle] <= entry ? low : high) = middle;
-    }
-    return low;
-  }
+  GNNSCALE_HD int64_t column_of(int64_t entry) const { return column_of_item(ptr, columns, entry); }
 
   // Where a column ends; its edges rise, or all are below num_edges.
   GNNSCALE_HD int64_t end_of(int64_t column) const {
@@ -86,19 +73,8 @@ struct Entries {
     return {column, begin, end - begin > kPiece ? begin + kPiece : end};
   }
 
-  // Windows are kPiece entries long: [0, kPiece), [kPiece, 2 kPiece), ...
-  GNNSCALE_HD int64_t windows() const { return (count + kPiece - 1) / kPiece; }
-
-  // The piece, other than a first one, that begins in a window. There is at most one: the piece before it in its column
-  // is kPiece long, so that column has the window's first entry. Column -1: there is none.
-  GNNSCALE_HD Piece later_piece(int64_t window) const {
-    const int64_t at = window * kPiece;
-    if (columns == 0 || at < ptr[0] || at >= ptr[columns]) return {-1, 0, 0};
-    const int64_t column = column_of(at), first = ptr[column], last = ptr[column + 1];
-    const int64_t begin = first + (at - first + kPiece - 1) / kPiece * kPiece;
-    if (begin == first || begin >= last) return {-1, 0, 0};
-    return {column, begin, last - begin > kPiece ? begin + kPiece : last};
-  }
+  GNNSCALE_HD int64_t windows() const { return num_windows(count); }
+  GNNSCALE_HD Piece later_piece(int64_t window) const { return gnnscale::later_piece(ptr, columns, window); }
 };
 
 // The type in which rows of `Row` are summed.

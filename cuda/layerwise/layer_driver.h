@@ -348,12 +348,22 @@ class LayerDriver : BulkBatches<Executor> {
     scan.hop.weight = make<float>(edges, memory);
     const bool unbiased = asked_.weights == Weights::kUnbiased;
     const bool by_source = !unbiased && asked_.aggregation == Aggregation::kGcn;
-    const Weighing weighing{scan, asked_.aggregation, unbiased ? nullptr : make<double>(columns, of_hop),
+    const Weighing weighing{scan,
+                            asked_.aggregation,
                             unbiased ? nullptr : make<double>(columns, of_hop),
-                            by_source ? make<double>(scanned, of_hop) : nullptr};
+                            unbiased ? nullptr : make<double>(columns, of_hop),
+                            by_source ? make<double>(scanned, of_hop) : nullptr,
+                            unbiased ? nullptr : make<double>(num_windows(edges), of_hop),
+                            by_source ? make<double>(num_windows(scanned), of_hop) : nullptr,
+                            edges,
+                            by_source ? scanned : 0};
     executor.each(edges, WeighEdge{weighing});
     if (by_source) executor.each(scanned, FindFactor{weighing});
-    if (!unbiased) executor.each(bulk.state.columns(hop), columns, SumWeights{weighing});
+    if (!unbiased) {
+      const SumLaterPieces pieces{weighing};
+      executor.each(pieces.count(), pieces);
+      executor.each(bulk.state.columns(hop), columns, SumWeights{weighing});
+    }
     executor.each(edges, RoundWeight{weighing});
   }
 

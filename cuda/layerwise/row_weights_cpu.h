@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "../memory/allocate.h"
+#include "../pieces.h"
 #include "weights.h"
 
 namespace gnnscale {
@@ -28,16 +29,18 @@ class RowWeights {
       for (int64_t k = 0; k < count; ++k) out[k] = rounded_weight(value_[k]);
       return;
     }
-    double drawn = 0;
-    for (int64_t k = 0; k < count; ++k) drawn += value_[k];
-    double whole = aggregation_ == Aggregation::kMean ? 1.0 : gcn ? 0.0 : static_cast<double>(degree);
-    if (gcn) {
-      for (int64_t s = 0; s < degree; ++s) whole += edge_factor(aggregation_, degree, stored_source_degree(s));
-    }
+    const double drawn = sum(count, [this](int64_t k) { return value_[k]; });
+    double whole = aggregation_ == Aggregation::kMean ? 1.0 : static_cast<double>(degree);
+    if (gcn) whole = sum(degree, [&](int64_t s) { return edge_factor(aggregation_, degree, stored_source_degree(s)); });
     for (int64_t k = 0; k < count; ++k) out[k] = rounded_weight(normalized_weight(value_[k], whole, drawn));
   }
 
  private:
+  template <typename Value>
+  static double sum(int64_t count, const Value& value) {
+    return sum_pieces(0, count, [&](int64_t begin, int64_t end) { return sum_piece(begin, end, value); });
+  }
+
   Aggregation aggregation_;
   Weights weights_;
   Vector<double> value_;  // a_e c_v of each of the destination's drawn edges

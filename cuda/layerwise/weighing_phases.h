@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "../pieces.h"
 #include "layer_phases.h"
 #include "weights.h"
 
@@ -13,6 +14,8 @@ struct Weighing {
   Aggregation aggregation;
   double *whole, *sum;  // [columns]: of a_e over the stored edges of each column, of a_e c_v over the drawn ones
   double* factor;       // [scanned]: a_e of each stored edge, where it depends on the edge's source; else null
+  double *sum_piece, *factor_piece;  // by window: the sum of the later piece that begins there, of a_e c_v and of a_e
+  int64_t edges, scanned;            // scanned: 0 if `factor` is null
 
   // a_e of the edge at a stored position.
   GNNSCALE_HD double factor_at(int64_t position, int64_t degree) const {
@@ -40,7 +43,7 @@ struct WeighEdge {
 };
 
 // For every scanned edge, where a_e depends on its source: a_e, 0 in a column without drawn edges. So a thread that
-// adds up those of a hub reads them one after the other, and waits for no pointers.
+// adds up a piece of them reads them one after the other, and waits for no pointers.
 struct FindFactor {
   Weighing weighing;
 
@@ -53,21 +56,45 @@ struct FindFactor {
   }
 };
 
-// For every column: adds up the weights of its edges, in stored order.
+// For every window of drawn edges, then of scanned ones, where `factor` is given: sums the later piece that begins
+// there.
+struct SumLaterPieces {
+  Weighing weighing;
+
+  GNNSCALE_HD int64_t count() const { return num_windows(weighing.edges) + num_windows(weighing.scanned); }
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    const LayerScan& scan = weighing.scan;
+    const int64_t columns = *scan.bulk.state.columns(scan.hop.hop), of_drawn = num_windows(weighing.edges);
+    const bool drawn = i < of_drawn;
+    const int64_t window = drawn ? i : i - of_drawn;
+    const double* const value = drawn ? scan.correction : weighing.factor;
+    const Piece piece = later_piece(drawn ? scan.hop.offset : scan.offset, columns, window);
+    if (piece.column < 0) return;
+    double* const sums = drawn ? weighing.sum_piece : weighing.factor_piece;
+    sums[window] = sum_piece(piece.begin, piece.end, [value](int64_t e) { return value[e]; });
+  }
+};
+
+// For every column: adds up the weights of its edges, the first piece by itself.
 struct SumWeights {
   Weighing weighing;
 
+  GNNSCALE_HD static double sum_column(int64_t begin, int64_t end, const double* value, const double* later) {
+    return sum_pieces(begin, end, [=](int64_t at, int64_t last) {
+      return at == begin ? sum_piece(at, last, [value](int64_t e) { return value[e]; }) : later[at / kPiece];
+    });
+  }
+
   GNNSCALE_HD void operator()(int64_t i) const {
-    const BulkHop& hop = weighing.scan.hop;
-    const int64_t degree = hop.count[i];
-    double whole = weighing.aggregation == Aggregation::kMean ? 1 : static_cast<double>(degree), sum = 0;
+    const LayerScan& scan = weighing.scan;
+    const int64_t degree = scan.hop.count[i], begin = scan.offset[i];
+    double whole = weighing.aggregation == Aggregation::kMean ? 1 : static_cast<double>(degree);
     if (weighing.factor != nullptr) {
-      whole = 0;
-      for (int64_t e = weighing.scan.offset[i]; e < weighing.scan.offset[i] + degree; ++e) whole += weighing.factor[e];
+      whole = sum_column(begin, begin + degree, weighing.factor, weighing.factor_piece);
     }
-    for (int64_t e = hop.offset[i]; e < hop.offset[i + 1]; ++e) sum += weighing.scan.correction[e];
     weighing.whole[i] = whole;
-    weighing.sum[i] = sum;
+    weighing.sum[i] = sum_column(scan.hop.offset[i], scan.hop.offset[i + 1], scan.correction, weighing.sum_piece);
   }
 };
 

@@ -170,6 +170,17 @@ def edge_factor(aggregation: str, degree: int, source_degree: int) -> float:
     return 0.0 if source_degree == 0 else 1.0 / math.sqrt(float(degree) * float(source_degree))
 
 
+def sum_in_pieces(numbers: Sequence[float]) -> float:
+    """The sum of the sums of 128 numbers each, which are added one by one."""
+    total = 0.0
+    for begin in range(0, len(numbers), 128):
+        piece = 0.0
+        for entry in numbers[begin : begin + 128]:
+            piece += entry
+        total += piece
+    return total
+
+
 def edge_weights(
     drawing: LayerDrawing, source_degrees: Sequence[int], drawn: Sequence[tuple[int, Correction]]
 ) -> list[float]:
@@ -185,13 +196,10 @@ def edge_weights(
     weights = [factor[at] * correction.rounded for at, correction in drawn]
     if drawing.weights == "unbiased":
         return weights
-    whole = {"mean": 1.0, "sum": float(degree)}.get(drawing.aggregation, 0.0)
-    if drawing.aggregation == "gcn":
-        for entry in factor:
-            whole += entry
-    drawn_sum = 0.0
-    for weight in weights:
-        drawn_sum += weight
+    whole = sum_in_pieces(factor) if drawing.aggregation == "gcn" else {"mean": 1.0, "sum": float(degree)}[
+        drawing.aggregation
+    ]  # fmt: skip
+    drawn_sum = sum_in_pieces(weights)
     return [weight * whole / drawn_sum if drawn_sum > 0 else 0.0 for weight in weights]
 
 
