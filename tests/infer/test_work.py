@@ -1,5 +1,7 @@
 """How inference cuts the nodes of a stage into batches, and a hub's edges into pieces: by the definition."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from helpers.hetero import AUTHOR, PAPER, VENUE, make_hetero
@@ -7,6 +9,8 @@ from torch_geometric.data import Data
 from torch_geometric.utils import add_remaining_self_loops
 
 from torch_gnnscale.infer import work
+from torch_gnnscale.infer.plan import Table
+from torch_gnnscale.infer.stage import Rows
 from torch_gnnscale.infer.staged_graph import WholeGraph
 from torch_gnnscale.infer.staged_model import Pieces
 from torch_gnnscale.infer.work import NodeSet, batches, first_hub, work_of_stage
@@ -114,3 +118,14 @@ def test_self_loops_of_pieces_are_those_of_pyg(pieces, loops):
     assert index.tolist() == expected[0][:, into].tolist()
     assert weight.tolist() == expected[1][into].tolist()
     assert weight[index[0] == 0].tolist() == loops
+
+
+def test_rows_that_no_later_stage_reads_are_dropped():
+    first, second, result = (Table(None, (2,), torch.float32, *stages) for stages in ((1, 2), (1, 3), (2, 2)))
+    plan = SimpleNamespace(tables=[first, second, result], results={None: result}, stages=[1, 2, 3])
+    rows = Rows(plan, SimpleNamespace(sizes={None: 5}, first={None: 0}))
+    for stage, held in ((1, {first, second}), (2, {second, result}), (3, {result})):
+        rows.begin(stage)
+        rows.end(stage)
+        assert rows._of.keys() == held
+    assert rows.results()[None].shape == (5, 2)
