@@ -184,10 +184,11 @@ class SplitSampler(RankSampler):
                 f"colptr and hops, without trees"
             )
         row = edges.edge_index[0]
+        sums = _sums(node, row)
         cut = ops.cut_batch(node, counts, edges.colptr, row, self._owners_of(node), self.parts, self.part)
         batch.whole = {
             "key": batch.key, "number of nodes": len(node), "number of edges": len(row),
-            **dict(zip(("sum of ids", "sum of sources"), _sums(node, row), strict=True)),
+            **dict(zip(("sum of ids", "sum of sources"), sums.tolist(), strict=True)),
         }  # fmt: skip
         edge, weight = (None if of is None else of.index_select(0, cut.edge) for of in (edges.edge_id, edges.weight))
         own = cut.local[: cut.num_nodes[0]]
@@ -204,9 +205,10 @@ class SplitSampler(RankSampler):
         return ops.select_rows(self.owners, node, check=self._check_ids)
 
 
-def _sums(*numbers: Tensor) -> list[int]:
-    """The sum of each tensor of integers; a GPU is waited for once."""
-    return torch.stack([each.sum() for each in numbers]).tolist()
+def _sums(*numbers: Tensor) -> Tensor:
+    """The sum of each tensor of integers, in host memory: of those on a GPU there after the stream was next waited for,
+    as cutting a batch does."""
+    return torch.stack([each.sum() for each in numbers]).to("cpu", non_blocking=True)
 
 
 # Batches that the ranks draw together (GSplit, algorithm 1) ###########################################################
