@@ -30,7 +30,7 @@ GNNSCALE_HD int64_t column_of_item(const int64_t* ptr, int64_t columns, int64_t 
 
 // The piece, other than a first one, that begins in a window. There is at most one: the piece before it in its column
 // is kPiece long, so that column has the window's first item. Column -1: there is none.
-GNNSCALE_HD Piece later_piece(const int64_t* ptr, int64_t columns, int64_t window) {
+GNNSCALE_HD Piece piece_in_window(const int64_t* ptr, int64_t columns, int64_t window) {
   const int64_t at = window * kPiece;
   if (columns == 0 || at < ptr[0] || at >= ptr[columns]) return {-1, 0, 0};
   const int64_t column = column_of_item(ptr, columns, at), first = ptr[column], last = ptr[column + 1];

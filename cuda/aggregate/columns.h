@@ -74,7 +74,7 @@ struct Entries {
   }
 
   GNNSCALE_HD int64_t windows() const { return num_windows(count); }
-  GNNSCALE_HD Piece later_piece(int64_t window) const { return gnnscale::later_piece(ptr, columns, window); }
+  GNNSCALE_HD Piece later_piece(int64_t window) const { return piece_in_window(ptr, columns, window); }
 };
 
 // The type in which rows of `Row` are summed.

@@ -69,7 +69,7 @@ struct SumLaterPieces {
     const bool drawn = i < of_drawn;
     const int64_t window = drawn ? i : i - of_drawn;
     const double* const value = drawn ? scan.correction : weighing.factor;
-    const Piece piece = later_piece(drawn ? scan.hop.offset : scan.offset, columns, window);
+    const Piece piece = piece_in_window(drawn ? scan.hop.offset : scan.offset, columns, window);
     if (piece.column < 0) return;
     double* const sums = drawn ? weighing.sum_piece : weighing.factor_piece;
     sums[window] = sum_piece(piece.begin, piece.end, [value](int64_t e) { return value[e]; });
