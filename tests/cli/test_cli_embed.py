@@ -42,6 +42,14 @@ def test_rows_of_the_best_model(run, tmp_path, capsys):
     torch.testing.assert_close(expected, whole.detach(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("memory", ["1KiB", "1.5GiB"])
+def test_the_memory_is_what_inference_is_given(run, tmp_path, monkeypatch, memory):
+    given = []
+    monkeypatch.setattr("torch_gnnscale.cli.embed.infer", lambda *args, **kwargs: given.append(kwargs) or torch.ones(2))
+    main(["embed", "--run", str(run[0]), "--out", str(tmp_path / "rows"), "--memory", memory])
+    assert [kwargs["memory"] for kwargs in given] == [memory]
+
+
 def test_parquet_has_the_ids(run, tmp_path, capsys, monkeypatch):
     parquet = pytest.importorskip("pyarrow.parquet")
     monkeypatch.setattr("torch_gnnscale.cli.embed._ROWS", 150)

@@ -35,6 +35,21 @@ def test_rows_are_those_of_torch_frame(ids, target):
     assert frame.num_rows == 40
 
 
+@pytest.mark.parametrize("change", ["strided", "learned"])
+def test_nested_values_that_one_call_does_not_gather(change):
+    frame, ids = make_frame(target=False), torch.tensor([3, 0, 39, 3, 17])
+    numbers = frame.feat_dict[torch_frame.stype.sequence_numerical]
+    expected = frame[ids].feat_dict[torch_frame.stype.sequence_numerical]
+    if change == "strided":
+        numbers.values = numbers.values.repeat_interleave(2)[::2]
+    else:
+        numbers.values.requires_grad_()
+    found = rows_at(frame, Ids(ids), 0, 40).feat_dict[torch_frame.stype.sequence_numerical]
+    assert torch.equal(found.values, expected.values)
+    assert torch.equal(found.offset, expected.offset)
+    assert found.values.requires_grad == (change == "learned")
+
+
 def test_no_rows():
     found = rows_at(make_frame(), Ids(torch.empty(0, dtype=torch.int64)), 0, 40)
     found.validate()

@@ -305,3 +305,17 @@ def test_a_plan_that_lacks_an_entry(tmp_path):
     crafted.put(tmp_path / "plan", "rows", counts[1:])
     with pytest.raises(ValueError, match=rf"^{tmp_path}/plan/gnnscale.json: expected a saved split plan, found owners"):
         Plan.open(tmp_path / "plan")
+
+
+@pytest.mark.parametrize("end", ["num_src", "num_dst"])
+def test_relations_whose_ends_the_book_counts_otherwise(whole, tmp_path, end):
+    path = shutil.copytree(whole / "replicated", tmp_path / "parts")
+    manifest = json.loads((path / "book" / files.MANIFEST).read_text())
+    relation = manifest["meta"]["given"]["relations"][0]
+    counts = [relation["num_src"], relation["num_dst"]]
+    relation[end] += 1
+    crafted.seal(path / "book", manifest)
+    crafted.seal_all(path)
+    found = [relation["num_src"], relation["num_dst"]]
+    assert refusal(path).startswith(f"{path}/book/{files.MANIFEST}: expected ")
+    assert f"found {found} nodes at the ends of None, of which there are {counts}" in refusal(path)

@@ -17,9 +17,10 @@ from torch_gnnscale.tables import Ids
 from torch_gnnscale.tables.id_map import IdWriter
 
 
-def written(folder, keys):
-    """The ids of sorted keys, written in three pieces of one array, as far as there are as many."""
-    strings = isinstance(keys[0], str) if keys else True
+def written(folder, keys, strings=True):
+    """The ids of sorted keys, written in three pieces of one array, as far as there are as many; without keys, of
+    ``strings`` or integers."""
+    strings = isinstance(keys[0], str) if keys else strings
     kind = pa.string() if strings else pa.int64()
     writer = IdWriter(folder / "tables")
     size = sum(len(key.encode()) for key in keys) if strings else None
@@ -107,6 +108,13 @@ def test_no_ids(tmp_path):
     assert ids.of(["a"], missing=-1).tolist() == [-1]
     with pytest.raises(ValueError, match=r"keys\[0\]: expected an id of user, found 'a'"):
         ids.of(["a"])
+
+
+def test_no_integers(tmp_path):
+    ids = written(tmp_path, [], strings=False)
+    assert ids.of(torch.tensor([3, -1, 0]), missing=-7).tolist() == [-7, -7, -7]
+    with pytest.raises(ValueError, match=r"keys\[0\]: expected an id of user, found 3"):
+        ids.of([3])
 
 
 def test_large_unsigned_numbers_are_no_ids(tmp_path):
