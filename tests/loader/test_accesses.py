@@ -69,6 +69,7 @@ def test_bad_numbers_of_batches_and_samples_without_ids_of_edges(data):
 def test_no_epochs_have_no_hops(data):
     found = accesses_by_hop(loader_of(data), [])
     assert (found.nodes.shape, found.edges.shape) == ((0, data.num_nodes), (0, data.num_edges))
+    assert (found.nodes.dtype, found.edges.dtype) == (torch.int64, torch.int64)
 
     class Unbounded(NeighborSampler):
         def edge_bound(self, edge_type):

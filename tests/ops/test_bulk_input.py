@@ -71,6 +71,22 @@ def test_seeds_of_several_batches_that_are_no_nodes_are_named(device, at):
             bulks.sample_many(list(map(list, zip(*batches, strict=True))), [1, 2, 3])
 
 
+def test_times_need_trees_and_have_one_entry_per_type(device):
+    graph = random_graph(20, 3, seed=1)
+    time = [torch.arange(len(graph.row), device=device)]
+    edges = ops.StoredEdges(graph.colptr.to(device), [graph.row.to(device)], None, None, time, [1])
+    with pytest.raises(ValueError, match=r"^time: expected disjoint=True, for each seed has a time of its own$"):
+        ops.PreparedBulks([edges], [20], [2], torch.device(device))
+    bulks, seeds = ops.PreparedBulks([edges], [20], [2], torch.device(device), disjoint=True), torch.arange(3)
+    for name, given in (
+        ("seed_time", {"seed_time": [[None] * 2]}),
+        ("seed_start_time", {"seed_start_time": [[None] * 2]}),
+    ):
+        times = {"seed_time": [[seeds.to(device)]], **given}
+        with pytest.raises(ValueError, match=f"^{name}: expected one entry for each of 1 node types, found 2$"):
+            bulks.sample_many([[seeds.to(device)]], [1], **times)
+
+
 def test_a_graph_that_lies_elsewhere():
     given = arguments_with("cpu")
     for name in ("colptr", "row"):

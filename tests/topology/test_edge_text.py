@@ -34,6 +34,14 @@ def test_only_the_first_line_is_taken_for_a_header(tmp_path):
     assert found == f"{tmp_path}/x.csv, line 1: expected two integer ids, found 'src,dst'{hint}; {OF_WORDS}"
 
 
+def test_lines_that_are_known_to_be_right_are_not_looked_at_again(tmp_path):
+    (tmp_path / "x.csv").write_text("a,b\n" * 4)
+    for read in range(6):
+        found = first_refused(tmp_path / "x.csv", TextFormat(0, ",", 2, (0, 1), False), read)
+        line = f"{tmp_path}/x.csv, line {read + 1}: expected two integer ids, found 'a,b'; {OF_WORDS}"
+        assert found == (line if read < 4 else None)
+
+
 BOM = b"\xef\xbb\xbf"
 READ = {
     "plain": b"1,2\n3,4\n",
