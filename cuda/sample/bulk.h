@@ -174,7 +174,7 @@ struct BulkHop {
   int64_t* count;                     // scratch [columns]: edges of each column
   int64_t *first, *degree;            // scratch [columns]: its first candidate's stored position, and how many it has
   int64_t* draw;          // scratch [edges]: what was drawn; without replacement, repeats are resolved later
-  uint32_t* earliest;     // scratch [2 * edges], or null: a table per column, of draws to the first that drew them
+  uint32_t* earliest;     // [2 * edges], all bits set at first, or null: a table per column, of draws to the first ones
   Removed* removed;       // scratch [edges], or null: by weight without replacement, the units of a column's picks
   Removed* excluded;      // scratch [exclude_room], or null: what is excluded from each column (see CountEdges)
   int64_t* exclude_at;    // scratch [columns]: where that begins,

@@ -105,9 +105,9 @@ class BulkBatches {
     return slots;
   }
 
-  // A table of so many free slots.
-  BulkTable free_table(BulkTable::Slot* slots, int64_t count) {
-    executor.fill(slots, count);
+  // A table of `count` free slots, which is a power of two; `more` after them are made free, too.
+  BulkTable free_table(BulkTable::Slot* slots, int64_t count, int64_t more = 0) {
+    executor.fill(slots, count + more);
     return {slots, static_cast<uint64_t>(count - 1)};
   }
 

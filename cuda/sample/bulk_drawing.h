@@ -149,55 +149,6 @@ GNNSCALE_HD ExcludedRanges excluded_from(const BulkHop& hop, int64_t column) {
   return {count == 0 ? nullptr : hop.excluded + hop.exclude_at[column], count};
 }
 
-// For every edge: finds its column, of which it is the j-th edge, and makes draw j. Without replacement, a uniform draw
-// may repeat an earlier one, which ParallelDraws settles, and one by weight is left to DrawInTurn.
-struct DrawEdges {
-  Bulk bulk;
-  BulkHop hop;
-
-  GNNSCALE_HD void operator()(int64_t e) const {
-    const int64_t column = part_at(hop.offset, *bulk.state.columns(hop.hop), e);
-    const BulkEdge edge = edge_at(bulk, hop, e, column);
-    const BulkColumn& to = edge.destination;
-    hop.column[e] = static_cast<int32_t>(column);
-    hop.draw[e] = edge.j;
-    if (!is_random(bulk, hop, to.relation, edge.degree)) return;
-    const auto [key, counter] = draws_of(bulk, hop, to);
-    if (!bulk.relation[to.relation].has_weights()) {
-      hop.draw[e] = draw_at(key, counter, edge.j, edge.count, edge.degree, bulk.replace);
-    } else if (bulk.replace) {
-      const auto range = weights_of(bulk, hop, to, column);
-      const ExcludedRanges excluded = excluded_from(hop, column);
-      const uint64_t unit = bounded(random_at(key, counter, edge.j), range.units() - excluded.units());
-      hop.draw[e] = range.position_of(skip_removed(unit, excluded.list, excluded.count)) - range.first;
-    }
-  }
-};
-
-// For every column, where some relation has weights, without replacement: all draws by weight, in turn, for each
-// depends on the earlier ones.
-struct DrawInTurn {
-  Bulk bulk;
-  BulkHop hop;
-
-  GNNSCALE_HD void operator()(int64_t i) const {
-    if (edges_with_room(bulk, hop) == 0) return;
-    const BulkColumn column = column_at(bulk, hop.hop, i);
-    const int64_t begin = hop.offset[i], count = hop.offset[i + 1] - begin;
-    if (count == 0 || !bulk.relation[column.relation].has_weights()) return;
-    if (!is_random(bulk, hop, column.relation, hop.degree[i])) return;
-    const auto range = weights_of(bulk, hop, column, i);
-    const auto [key, counter] = draws_of(bulk, hop, column);
-    const ExcludedRanges excluded = excluded_from(hop, i);
-    Removed* const removed = excluded.count > 0 ? excluded.list : hop.removed + begin;
-    uint64_t left = range.units() - excluded.units();
-    for (int64_t j = 0; j < count; ++j) {
-      hop.draw[begin + j] =
-          pick_by_weight(range, random_at(key, counter, j), left, removed, excluded.count + j) - range.first;
-    }
-  }
-};
-
 // The uniform draws of edge e's column, without replacement.
 GNNSCALE_HD ParallelDraws uniform_draws(const Bulk& bulk, const BulkHop& hop, const BulkEdge& edge) {
   const int64_t first = hop.offset[edge.column];
@@ -211,16 +162,80 @@ GNNSCALE_HD bool is_to_settle(const Bulk& bulk, const BulkHop& hop, const BulkEd
   return !bulk.replace && !bulk.relation[relation].has_weights() && is_random(bulk, hop, relation, edge.degree);
 }
 
-// For every edge, if the fanout of some relation without weights exceeds kScannedFanout, without replacement.
-struct TableDraws {
+// Whether DrawInTurn makes the draws of a column of a relation.
+GNNSCALE_HD bool is_drawn_in_turn(const Bulk& bulk, const BulkHop& hop, int64_t relation, int64_t degree) {
+  return !bulk.replace && bulk.relation[relation].has_weights() && is_random(bulk, hop, relation, degree) &&
+         edges_with_room(bulk, hop) > 0;
+}
+
+// For every edge: finds its column, of which it is the j-th edge, and makes draw j. Without replacement, a uniform draw
+// may repeat an earlier one, which ParallelDraws settles, and one by weight is left to DrawInTurn.
+struct DrawEdges {
   Bulk bulk;
   BulkHop hop;
 
   GNNSCALE_HD void operator()(int64_t e) const {
-    const BulkEdge edge = edge_at(bulk, hop, e, hop.column[e]);
-    if (!is_to_settle(bulk, hop, edge)) return;
+    const int64_t column = part_at(hop.offset, *bulk.state.columns(hop.hop), e);
+    const BulkEdge edge = edge_at(bulk, hop, e, column);
+    const BulkColumn& to = edge.destination;
+    hop.column[e] = static_cast<int32_t>(column);
+    if (is_drawn_in_turn(bulk, hop, to.relation, edge.degree)) return;  // by another thread, at the same time
+    int64_t drawn = edge.j;
+    if (is_random(bulk, hop, to.relation, edge.degree)) {
+      const auto [key, counter] = draws_of(bulk, hop, to);
+      if (!bulk.relation[to.relation].has_weights()) {
+        drawn = draw_at(key, counter, edge.j, edge.count, edge.degree, bulk.replace);
+        if (hop.earliest != nullptr) enter(edge, drawn, key, counter);
+      } else if (bulk.replace) {
+        const auto range = weights_of(bulk, hop, to, column);
+        const ExcludedRanges excluded = excluded_from(hop, column);
+        const uint64_t unit = bounded(random_at(key, counter, edge.j), range.units() - excluded.units());
+        drawn = range.position_of(skip_removed(unit, excluded.list, excluded.count)) - range.first;
+      }
+    }
+    hop.draw[e] = drawn;
+  }
+
+ private:
+  GNNSCALE_HD void enter(const BulkEdge& edge, int64_t drawn, uint64_t key, const Counter& counter) const {
     const ParallelDraws draws = uniform_draws(bulk, hop, edge);
-    if (draws.earliest != nullptr) draws.add(edge.j);
+    if (draws.earliest == nullptr) return;
+    draws.add(edge.j, drawn, [&](int64_t j) { return draw_at(key, counter, j, edge.count, edge.degree, false); });
+  }
+};
+
+// For every column, where some relation has weights, without replacement: all draws by weight, in turn, for each
+// depends on the earlier ones.
+struct DrawInTurn {
+  Bulk bulk;
+  BulkHop hop;
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    const BulkColumn column = column_at(bulk, hop.hop, i);
+    const int64_t begin = hop.offset[i], count = hop.offset[i + 1] - begin;
+    if (count == 0 || !is_drawn_in_turn(bulk, hop, column.relation, hop.degree[i])) return;
+    const auto range = weights_of(bulk, hop, column, i);
+    const auto [key, counter] = draws_of(bulk, hop, column);
+    const ExcludedRanges excluded = excluded_from(hop, i);
+    Removed* const removed = excluded.count > 0 ? excluded.list : hop.removed + begin;
+    uint64_t left = range.units() - excluded.units();
+    for (int64_t j = 0; j < count; ++j) {
+      hop.draw[begin + j] =
+          pick_by_weight(range, random_at(key, counter, j), left, removed, excluded.count + j) - range.first;
+    }
+  }
+};
+
+// For every edge, where some relation has weights, without replacement: DrawEdges, and DrawInTurn for the column of the
+// same number, and where columns are more than edges for every so many-th one after it.
+struct DrawEdgesAndColumns {
+  DrawEdges edges;
+  DrawInTurn in_turn;
+
+  GNNSCALE_HD void operator()(int64_t e) const {
+    const int64_t* const columns = edges.bulk.state.columns(edges.hop.hop);
+    for (int64_t i = e; i < *columns; i += edges.hop.offset[*columns]) in_turn(i);
+    edges(e);
   }
 };
 

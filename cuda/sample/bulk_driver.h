@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "../arena.h"
@@ -104,8 +105,8 @@ class BulkDriver : BulkBatches<Executor> {
 
   // Runs all hops that have room; what came out is in `host`.
   void attempt(const BulkRooms& rooms, int64_t slots_a_node) {
-    int64_t all_nodes = num_seeds, most_columns = rooms.columns[0], most_edges = 0, most_draws = 0, most_removed = 0,
-            most_excluded = 0;
+    int64_t all_nodes = num_seeds, most_columns = rooms.columns[0], most_edges = 0, most_removed = 0, most_excluded = 0,
+            all_draws = 0;
     for (int64_t h = 0; h < hops; ++h) {
       check_at_once(rooms.columns[h] <= kMostInHop && rooms.edges[h] <= kMostInHop, "hop ", h,
                     " may draw more than 2^31 edges");
@@ -113,17 +114,18 @@ class BulkDriver : BulkBatches<Executor> {
       most_columns = std::max(most_columns, rooms.columns[h]);
       most_edges = std::max(most_edges, rooms.edges[h]);
       most_excluded = std::max(most_excluded, rooms.excluded[h]);
-      if (has_table(h)) most_draws = std::max(most_draws, rooms.edges[h]);
+      if (has_table(h)) all_draws += rooms.edges[h];
       if (has_removed(h)) most_removed = std::max(most_removed, rooms.edges[h]);
     }
     const int64_t slots = this->num_slots(all_nodes, slots_a_node), trees = request.disjoint ? 1 : 0;
     int64_t* words = nullptr;
-    BulkTable::Slot* free_slots = nullptr;
+    BulkTable::Slot* free_slots = nullptr;  // of the table of nodes; after them, tables of draws, a half for each
+    const int64_t more_slots = (all_draws + 1) / 2;
     parts.resize(static_cast<size_t>(hops));
     memory.clear();
     memory.push_back(one_piece(executor, [&](Arena& arena) {
       words = arena.take<int64_t>(this->state_words());
-      free_slots = arena.take<BulkTable::Slot>(slots);
+      free_slots = arena.take<BulkTable::Slot>(slots + more_slots);
       bulk.node = arena.take<int64_t>(all_nodes);
       bulk.tree = trees > 0 ? arena.take<int32_t>(all_nodes) : nullptr;
       bulk.tree_number = trees > 0 ? arena.take<int32_t>(num_seeds) : nullptr;
@@ -139,7 +141,6 @@ class BulkDriver : BulkBatches<Executor> {
         shared.exclude_at = arena.take<int64_t>(most_columns);
         shared.num_excluded = arena.take<int64_t>(most_columns);
       }
-      uint32_t* const earliest = arena.take<uint32_t>(2 * most_draws);
       Removed* const removed = arena.take<Removed>(most_removed);
       for (int64_t h = 0; h < hops; ++h) {
         BulkHop& part = parts[h] = shared;
@@ -153,10 +154,13 @@ class BulkDriver : BulkBatches<Executor> {
         part.column = arena.take<int32_t>(part.edge_room);
         part.slot = arena.take<uint32_t>(part.edge_room);
         part.edge_id = request.with_edge_id ? arena.take<int64_t>(part.edge_room) : nullptr;
-        part.earliest = has_table(h) ? earliest : nullptr;
         part.removed = has_removed(h) ? removed : nullptr;
       }
     }));
+    uint32_t* earliest = reinterpret_cast<uint32_t*>(free_slots + slots);
+    for (BulkHop& part : parts) {
+      if (has_table(part.hop)) part.earliest = std::exchange(earliest, earliest + 2 * part.edge_room);
+    }
     bulk.replace = request.replace;
     bulk.layers = request.layers;
     bulk.last = request.last;
@@ -165,7 +169,7 @@ class BulkDriver : BulkBatches<Executor> {
     bulk.exclude_src = request.exclude_src;
     bulk.exclude_dst = request.exclude_dst;
     this->start_state(rooms.nodes, words);
-    bulk.table = this->free_table(free_slots, slots);
+    bulk.table = this->free_table(free_slots, slots, more_slots);
     const int64_t* const seeds = static_cast<const int64_t*>(request.seeds.const_data_ptr());
     if (hops == 0) executor.each(num_seeds, NumberSeeds{bulk, seeds});
     if (hops > 0) {

@@ -55,11 +55,10 @@ void run_hop(Executor& executor, const Bulk& bulk, const BulkHop& hop, int64_t c
   if (hop.hop > 0) executor.each(state.columns(hop.hop), columns, CountEdges{bulk, hop});
   executor.sum_before(hop.count, hop.offset, state.columns(hop.hop), columns);
   const int64_t* const edges = hop.offset + columns;  // where the number of all of them is
-  executor.each(edges, hop.edge_room, DrawEdges{bulk, hop});
-  if (hop.removed != nullptr) executor.each(state.columns(hop.hop), columns, DrawInTurn{bulk, hop});
-  if (hop.earliest != nullptr) {
-    executor.fill(hop.earliest, 2 * hop.edge_room);
-    executor.each(edges, hop.edge_room, TableDraws{bulk, hop});
+  if (hop.removed != nullptr) {
+    executor.each(edges, hop.edge_room, DrawEdgesAndColumns{{bulk, hop}, {bulk, hop}});
+  } else {
+    executor.each(edges, hop.edge_room, DrawEdges{bulk, hop});
   }
   executor.each(edges, hop.edge_room, FindSources{bulk, hop});
   executor.sum_before(IsFresh{hop.slot, bulk.table.slots}, hop.rank, edges, hop.edge_room);

@@ -25,13 +25,14 @@ GNNSCALE_HD int64_t draw_at(uint64_t key, const Counter& counter, int64_t j, int
 // The draws of a node, without replacement.
 struct ParallelDraws {
   const int64_t* draw;  // [count]
-  uint32_t*
-      earliest;  // [2 * count] if there are more than kScannedFanout, all bits set before the first add(), or null
+  uint32_t* earliest;   // [2 * count] if fanouts exceed kScannedFanout, all bits set before the first add(), or null
   int64_t count, degree;
 
-  // Enters draw j into the table.
-  GNNSCALE_HD void add(int64_t j) const {
-    table().add(static_cast<uint32_t>(j), hash(draw[j]), [this, j](uint32_t i) { return draw[i] == draw[j]; });
+  // Enters draw j, which is `drawn`, into the table. draw_of(i) makes draw i once more: `draw` is not read, for other
+  // threads may be writing it.
+  template <typename DrawOf>
+  GNNSCALE_HD void add(int64_t j, int64_t drawn, DrawOf&& draw_of) const {
+    table().add(static_cast<uint32_t>(j), hash(drawn), [&](uint32_t i) { return draw_of(int64_t{i}) == drawn; });
   }
 
   // Pick j of Floyd's method, when all draws are made, and entered if there is a table. Step j picks draw[j], or, if

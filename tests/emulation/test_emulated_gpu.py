@@ -1,6 +1,7 @@
 """The code of a GPU's operators, run by threads of the host (`make emulate`): see build.py beside this."""
 
 import ctypes
+import itertools
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -260,10 +261,10 @@ def test_tables_are_gathered_by_one_kernel(tables):
 
 @pytest.mark.parametrize("with_edge_id", [False, True])
 @pytest.mark.parametrize(
-    ("fanouts", "launches"), [([], 4), ([15], 12), ([15, 10, 5], 30), ([15, 40, 5], 32), ([15, -1, 5, 5], 39)]
+    ("fanouts", "launches"), [([], 4), ([15], 12), ([15, 10, 5], 30), ([15, 40, 5], 30), ([15, -1, 5, 5], 39)]
 )
 def test_launches_and_allocations_of_a_batch(fanouts, launches, with_edge_id):
-    """Three launches, nine of each hop and two more above a fanout of 32; scratch memory, CUB's, and four outputs."""
+    """Three launches, and nine of each hop; scratch memory, CUB's, and four outputs."""
     graph = graph_of_degrees([50] * 20000, seed=1)
     seeds, edge_id = torch.arange(30), [graph.row] if with_edge_id else None
 
@@ -274,8 +275,8 @@ def test_launches_and_allocations_of_a_batch(fanouts, launches, with_edge_id):
     assert counts_of(lambda: draw(2)) == (launches, 7 if fanouts else 6, 1)
 
 
-def bulk_of_mode(mode: str) -> Callable[[], object]:
-    """A bulk of two batches of three hops, in one mode."""
+def bulk_of_mode(mode: str, subgraph: str, fanouts: list[int]) -> Callable[[], object]:
+    """A bulk of two batches of three hops, in one mode and of one kind of subgraphs."""
     nodes, count = 2000, 6
     graph = graph_of_degrees([50] * nodes, seed=1)
     generator, seeds = torch.Generator().manual_seed(1), torch.arange(count)
@@ -293,25 +294,25 @@ def bulk_of_mode(mode: str) -> Callable[[], object]:
         for r in range(relations)
     ]
     bulks = ops.PreparedBulks(
-        edges, [nodes], [15, 10, 5], torch.device("cpu"), replace="replace" in mode, disjoint=timed or mode == "trees",
-        last=timed, subgraph=mode if mode in ("induced", "bidirectional") else "directional",
+        edges, [nodes], fanouts, torch.device("cpu"), replace="replace" in mode, disjoint=timed or mode == "trees",
+        last=timed, subgraph=subgraph,
     )  # fmt: skip
     return lambda: bulks.sample_many([[seeds], [seeds + 9]], [1, 2], **given)
 
 
-@pytest.mark.parametrize(
-    ("mode", "launches"),
-    [
-        ("uniform", 30), ("weights", 33), ("weights, replace", 30), ("trees", 30), ("windows", 30), ("exclusions", 30),
-        ("2 relations", 30), ("9 relations", 30), ("induced", 39), ("bidirectional", 40),
-    ],
-)  # fmt: skip
-def test_launches_of_a_bulk_in_every_mode(mode, launches):
-    """By weight without replacement a hop has one more, an induced subgraph nine, a bidirectional one ten; no other
-    mode, and no number of relations, adds any."""
-    draw = bulk_of_mode(mode)
+KINDS = {"directional": (30, 7, 1), "induced": (39, 19, 3), "bidirectional": (40, 18, 2)}
+DRAWS = itertools.product(KINDS, ("uniform", "weights", "weights, replace"), ([15, 10, 5], [40, 40, 5], [40, 40, 40]))
+MODES = ("trees", "windows", "exclusions", "2 relations", "9 relations")
+
+
+@pytest.mark.parametrize(("kind", "mode", "fanouts"), [*DRAWS, *(("directional", mode, [15, 10, 5]) for mode in MODES)])
+def test_launches_of_a_bulk_in_every_mode(kind, mode, fanouts):
+    """An induced subgraph has nine more than the hops, a bidirectional one ten, of which five sort by 24 bits; no mode,
+    no number of relations, no draws by weight and no fanout adds any to the hops."""
+    draw = bulk_of_mode(mode, kind, fanouts)
     draw()
-    assert counts_of(draw) == (launches, *{"induced": (19, 3), "bidirectional": (18, 2)}.get(mode, (7, 1)))
+    draw()
+    assert counts_of(draw) == KINDS[kind]
 
 
 def test_a_sort_of_candidates_reads_the_bits_that_they_have():
