@@ -76,20 +76,21 @@ void with_copy(int64_t bytes, F&& f) {
 template <typename Index>
 void copy_block(const Source& of, const Index* ids, int64_t begin, int64_t end) {
   with_copy(of.bytes, [&](auto&& copy) {
-    const char* const table = of.table;  // copies, which bytes that are written cannot change
+    const char* const table = of.table;  // local copies, which no write can change
     const int64_t stride = of.stride, bytes = of.bytes;
     char* out = of.out + begin * bytes;
     for (int64_t i = begin; i < end; ++i, out += bytes) copy(out, table + static_cast<int64_t>(ids[i]) * stride);
   });
 }
 
-// The same of narrow rows, which are prefetched kNarrowAhead before they are copied. Compiled for AVX2, too.
+// Rows [begin, end) of one source of narrow rows. Each is prefetched kNarrowAhead rows before it is copied. Compiled
+// for AVX2, too.
 struct NarrowRows {
   template <typename Index>
   static GNNSCALE_INLINE void run(Source of, const Index* ids, int64_t begin, int64_t end) {
     constexpr int64_t kAtOnce = 8;
     with_copy(of.bytes, [&](auto&& copy) GNNSCALE_INLINE_LAMBDA {
-      const char* const table = of.table;  // copies, as above
+      const char* const table = of.table;  // local copies, as above
       const int64_t stride = of.stride, bytes = of.bytes;
       const auto row = [&](int64_t i) GNNSCALE_INLINE_LAMBDA { return table + static_cast<int64_t>(ids[i]) * stride; };
       char* out = of.out + begin * bytes;
@@ -135,7 +136,7 @@ void copy_blocks(const Span& span, const Index* ids, int64_t from, int64_t to, i
 // Whether ids [from, to) are in [0, limit).
 template <typename Index>
 bool all_below(const Index* ids, int64_t from, int64_t to, uint64_t limit) {
-  uint64_t outside = 0;  // the first bit: one was negative, or too large
+  uint64_t outside = 0;  // its highest bit is set once an id was negative or too large
   for (int64_t i = from; i < to; ++i) {
     const uint64_t id = static_cast<uint64_t>(static_cast<int64_t>(ids[i]));
     outside |= id | (limit - 1 - id);

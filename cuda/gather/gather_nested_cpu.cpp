@@ -49,7 +49,7 @@ std::tuple<Tensor, Tensor> gather_nested(const Tensor& values, const Tensor& off
   for (int64_t i = 0; i < count; ++i) {
     const int64_t* const cell = from + rows[i] * columns;
     const int64_t begin = cell[0] * item, bytes = cell[columns] * item - begin;
-    if (bytes <= kShort && begin + kShort <= stored * item) {  // what is copied beyond a row, the next one replaces
+    if (bytes <= kShort && begin + kShort <= stored * item) {  // the next row overwrites what is copied beyond this one
       __builtin_memcpy(out, data + begin, kShort);
     } else {
       std::copy(data + begin, data + begin + bytes, out);

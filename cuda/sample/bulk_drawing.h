@@ -226,8 +226,8 @@ struct DrawInTurn {
   }
 };
 
-// For every edge, where some relation has weights, without replacement: DrawEdges, and DrawInTurn for the column of the
-// same number, and where columns are more than edges for every so many-th one after it.
+// For every edge e, where some relation has weights, without replacement: DrawEdges for e, and DrawInTurn for the
+// columns e, e + edges, e + 2 edges, ...
 struct DrawEdgesAndColumns {
   DrawEdges edges;
   DrawInTurn in_turn;

@@ -166,8 +166,8 @@ class Expansion {
     return filter.view();
   }
 
-  // All edges are read: of the sources that are known, enters those alone that may be among what was drawn. Of a
-  // relation whose sources differ, looks them up.
+  // Called when all edges of the hop are read. Enters those known sources that may be among the drawn ones; if no two
+  // edges of the relation have the same source, also looks up the drawn ones.
   __attribute__((noinline)) void enter_drawn(Relabelling& relabelling, int64_t columns) {
     TreeTable& table = batch_.work->trees[relation_.src];
     const int64_t first = colptr_[0], last = colptr_[columns];

@@ -28,8 +28,8 @@ struct ParallelDraws {
   uint32_t* earliest;   // [2 * count] if fanouts exceed kScannedFanout, all bits set before the first add(), or null
   int64_t count, degree;
 
-  // Enters draw j, which is `drawn`, into the table. draw_of(i) makes draw i once more: `draw` is not read, for other
-  // threads may be writing it.
+  // Enters draw j, which is `drawn`, into the table. draw_of(i) computes draw i again, because other threads may
+  // be writing `draw`.
   template <typename DrawOf>
   GNNSCALE_HD void add(int64_t j, int64_t drawn, DrawOf&& draw_of) const {
     table().add(static_cast<uint32_t>(j), hash(drawn), [&](uint32_t i) { return draw_of(int64_t{i}) == drawn; });

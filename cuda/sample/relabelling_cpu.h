@@ -209,17 +209,18 @@ class Relabelling {
     sources_.count += added;
   }
 
-  // The same in two steps where no two edges of a tree have the same source: none that is found here is looked up here.
-  // So the table stays as it is, with nodes that were known before; most are found in the last hop, and never entered.
+  // The same in two steps, where no two edges of a tree have the same source. A node that is found here is not looked
+  // up here, so the table keeps the nodes that were known before. Most nodes are found in the last hop and never
+  // entered.
   //
-  // First, sources that were known are looked up, all of which are in `filter` and in the table. Most sources are in
-  // neither. What is known becomes -1 - its local id.
+  // The first step looks up known sources: all of these are in `filter` and in the table. The source of an edge becomes
+  // -1 - its local id if it is known. Most sources are not.
   void look_up_known(const TreeTable& table, const TreeFilter::View filter, int64_t from, int64_t to) {
     look_up(table, choose(filter, from, to));
   }
 
-  // The same for the edges of a hop, all at once: of the nodes that were known, which `filter` has, those are entered
-  // first that may be sources.
+  // The first step for all edges of a hop, if the table lacks nodes that were known before: it first enters those that
+  // may be sources. `filter` has all known nodes.
   void find_known(TreeTable& table, const TreeFilter::View filter, int64_t from, int64_t to) {
     const int64_t count = choose(filter, from, to);
     if (count == 0) return;
@@ -231,7 +232,7 @@ class Relabelling {
     look_up(table, count);
   }
 
-  // Then the others are appended to the list of nodes.
+  // The second step appends the other sources to the list of nodes.
   void append_trees(int64_t from, int64_t to) {
     const NewNodes list{sources_.id.data(), sources_.tree.data()};
     sources_.count = some_known_ ? list.append_some(row_, of_edge_, from, to, sources_.count)

@@ -87,8 +87,8 @@ class Cutting {
   }
 
  private:
-  // What a node has as its place before its place is known: an own one its number among own ones, in the batch's
-  // order; any other -1 - owner.
+  // The first value of a node's place: its number among own nodes, in the batch's order, or -1 - owner if another rank
+  // owns it.
   int32_t place_of(int64_t owner) const { return static_cast<int32_t>(rules_.is_own(owner) ? num_own_ : -1 - owner); }
   static bool is_own(int64_t place) { return place >= 0; }
   static int64_t owner_of(int64_t place) { return -1 - place; }  // of a node of another rank

@@ -1,5 +1,5 @@
-// What decides one rank's share of a batch, item by item: the loops of the CPU (cut_cpu.cpp) and the phases of the GPU
-// (cut_phases.h) differ in how they go through items and sort them, and ask this for everything else.
+// The decisions about one rank's share of a batch, for one item at a time. The loops of the CPU (cut_cpu.cpp) and the
+// phases of the GPU (cut_phases.h) both use them; they differ only in how they go through items and sort them.
 //
 // Own nodes, the halo and what is sent are written in blocks, one after the other. A block has its nodes in the order
 // of their ids, of equal ones in that of the batch; but seeds stay in the batch's order.
@@ -21,16 +21,17 @@ struct CutRules {
   }
   GNNSCALE_HD bool is_own(int64_t owner) const { return owner == part; }
 
-  // Whether a column of edges [begin, end) is one, if those before it are and the first begins at 0.
+  // Whether edges [begin, end) are a column of a well-formed batch. To be called for all columns in order; begin is 0
+  // for the first one.
   GNNSCALE_HD bool is_column(int64_t begin, int64_t end) const { return (begin <= end) & (end <= edges); }
 
-  // Whether an edge puts its source into the halo of its destination's owner, so far as this rank must know.
+  // Whether an edge puts its source into the halo of its destination's owner, if this rank sends or receives that row.
   GNNSCALE_HD bool crosses(bool own_source, bool own_destination) const { return own_source != own_destination; }
 
-  // The level that an edge into a node of a group gives to its source, whose level is the least of its edges.
+  // The level that an edge into a node of a group gives to its source. A source has the least level of its edges.
   GNNSCALE_HD int64_t level_of(int64_t group) const { return group + 1; }
 
-  // The blocks of own nodes are groups, of which the first ones are in the order of the batch, not in that of ids.
+  // The blocks of own nodes are groups. The first ones are in the order of the batch, the others in the order of ids.
   static constexpr int64_t kUnsortedGroups = 1;
 
   // The blocks of the halo, by owner and level, and of what is sent, by the rank that gets it and level.
@@ -44,8 +45,8 @@ struct CutRules {
   GNNSCALE_HD int64_t counts() const { return first_sent() + blocks(); }
 };
 
-// An edge into an own node, at a place of the output: its source's number in the cut, in which the halo follows the own
-// nodes, and its own number in the batch.
+// Writes edges into own nodes. An edge has its source's number in the cut, in which the halo follows the own nodes, and
+// its own number in the batch.
 template <typename Place>
 struct EdgeOutput {
   const int64_t* source;  // of the batch

@@ -56,13 +56,23 @@ def test_an_answer_to_the_question_before_is_none():
     assert liveness.Liveness._ask(asking, 3) == [0, 1]
 
 
+def silent_by_another_rank():
+    """The silent ranks that this rank finds before and after rank 0 has written that rank 1 is silent."""
+    rendezvous = Rendezvous(dist.get_rank(), 2, 60.0)
+    asking = rendezvous._liveness
+    before = asking._ask()
+    dist.barrier()
+    if dist.get_rank() == 0:
+        asking._store.set("silent", "[1]")
+    dist.barrier()
+    found = before, asking._ask()
+    rendezvous.close()
+    return found
+
+
 def test_ranks_that_another_rank_found_silent_are_believed():
-    """Also where all have answered this one."""
-    store = SimpleNamespace(
-        add=lambda *_: 2, check=lambda _: True, get=lambda _: b"[1]", multi_get=lambda _: [b"2", b"2"]
-    )
-    asking = SimpleNamespace(_store=store, _within=0.0, _every=0.0, _answers=[], _answer=SimpleNamespace(give=int))
-    assert liveness.Liveness._ask(asking) == [1]
+    """Although both ranks answer."""
+    assert cluster(2).run(silent_by_another_rank) == [([], [1])] * 2
 
 
 class Frozen:

@@ -1,7 +1,5 @@
 """How inference cuts the nodes of a stage into batches, and a hub's edges into pieces: by the definition."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from helpers.hetero import AUTHOR, PAPER, VENUE, make_hetero
@@ -9,7 +7,7 @@ from torch_geometric.data import Data
 from torch_geometric.utils import add_remaining_self_loops
 
 from torch_gnnscale.infer import work
-from torch_gnnscale.infer.plan import Table
+from torch_gnnscale.infer.plan import StagePlan, Table
 from torch_gnnscale.infer.stage import Rows
 from torch_gnnscale.infer.staged_graph import WholeGraph
 from torch_gnnscale.infer.staged_model import Pieces
@@ -122,8 +120,8 @@ def test_self_loops_of_pieces_are_those_of_pyg(pieces, loops):
 
 def test_rows_that_no_later_stage_reads_are_dropped():
     first, second, result = (Table(None, (2,), torch.float32, *stages) for stages in ((1, 2), (1, 3), (2, 2)))
-    plan = SimpleNamespace(tables=[first, second, result], results={None: result}, stages=[1, 2, 3])
-    rows = Rows(plan, SimpleNamespace(sizes={None: 5}, first={None: 0}))
+    plan = StagePlan([], [first, second, result], {None: result}, [], [1, 2, 3], {})
+    rows = Rows(plan, WholeGraph(Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=5)))
     for stage, held in ((1, {first, second}), (2, {second, result}), (3, {result})):
         rows.begin(stage)
         rows.end(stage)

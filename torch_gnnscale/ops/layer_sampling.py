@@ -250,7 +250,7 @@ def sample_layers(
     If there are at most s candidates, all are taken, with c_v = 1 (except by ``replace``). The weight of an edge, in
     double, rounded once to float32: ``unbiased``: a_e c_v; ``self_normalized``: a_e c_v W / S, with W the sum of a_e
     over the stored edges of its destination and S the sum of a_e c_v over the drawn ones, both
-    in stored order, 128 at a time: each such piece is summed by itself, and then the sums of pieces.
+    in stored order, in pieces of 128: each piece is summed by itself, then the sums of the pieces are added.
 
     Args:
         graph: one relation between nodes of one type, from :func:`relations`.

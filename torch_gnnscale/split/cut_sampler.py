@@ -206,8 +206,8 @@ class SplitSampler(RankSampler):
 
 
 def _sums(*numbers: Tensor) -> Tensor:
-    """The sum of each tensor of integers, in host memory: of those on a GPU there after the stream was next waited for,
-    as cutting a batch does."""
+    """The sum of each tensor of integers, in host memory. The host does not wait: sums of tensors on a GPU may be read
+    after something else has waited for the stream, as cutting a batch does."""
     return torch.stack([each.sum() for each in numbers]).to("cpu", non_blocking=True)
 
 
